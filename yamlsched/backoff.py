@@ -1,0 +1,63 @@
+"""How long to wait before the next attempt (DESIGN: "Backoff"). Pure: the random number is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+LONGEST = timedelta(days=365)
+"""No delay is ever longer, so that no instant overflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A job's backoff. ``delays`` belongs to the policy ``steps`` alone, which ignores ``max_delay``."""
+
+    policy: str = "exponential"
+    delay: timedelta = timedelta(minutes=1)
+    max_delay: timedelta = timedelta(hours=1)
+    jitter: float = 0.1
+    delays: tuple[timedelta, ...] = ()
+
+
+def _fixed(backoff: Backoff, attempt: int) -> float:
+    return backoff.delay.total_seconds()
+
+
+def _linear(backoff: Backoff, attempt: int) -> float:
+    return backoff.delay.total_seconds() * attempt
+
+
+def _quadratic(backoff: Backoff, attempt: int) -> float:
+    return backoff.delay.total_seconds() * attempt**2
+
+
+def _exponential(backoff: Backoff, attempt: int) -> float:
+    return backoff.delay.total_seconds() * 2.0 ** min(attempt - 1, 64)
+
+
+def _steps(backoff: Backoff, attempt: int) -> float:
+    return backoff.delays[min(attempt, len(backoff.delays)) - 1].total_seconds()
+
+
+POLICIES: dict[str, Callable[[Backoff, int], float]] = {
+    "exponential": _exponential,
+    "fixed": _fixed,
+    "linear": _linear,
+    "quadratic": _quadratic,
+    "steps": _steps,
+}
+
+
+def delay(backoff: Backoff, attempt: int, random: float) -> timedelta:
+    """Return the delay after failed attempt number ``attempt`` (counted from 1).
+
+    ``random`` is in [0, 1): jitter shortens the delay by up to ``backoff.jitter`` of it, never lengthens it.
+
+    >>> delay(Backoff(jitter=0), 3, random=0.5)
+    datetime.timedelta(seconds=240)
+    """
+    seconds = POLICIES[backoff.policy](backoff, attempt)
+    most = LONGEST if backoff.policy == "steps" else min(backoff.max_delay, LONGEST)
+    return timedelta(seconds=min(seconds, most.total_seconds()) * (1 - backoff.jitter * random))

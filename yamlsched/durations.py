@@ -1,0 +1,44 @@
+"""Durations as users write them: ``90s``, ``1h30m``, ``2d``."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+PATTERN = r"^(?=[0-9])([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
+
+
+def parse(text: str) -> timedelta:
+    """Return the duration that ``text`` writes; units fall from days to seconds, each at most once.
+
+    >>> parse("1h30m")
+    datetime.timedelta(seconds=5400)
+
+    Raises ValueError with a sentence that says what to write.
+    """
+    if not re.fullmatch(PATTERN, text):
+        if re.fullmatch(r"[0-9]+", text):
+            raise ValueError(f'{text} has no unit: write "{text}s" for seconds or "{text}m" for minutes')
+        raise ValueError(f'"{text}" is not a duration: write for example 90s, 5m, 1h30m or 2d')
+    parts = re.findall(r"([0-9]+)([dhms])", text)
+    return timedelta(seconds=sum(int(number) * UNITS[unit] for number, unit in parts))
+
+
+def show(duration: timedelta) -> str:
+    """Return ``duration`` as users write it, to the second; below ten seconds to the tenth.
+
+    >>> show(timedelta(hours=1, minutes=30)), show(timedelta(seconds=1.42))
+    ('1h30m', '1.4s')
+    """
+    seconds = duration.total_seconds()
+    if seconds < 0:
+        return "-" + show(-duration)
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f}s"
+    left, text = round(seconds), ""
+    for unit, size in UNITS.items():
+        number, left = divmod(left, size)
+        if number:
+            text += f"{number}{unit}"
+    return text or "0s"
