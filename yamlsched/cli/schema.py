@@ -1,0 +1,16 @@
+"""``yamlsched schema``: print the JSON Schema of schedules.yaml."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import click
+
+from yamlsched.cli._settings import Verb
+
+
+@click.command(cls=Verb, help="Print the JSON Schema (draft-07) of schedules.yaml.")
+@click.pass_obj
+def command(settings: object) -> int:
+    click.echo(files("yamlsched.definitions").joinpath("schedules.schema.json").read_text("utf-8"), nl=False)
+    return 0
