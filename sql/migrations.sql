@@ -1,0 +1,15 @@
+-- name: version
+select coalesce(max(m.version), 0) as version from yamlsched.migrations m;
+
+-- name: lock
+-- One process at a time, until its transaction ends. The number is arbitrary, and ours.
+select pg_advisory_xact_lock(7239054111);
+
+-- name: exists
+select to_regclass('yamlsched.migrations') is not null as found;
+
+-- name: applied
+select m.version, m.checksum from yamlsched.migrations m order by m.version;
+
+-- name: record
+insert into yamlsched.migrations (version, name, checksum) values (%(version)s, %(name)s, %(checksum)s);

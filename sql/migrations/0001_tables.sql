@@ -1,0 +1,190 @@
+-- The tables, constraints and indexes of yamlsched. Creates only; locks nothing that exists.
+create schema if not exists yamlsched;
+
+create table yamlsched.migrations (
+    version    integer primary key,
+    name       text not null,
+    checksum   text not null,          -- sha256 of the file: a released migration is never edited
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+-- The jobs, as last applied from schedules.yaml. A job that leaves the file is retired, never deleted.
+create table yamlsched.job_definitions (
+    id             bigint generated always as identity primary key,
+    namespace      text not null,
+    job_type       text not null,
+    handler        text not null,      -- shown to people; a worker looks up its own file instead
+    payload        jsonb not null default '{}',
+    schedule       text,               -- the cron expression; null: runs only when enqueued
+    timezone       text not null,
+    max_attempts   integer not null check (max_attempts between 1 and 100),
+    backoff        jsonb not null,
+    timeout        interval not null,
+    lease          interval not null check (lease >= interval '2 seconds'),
+    overlap        text not null check (overlap in ('wait', 'skip', 'allow')),
+    catchup        text not null check (catchup in ('latest', 'all', 'none')),
+    catchup_window interval not null,
+    spread         interval not null,
+    on_dead        text,
+    description    text not null default '',
+    owner          text not null default '',
+    tags           text[] not null default '{}',
+    enabled        boolean not null,   -- git's switch, joined with the environment
+    effective_from timestamptz not null,  -- slots after this instant count
+    last_slot_at   timestamptz,        -- the cursor: every slot up to here is accounted for
+    next_slot_at   timestamptz,        -- the next slot to account for; null: none is owed
+    paused_at      timestamptz,        -- the operator's switch; no sync touches these four
+    paused_until   timestamptz,
+    paused_by      text,
+    paused_reason  text,
+    retired_at     timestamptz,        -- when the job left the file
+    created_at     timestamptz not null default clock_timestamp(),
+    updated_at     timestamptz not null default clock_timestamp(),
+    unique (namespace, job_type),
+    constraint pause_is_whole check (paused_at is not null or (paused_until is null and paused_by is null and paused_reason is null)),
+    constraint cursor_needs_a_schedule check (schedule is not null or next_slot_at is null)
+);
+
+-- A tick finds what is due here and nowhere else.
+create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at) where next_slot_at is not null;
+create index job_definitions_retired on yamlsched.job_definitions (namespace, retired_at) where retired_at is not null;
+
+-- One slot, or one ad hoc enqueue, to be carried out once.
+create table yamlsched.job_runs (
+    id              bigint generated always as identity primary key,
+    namespace       text not null,
+    definition_id   bigint not null references yamlsched.job_definitions (id),
+    job_type        text not null,
+    payload         jsonb not null default '{}',
+    idempotency_key text,
+    scheduled_for   timestamptz,       -- the slot; null: ad hoc
+    run_at          timestamptz not null,
+    status          text not null default 'queued'
+                    check (status in ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
+    attempts        integer not null default 0 check (attempts >= 0),
+    max_attempts    integer not null check (max_attempts >= 1),
+    exclusive       boolean not null default false,  -- a slot run of a wait or skip job
+    exclusive_of    bigint,            -- the definition's id while such a run is running
+    locked_by       text,              -- new for every claim; stays when the lease ends: the last owner
+    locked_until    timestamptz,       -- the lease
+    started_at      timestamptz,       -- of the latest claim
+    finished_at     timestamptz,
+    failed_at       timestamptz,       -- of the latest failed attempt
+    last_error      text,
+    error_type      text,
+    last_stack      text,
+    result          jsonb,
+    parent_id       bigint,            -- the run whose handler enqueued this one
+    created_at      timestamptz not null default clock_timestamp(),
+    updated_at      timestamptz not null default clock_timestamp(),
+    -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
+    constraint lease_iff_running check ((status = 'running') = (locked_until is not null)),
+    constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled')) = (finished_at is not null)),
+    constraint attempts_within_budget check (attempts <= max_attempts),
+    constraint running_has_an_owner check (status <> 'running' or (locked_by is not null and attempts >= 1)),
+    constraint exclusive_only_while_running
+        check (exclusive_of is null or (status = 'running' and exclusive and exclusive_of = definition_id))
+) with (fillfactor = 70);              -- room for the claim's new row version on the same page
+
+-- One row per key: whatever ticks race.
+create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key) where idempotency_key is not null;
+-- At most one slot run of a wait or skip job executes at once, whoever made it.
+create unique index job_runs_exclusive on yamlsched.job_runs (exclusive_of) where exclusive_of is not null;
+-- What is unfinished, for the claim. No index mentions status: that would make every claim rewrite the indexes.
+create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
+    where finished_at is null and not exclusive;
+create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, run_at, id)
+    where finished_at is null and exclusive;
+-- History of one job, newest first; retention and monitors, by when a run ended.
+create index job_runs_history on yamlsched.job_runs (definition_id, id);
+create index job_runs_finished on yamlsched.job_runs (namespace, finished_at, id) where finished_at is not null;
+
+-- One row per failed or lost attempt: the audit trail.
+create table yamlsched.job_failures (
+    run_id     bigint not null references yamlsched.job_runs (id) on delete cascade,
+    attempt    integer not null,
+    worker     text not null,
+    started_at timestamptz,
+    failed_at  timestamptz not null,
+    error      text not null,
+    error_type text,
+    stack      text,
+    output     text,                   -- the last of what the handler printed
+    primary key (run_id, attempt)
+);
+
+-- Slots that were not run, one row per gap, and why.
+create table yamlsched.skipped_slots (
+    id            bigint generated always as identity primary key,
+    definition_id bigint not null references yamlsched.job_definitions (id),
+    first_slot    timestamptz not null,
+    last_slot     timestamptz not null,
+    slots         integer not null check (slots >= 1),
+    reason        text not null
+                  check (reason in ('overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken')),
+    recorded_at   timestamptz not null default clock_timestamp(),
+    constraint gap_is_a_span check (last_slot >= first_slot),
+    unique (definition_id, last_slot)
+);
+
+-- Effects that happen once however often a run is attempted.
+create table yamlsched.effects (
+    id         bigint generated always as identity primary key,
+    namespace  text not null,
+    key        text not null,          -- run:<run id>:<name>, or a business key
+    run_id     bigint not null,
+    attempt    integer not null,
+    locked_by  text not null,          -- the claim under which it was begun
+    state      text not null check (state in ('claimed', 'done', 'in_doubt')),
+    result     jsonb,
+    claimed_at timestamptz not null default clock_timestamp(),
+    done_at    timestamptz,
+    unique (namespace, key),
+    constraint done_has_a_time check ((state = 'done') = (done_at is not null))
+);
+create index effects_run on yamlsched.effects (run_id);
+
+-- Keys of pruned runs: a key never comes back before retention.keys is over.
+create table yamlsched.used_keys (
+    namespace       text not null,
+    idempotency_key text not null,
+    run_id          bigint not null,
+    job_type        text not null,
+    scheduled_for   timestamptz,
+    pruned_at       timestamptz not null default clock_timestamp(),
+    primary key (namespace, idempotency_key)
+);
+create index used_keys_pruned on yamlsched.used_keys (namespace, pruned_at);
+
+-- Which files hosts present, and which were applied. The file in force is the one applied last in its namespace.
+create table yamlsched.schedule_files (
+    id                bigint generated always as identity primary key,
+    namespace         text not null,
+    hash              text not null,   -- sha256 of the bytes
+    environment       text not null,   -- '' where none is given
+    host              text not null,
+    path              text not null,
+    yamlsched_version text not null,   -- of the tick that presented or applied it last
+    tzdata_version    text not null,
+    retention         jsonb not null default '{}',
+    first_presented_at timestamptz not null default clock_timestamp(),
+    presented_since_at timestamptz not null default clock_timestamp(),
+    last_presented_at  timestamptz not null default clock_timestamp(),
+    applied_at        timestamptz,     -- the latest time this host applied it
+    housekept_at      timestamptz,     -- when retention last ran, on the file in force
+    unique (namespace, hash, environment, host, path)
+);
+create index schedule_files_in_force on yamlsched.schedule_files (namespace, applied_at desc) where applied_at is not null;
+create index schedule_files_hash on yamlsched.schedule_files (hash);
+create index schedule_files_place on yamlsched.schedule_files (host, path, last_presented_at desc);
+
+-- What operators did by hand.
+create table yamlsched.operator_actions (
+    id        bigint generated always as identity primary key,
+    at        timestamptz not null default clock_timestamp(),
+    namespace text not null,
+    who       text not null,
+    verb      text not null,
+    target    text not null,
+    detail    jsonb not null default '{}'
+);

@@ -1,0 +1,93 @@
+"""A real PostgreSQL for every test that names ``db``, ``dsn`` or ``own_dsn``.
+
+It is the embedded one, shared by all test processes, or the server that YAMLSCHED_TEST_DSN names (its role must be
+allowed to create databases).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from yamlsched import embedded, store
+
+TABLES = (
+    "job_failures, effects, used_keys, skipped_slots, job_runs, job_definitions, schedule_files, operator_actions"
+).split(", ")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is set on a developer's machine must not change what a test sees."""
+    for name in list(os.environ):
+        if name.startswith("YAMLSCHED_") and name not in ("YAMLSCHED_TEST_DSN", "YAMLSCHED_PG_BIN"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The DSN of a server on which databases may be made."""
+    given = os.environ.get("YAMLSCHED_TEST_DSN")
+    if given:
+        yield given
+        return
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "server"
+    folder.mkdir(exist_ok=True)
+    with embedded.running(Path(folder) / "schedules.yaml") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def template(server: str) -> Iterator[str]:
+    """The name of a database with all tables and no rows."""
+    name = f"template_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'create database "{name}" template template0 encoding utf8'.encode())
+        with store.connect(make_conninfo(server, dbname=name)) as connection:
+            store.migrations.migrate(connection)
+        yield name
+        admin.execute(f'drop database "{name}" with (force)'.encode())
+
+
+def _database(server: str, template: str) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'create database "{name}" template "{template}"'.encode())
+        yield make_conninfo(server, dbname=name)
+        admin.execute(f'drop database "{name}" with (force)'.encode())
+
+
+@pytest.fixture
+def own_dsn(server: str, template: str) -> Iterator[str]:
+    """A database of the test's own: for tests with processes of their own, which may outlive an assertion."""
+    yield from _database(server, template)
+
+
+@pytest.fixture(scope="session")
+def _emptied(server: str, template: str) -> Iterator[str]:
+    yield from _database(server, template)
+
+
+@pytest.fixture
+def dsn(_emptied: str) -> Iterator[str]:
+    """A database that is emptied after the test: quicker than one of its own."""
+    yield _emptied
+    with psycopg.connect(_emptied, autocommit=True) as connection:
+        for table in TABLES:
+            connection.execute(f"delete from yamlsched.{table}".encode())
+
+
+@pytest.fixture
+def db(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session on ``dsn``, in autocommit mode, with named tuples."""
+    with store.connect(dsn) as connection:
+        yield connection

@@ -1,0 +1,97 @@
+"""The tables: which migrations there are, which are applied, applying them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import psycopg
+
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.store.statements import folder, load
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One numbered file of ``sql/migrations``."""
+
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@cache
+def newest() -> int:
+    """Return the version of the tables that this version of yamlsched works with."""
+    return max(int(path.name[:4]) for path in (folder() / "migrations").glob("[0-9]*.sql"))
+
+
+def all_migrations() -> list[Migration]:
+    """Return all migrations in the order in which they are applied."""
+    paths = sorted((folder() / "migrations").glob("[0-9]*.sql"))
+    return [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in paths]
+
+
+def version(connection: psycopg.Connection[Any]) -> int:
+    """Return the version of the tables in the database; 0 without any."""
+    try:
+        row = connection.execute(load("migrations")["version"]).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return 0
+    return int(row.version) if row else 0
+
+
+def ensure(connection: psycopg.Connection[Any], apply: bool) -> None:
+    """Return when the tables are those of this version; bring them there if ``apply``.
+
+    Raises EnvironmentFailed when they are not, or are newer.
+    """
+    check(version(connection), apply) or migrate(connection)
+
+
+def check(found: int, apply: bool) -> bool:
+    """Return whether tables of version ``found`` can be worked with as they are; False: they are to be migrated.
+
+    Raises EnvironmentFailed where they cannot, and may not be migrated (``apply``).
+    """
+    if found > newest():
+        raise EnvironmentFailed(
+            f"the database has tables of version {found}, made by a newer yamlsched; this one knows versions up to "
+            f"{newest()}: upgrade yamlsched on this host"
+        )
+    if found < newest() and not apply:
+        what = "has no tables of yamlsched yet" if found == 0 else f"has tables of version {found} of {newest()}"
+        raise EnvironmentFailed(f'the database {what}: run "yamlsched migrate"')
+    return found == newest()
+
+
+def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
+    """Apply what is missing, in one transaction, and return it. Processes that do this at once wait for each other.
+
+    Raises EnvironmentFailed when an applied migration differs from its file.
+    """
+    sql = load("migrations")
+    with connection.transaction():
+        connection.execute(sql["lock"])
+        exists = connection.execute(sql["exists"]).fetchone()
+        rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
+        applied = {row.version: row.checksum for row in rows}
+        check(max(applied, default=0), apply=True)
+        missing = []
+        for migration in all_migrations():
+            if migration.version not in applied:
+                connection.execute(migration.text.encode())
+                connection.execute(sql["record"], vars(migration) | {"checksum": migration.checksum})
+                missing.append(migration)
+            elif applied[migration.version] != migration.checksum:
+                raise EnvironmentFailed(
+                    f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
+                    "the tables may differ from what it expects; install the version that made them"
+                )
+    return missing
