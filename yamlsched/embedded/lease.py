@@ -1,0 +1,192 @@
+"""Who uses the server: the first to come starts it, the last to leave stops it.
+
+Two locks. Each user holds ``lease`` shared for as long as it lives: the kernel gives it back however a process
+ends. Coming and leaving happen under ``mutex``, so that nobody comes while the last one is stopping the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from yamlsched.embedded import server
+from yamlsched.embedded.binaries import find_binaries
+from yamlsched.embedded.place import Place, data_folder, find, make_folder, open_file, settle
+from yamlsched.errors import EnvironmentFailed, Refused
+
+MUTEX_SECONDS = 180  # longer than any start or stop that another one may be busy with
+
+
+@dataclass(frozen=True)
+class Status:
+    """What can be said of an embedded database without starting it. ``size`` is in bytes; ``users`` are pids."""
+
+    running: bool
+    kept: bool
+    folder: Path
+    data: Path | None
+    log: Path
+    version: str | None
+    pid: int | None
+    users: list[int]
+    size: int
+
+
+@contextlib.contextmanager
+def running(schedules_file: Path, by_name: bool = False, keep: bool = False) -> Iterator[str]:
+    """Yield the DSN of the embedded database of ``schedules_file``, which serves at least until the block is left.
+
+    ``by_name`` lets the system's own PostgreSQL programs be used; ``keep`` leaves the server running for good.
+    Raises NoDatabase without programs, EnvironmentFailed when the server cannot be had.
+    """
+    binaries = find_binaries(by_name)
+    folder = data_folder(schedules_file)
+    make_folder(folder)
+    us = os.getpid()
+    with open_file(folder / "lease") as lease:
+        with _mutex(folder):
+            place = settle(folder)
+            fcntl.flock(lease, fcntl.LOCK_SH)
+            _list_users(folder, add=us)
+            if keep:
+                open_file(folder / "keep").close()
+            try:
+                server.ensure(place, binaries)
+            except BaseException:
+                _leave(place, lease, us)
+                raise
+        try:
+            yield place.dsn
+        finally:
+            if os.getpid() == us:  # a forked child shares the lease, and must not give it back
+                with _mutex(folder):
+                    _leave(place, lease, us)
+
+
+def _leave(place: Place, lease: BinaryIO, us: int) -> None:
+    _list_users(place.folder, remove=us)
+    try:
+        fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    if not (place.folder / "keep").exists():
+        server.stop(place)
+    fcntl.flock(lease, fcntl.LOCK_UN)
+
+
+def start_and_keep(schedules_file: Path, by_name: bool = False) -> str:
+    """Start the server if need be, keep it after its last user has left, and return its DSN."""
+    with running(schedules_file, by_name, keep=True) as dsn:
+        return dsn
+
+
+def stop(schedules_file: Path, force: bool = False) -> bool:
+    """Stop the server, kept or not; say whether there was one to stop.
+
+    Refuses while it is in use, unless ``force`` is given; then it is no longer kept, and its last user stops it.
+    """
+    folder = data_folder(schedules_file)
+    if not folder.exists():
+        return False
+    make_folder(folder)
+    with open_file(folder / "lease") as lease, _mutex(folder):
+        place = find(folder)
+        (folder / "keep").unlink(missing_ok=True)
+        if not server.alive(place):
+            return False
+        try:
+            fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not force:
+                raise Refused(
+                    f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they are done. "
+                    "To stop it under them: yamlsched db stop --force"
+                ) from None
+        server.stop(place)
+        return True
+
+
+def status(schedules_file: Path) -> Status:
+    folder = data_folder(schedules_file)
+    place = find(folder)
+    exists = (place.data / "PG_VERSION").exists()
+    return Status(
+        running=folder.exists() and server.ready(place),
+        kept=(folder / "keep").exists(),
+        folder=folder,
+        data=place.data if exists else None,
+        log=place.log,
+        version=(place.data / "PG_VERSION").read_text().strip() if exists else None,
+        pid=server.postmaster(place),
+        users=_users(folder),
+        size=sum(_size(Path(at, name)) for at, _, names in os.walk(place.data) for name in names),
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+@contextlib.contextmanager
+def _mutex(folder: Path) -> Iterator[None]:
+    with open_file(folder / "mutex") as file:
+        deadline = time.monotonic() + MUTEX_SECONDS
+        pause = 0.001
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EnvironmentFailed(
+                        f"another process has been starting or stopping the embedded PostgreSQL in {folder} "
+                        f"for more than {MUTEX_SECONDS} s. Who holds it: fuser {folder / 'mutex'}"
+                    ) from None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+        yield
+
+
+# The pids in the lease file are for people; that somebody uses the server is told by the lock alone.
+
+
+def _list_users(folder: Path, add: int | None = None, remove: int | None = None) -> None:
+    pids = _users(folder)
+    if add is not None:
+        pids.append(add)
+    if remove in pids:
+        pids.remove(remove)
+    with open_file(folder / "lease") as file:
+        file.truncate(0)
+        file.write("".join(f"{pid}\n" for pid in pids).encode())
+
+
+def _users(folder: Path) -> list[int]:
+    try:
+        words = (folder / "lease").read_text(errors="replace").split()
+    except OSError:
+        return []
+    return [int(word) for word in words if word.isdigit() and _exists(int(word))]
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def _show(pids: list[int]) -> str:
+    return "process " + ", ".join(map(str, pids)) if pids else "another process"

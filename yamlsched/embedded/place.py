@@ -1,0 +1,207 @@
+"""Where the embedded database lies, and as which operating system user its server runs.
+
+<folder of schedules.yaml>/.yamlsched/     0700, belongs to whoever used it first
+    .gitignore
+    mutex          held while starting, stopping, joining and leaving
+    lease          held shared by everyone who uses the server; lists their pids
+    server.lock    held by the server itself: inherited by all its processes
+    keep           present while `db start` wants the server to stay
+    postgres.log
+    postgres/      0700, belongs to the server's user; as root perhaps a link to /var/lib/yamlsched/<hash>
+        data/
+        .s.PGSQL.5432
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from yamlsched.errors import EnvironmentFailed
+
+SYSTEM_HOME = Path("/var/lib/yamlsched")
+SHORT_HOME = Path("/tmp")  # not TMPDIR: cron and a shell must come to the same socket
+PORT = 5432  # only part of the socket's name
+LONGEST_SOCKET = 103  # bytes; Linux takes 107, macOS 103
+
+
+@dataclass(frozen=True)
+class Account:
+    """An operating system user other than us; only root gets to use one."""
+
+    uid: int
+    gid: int
+    name: str
+
+    def as_popen(self) -> dict[str, Any]:
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+    def can(self, command: str, path: Path) -> bool:
+        """Try it, rather than compute it from modes: access lists and mount options count too."""
+        import subprocess
+
+        words = ["/bin/sh", "-c", f'{command} "$1"', "sh", os.fspath(path)]
+        return subprocess.run(words, cwd="/", stderr=subprocess.DEVNULL, **self.as_popen()).returncode == 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """``home`` is free of links; ``account`` is None where the server runs as ourselves."""
+
+    folder: Path
+    home: Path
+    account: Account | None
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "postgres.log"
+
+    @property
+    def sockets(self) -> Path:
+        """The socket's folder: a unix socket's path is short, and libpq splits a host at commas."""
+        here = os.fsencode(self.home / f".s.PGSQL.{PORT}")
+        if len(here) <= LONGEST_SOCKET and not any(byte < 32 or byte in b",\"'\\" for byte in here):
+            return self.home
+        uid = self.account.uid if self.account else os.geteuid()
+        return SHORT_HOME / f"yamlsched-{uid}-{_short_hash(self.home)}"
+
+    @property
+    def dsn(self) -> str:
+        return f"host='{self.sockets}' port={PORT} dbname=yamlsched user=yamlsched"
+
+
+def data_folder(schedules_file: Path) -> Path:
+    return Path(os.path.realpath(schedules_file.parent)) / ".yamlsched"
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``.yamlsched`` where it is missing, closed to others and unseen by git."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not os.path.lexists(folder / ".gitignore"):
+            with open_file(folder / ".gitignore") as file:
+                file.write(b"*\n")
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"cannot use {folder} for the embedded database: {error.strerror}. {_name_of(os.geteuid())} must be able "
+            "to write there; or set YAMLSCHED_DSN to a PostgreSQL of yours"
+        ) from error
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file of ours in ``.yamlsched`` for reading and writing, made if missing, and keep it the folder owner's.
+
+    Links are not followed: root may be at work in another user's folder.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    owner = os.stat(path.parent)
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return os.fdopen(descriptor, "r+b", buffering=0)
+
+
+def find(folder: Path) -> Place:
+    """Return the place that ``folder`` was given, or what can be said of it before its first use."""
+    home = folder / "postgres"
+    return Place(folder, Path(os.path.realpath(home)), _account(home if home.exists() else folder))
+
+
+def settle(folder: Path) -> Place:
+    """Return the place for ``folder``, made ready for its server; the caller holds the mutex."""
+    home = folder / "postgres"
+    account = find(folder).account
+    if account is None:
+        home.mkdir(mode=0o700, exist_ok=True)
+    elif not home.exists():
+        _make_home_for(account, folder, home)
+    elif home.stat().st_uid == 0:  # made, and not yet given away when its maker was killed
+        os.chown(home, account.uid, account.gid)
+    place = Place(folder, Path(os.path.realpath(home)), account)
+    _make_sockets(place)
+    return place
+
+
+def _account(existing: Path) -> Account | None:
+    """Say who the server runs as, given the folder that decides: whoever owns that, and never root."""
+    us = os.geteuid()
+    owner = existing.stat().st_uid if existing.exists() else us
+    if us == owner != 0:
+        return None
+    if us != 0:
+        raise EnvironmentFailed(
+            f"{existing} belongs to {_name_of(owner)}, and this is {_name_of(us)}: run as {_name_of(owner)}, "
+            "or set YAMLSCHED_DSN"
+        )
+    if owner != 0:
+        return Account(owner, existing.stat().st_gid, _name_of(owner))
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid, name)
+    raise EnvironmentFailed(
+        "PostgreSQL does not run as root, and there is no user postgres or nobody here to run it as: "
+        "run yamlsched as another user, or set YAMLSCHED_DSN"
+    )
+
+
+def _make_home_for(account: Account, folder: Path, home: Path) -> None:
+    if folder.stat().st_uid == 0:
+        os.chown(folder, 0, account.gid)
+        folder.chmod(0o710)  # the server's user may pass through, and see nothing
+    target = home
+    if not account.can("cd", folder):
+        target = SYSTEM_HOME / _short_hash(folder)
+        SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
+        print(
+            f"yamlsched: user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
+            f"its data goes to {target}",
+            file=sys.stderr,
+        )
+    target.mkdir(mode=0o700, exist_ok=True)
+    os.chown(target, account.uid, account.gid)
+    if target != home:
+        home.symlink_to(target)
+
+
+def _make_sockets(place: Place) -> None:
+    folder = place.sockets
+    if folder == place.home:
+        return
+    uid = place.account.uid if place.account else os.geteuid()
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        if place.account:
+            os.chown(folder, place.account.uid, place.account.gid)
+    # Anybody may make folders in /tmp: one with our name is ours only if its owner is.
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o077:
+        raise EnvironmentFailed(
+            f"{folder}, where the embedded PostgreSQL's socket should go, is not a private folder of {_name_of(uid)}: "
+            "remove it, or move schedules.yaml to a shorter path"
+        )
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _short_hash(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]

@@ -1,0 +1,296 @@
+"""One PostgreSQL server process: create its data, start it, find it, stop it.
+
+The callers hold the mutex. Whether a server lives is told by a lock, not by a pid: the server inherits the locked
+``server.lock``, and so do all its processes. The lock is free only when the last of them is gone, which no reused
+pid, no zombie, no other container and no orphaned backend can make look otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from yamlsched.embedded import binaries as programs
+from yamlsched.embedded.place import PORT, Place, open_file
+from yamlsched.errors import EnvironmentFailed
+
+START_SECONDS = 120  # a crash recovery may be in it
+FAST_STOP_SECONDS = 20
+STOP_SECONDS = 40
+ORPHAN_SECONDS = 3
+LARGEST_LOG = 5_000_000  # bytes
+
+StrPath = str | Path
+
+# What a small private server needs otherwise than by default; fsync stays on. On the command line, so that a new
+# version of this table holds for data that an older one made.
+SETTINGS = {
+    "listen_addresses": "",
+    "port": PORT,
+    "unix_socket_permissions": "0700",
+    "max_connections": 100,
+    "shared_buffers": "64MB",
+    "min_wal_size": "32MB",
+    "max_wal_size": "256MB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_min_error_statement": "panic",  # statements hold payloads
+    "logging_collector": "off",
+    "max_logical_replication_workers": 0,
+    "jit": "off",
+}
+
+
+@dataclass(frozen=True)
+class PidFile:
+    pid: int
+    status: str
+
+
+def read_pid_file(place: Place) -> PidFile | None:
+    try:
+        lines = (place.data / "postmaster.pid").read_text(errors="replace").splitlines()
+        return PidFile(abs(int(lines[0])), lines[7].strip() if len(lines) > 7 else "")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def alive(place: Place) -> bool:
+    """Say whether any process of a server of this place is left, be it starting, serving or an orphan."""
+    try:
+        with open_file(place.folder / "server.lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return postmaster(place) is not None  # one that was started by hand, without our lock
+
+
+def postmaster(place: Place) -> int | None:
+    """Return the pid of the server's main process, if the one named in postmaster.pid is really it."""
+    found = read_pid_file(place)
+    return found.pid if found and _works_in(found.pid, place.data) else None
+
+
+def _works_in(pid: int, data: Path) -> bool:
+    if Path("/proc/self/cwd").exists():
+        try:
+            return os.readlink(f"/proc/{pid}/cwd") == os.fspath(data)
+        except OSError:
+            return False
+    import subprocess
+
+    answer = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+    return f"-D {data}" in answer.stdout
+
+
+def ready(place: Place) -> bool:
+    """Say whether clients are served.
+
+    The status line alone may be that of a killed server; the socket alone opens before a recovery is done.
+    """
+    if not _says_ready(place):
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        try:
+            client.connect(os.fspath(place.sockets / f".s.PGSQL.{PORT}"))
+        except OSError:
+            return False
+    return _says_ready(place)
+
+
+def _says_ready(place: Place) -> bool:
+    found = read_pid_file(place)
+    return found is not None and found.status == "ready"
+
+
+def ensure(place: Place, folder: Path) -> None:
+    """Return when the server serves: create its data, start it from ``folder``, or outwait a dying one, as it takes."""
+    deadline = time.monotonic() + START_SECONDS
+    headless_since = None
+    started_at = None  # the log's length when we started a server
+    pause = 0.002
+    while not ready(place):
+        now = time.monotonic()
+        if not alive(place):
+            if started_at is not None:
+                raise _failed("the embedded PostgreSQL does not start", place, started_at)
+            if not place.data.exists():
+                _create(place, folder)
+            started_at = _start(place, folder)
+        elif postmaster(place) is None:
+            headless_since = headless_since or now
+            if now - headless_since > ORPHAN_SECONDS:
+                _kill_orphans(place)
+        else:
+            headless_since = None
+        if now > deadline:
+            raise _failed(f"the embedded PostgreSQL is not ready after {START_SECONDS} s", place, started_at)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.05)
+
+
+def _create(place: Place, folder: Path) -> None:
+    """Run initdb under another name, and give the data its own name only when it is complete."""
+    import subprocess
+    import tempfile
+
+    number = programs.version(folder)
+    print(f"yamlsched: first use: creating a private PostgreSQL {number} in {place.home}", file=sys.stderr)
+    for left_over in place.home.glob("data.new-*"):
+        shutil.rmtree(left_over)
+    new = Path(tempfile.mkdtemp(prefix="data.new-", dir=place.home))
+    if place.account:
+        os.chown(new, place.account.uid, place.account.gid)
+    folder = programs.within_reach(folder, place.account)
+    # By code point, the same on every machine.
+    locale = ["--locale=C"]
+    if programs.major(number) >= 17:
+        locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    initdb: list[StrPath] = [
+        folder / "initdb",
+        "-D",
+        new,
+        "--username=yamlsched",
+        "--auth=trust",
+        "--encoding=UTF8",
+        *locale,
+    ]
+    single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
+    with _server_lock(place) as lock, _log(place) as log:
+        started_at = log.seek(0, os.SEEK_END)
+        for words, text in ((initdb, b""), (single, b"create database yamlsched;\n")):
+            # The lock goes along: if we are killed, the next one waits until this child is gone.
+            done = subprocess.run(words, input=text, stdout=log, stderr=log, **_child(place, lock))
+            if done.returncode:
+                raise _failed(f"cannot create the embedded PostgreSQL in {place.home}", place, started_at)
+    new.rename(place.data)
+    descriptor = os.open(place.home, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _start(place: Place, folder: Path) -> int:
+    """Start the server and return how long its log was before."""
+    import subprocess
+
+    _check_version(place, folder)
+    _forget_reused_pid(place)
+    words: list[StrPath] = [programs.within_reach(folder, place.account) / "postgres", "-D", place.data]
+    for name, value in {**SETTINGS, "unix_socket_directories": f'"{place.sockets}"'}.items():
+        words += ["-c", f"{name}={value}"]
+    if place.log.exists() and place.log.stat().st_size > LARGEST_LOG:
+        place.log.replace(place.log.with_suffix(".log.old"))
+    with _server_lock(place) as lock, _log(place) as log:
+        started_at = log.seek(0, os.SEEK_END)
+        # Through a shell that ends at once, in a session of its own: the server is nobody's child, so that it leaves
+        # no zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
+        background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
+        subprocess.run(
+            background, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **_child(place, lock)
+        )
+    return started_at
+
+
+def _child(place: Place, lock: BinaryIO) -> dict[str, Any]:
+    # A fresh environment: PG* variables would change what is created, and a server keeps no secrets it does not need.
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    options = place.account.as_popen() if place.account else {}
+    return {"cwd": "/", "env": {**kept, "LC_ALL": "C", "TZ": "UTC"}, "pass_fds": [lock.fileno()], **options}
+
+
+@contextlib.contextmanager
+def _server_lock(place: Place) -> Iterator[BinaryIO]:
+    with open_file(place.folder / "server.lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
+
+
+@contextlib.contextmanager
+def _log(place: Place) -> Iterator[BinaryIO]:
+    with open_file(place.log) as file:
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+        yield file
+
+
+def _check_version(place: Place, folder: Path) -> None:
+    made_by = (place.data / "PG_VERSION").read_text().strip()
+    found = programs.version(folder)
+    if int(made_by) != programs.major(found):
+        raise EnvironmentFailed(
+            f"the data in {place.data} was made by PostgreSQL {made_by}, and the programs in {folder} are {found}: "
+            f"set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` with it, "
+            f"remove {place.data}, then `yamlsched db restore`)"
+        )
+
+
+def _forget_reused_pid(place: Place) -> None:
+    """Remove a postmaster.pid whose pid now belongs to something else: PostgreSQL would take that for its twin.
+
+    One whose pid is free stays, because PostgreSQL finds its old shared memory by it.
+    """
+    found = read_pid_file(place)
+    if found is None:
+        return
+    try:
+        os.kill(found.pid, 0)
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            return
+    (place.data / "postmaster.pid").unlink()
+
+
+def _kill_orphans(place: Place) -> None:
+    """End the backends of a killed server that are too busy to notice its death.
+
+    Nothing is lost: the next start recovers from the log, as it does after the kill of the server itself.
+    """
+    if not Path("/proc/self/cwd").exists():
+        return
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _works_in(int(entry.name), place.data):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def stop(place: Place) -> None:
+    """Stop the server as fast as is clean, and return when it is gone."""
+    begun = time.monotonic()
+    sent = None
+    while alive(place):
+        waited = time.monotonic() - begun
+        if waited > STOP_SECONDS:
+            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_SECONDS} s", place, None)
+        how = signal.SIGINT if waited < FAST_STOP_SECONDS else signal.SIGQUIT
+        pid = postmaster(place)
+        if pid and sent != (pid, how):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
+            sent = (pid, how)
+        if pid is None and waited > ORPHAN_SECONDS:
+            _kill_orphans(place)
+        time.sleep(0.002)
+
+
+def _failed(what: str, place: Place, since: int | None) -> EnvironmentFailed:
+    try:
+        size = place.log.stat().st_size
+        with place.log.open("rb") as file:
+            file.seek(since if since is not None else max(0, size - 2000))
+            lines = file.read().decode(errors="replace").splitlines()[-8:]
+    except OSError:
+        lines = []
+    said = "".join(f"\n  {line}" for line in lines if line.strip())
+    return EnvironmentFailed(f"{what}. Its log is {place.log}{' and ends with:' + said if said else ''}")
