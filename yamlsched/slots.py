@@ -1,0 +1,296 @@
+"""The slots of a cron expression in a time zone: UTC instants, and what to tell people about them. See docs/time.md.
+
+Everything here counts in whole minutes since 1970: of UTC, and of the local wall clock as if it were UTC. Within a
+*stretch*, a span of constant offset, one is the other shifted, so a stretch is counted without visiting its minutes.
+Aware local datetimes are never compared: Python compares those of one zone by wall clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from yamlsched.cron import HORIZON_YEARS, WEEKDAYS, Cron, days, is_restricted
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOCAL_EPOCH = datetime(1970, 1, 1)
+MINUTE = timedelta(minutes=1)
+DAY = 1440
+LONGEST_SHIFT = 180
+"""A gap of as many minutes or more is a day taken out of the calendar: what it held does not run after it."""
+WINDOW = 30 * DAY
+MARGIN = 3 * DAY
+"""How far around a window a clock change matters: offsets differ by less than two days."""
+FIRST_MINUTE = -719_000 * DAY
+LAST_MINUTE = 2_932_000 * DAY
+"""Beyond these (the years 1 and 9997) local time would leave what datetime can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An instant at which an expression fires.
+
+    ``at`` is UTC. ``nominal`` is the naive wall time that the expression names: it differs from the wall time of
+    ``at`` where a clock change moved the slot. ``note`` says what a clock change did, or is empty.
+    """
+
+    at: datetime
+    nominal: datetime
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The slots of a span of time without their list. ``count`` is at least 1."""
+
+    first: datetime
+    last: datetime
+    count: int
+
+
+class Stretch(NamedTuple):
+    """UTC minutes [start, end) during which local = UTC + offset.
+
+    ``reached`` is the local minute that the clock had got to before: what lies below it is a second pass.
+    ``again`` is the local minute at which the clock goes on after it: what lies from there on is a first pass.
+    ``gap`` is where the skipped local minutes that are made up for at ``start`` begin; none if it is start + offset.
+    """
+
+    start: int
+    end: int
+    offset: int
+    reached: int
+    again: int
+    gap: int
+
+
+class Piece(NamedTuple):
+    """Local minutes [low, high) whose matches are slots: all at the one UTC minute ``at``, or each where it is."""
+
+    low: int
+    high: int
+    at: int | None
+    stretch: Stretch
+
+
+def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Slot]:
+    """Yield the slots of ``cron`` in the half-open span (after, until], oldest first, strictly increasing.
+
+    ``cron`` is read on the wall clock of ``zone``. Both ends must be aware. The left end is open so that the last
+    slot of one sync is never the first of the next.
+    """
+    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
+        for local in _matches(cron, piece):
+            yield _slot(cron, piece, local)
+
+
+def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
+    """Return the first slot after ``after``; None if there is none within 50 years of it."""
+    start = _first_minute(after)
+    horizon = start + HORIZON_YEARS * 366 * DAY
+    for piece in _pieces(cron, zone, start, min(horizon, LAST_MINUTE)):
+        for local in _matches(cron, piece):
+            return _slot(cron, piece, local)
+    return None
+
+
+def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Slot | None:
+    """Return the last slot in (after, until], searched from ``until`` backwards; None if there is none."""
+    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until), backwards=True):
+        for local in _matches(cron, piece, backwards=True):
+            return _slot(cron, piece, local)
+    return None
+
+
+def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
+    """Return first, last and number of the slots in (after, until]; None if there are none.
+
+    Costs about a microsecond for every day of the span, whatever fires in it.
+    """
+    newest = newest_slot(cron, zone, after, until)
+    if newest is None:
+        return None
+    start, end = _first_minute(after), _end_minute(until)
+    first = next(slots(cron, zone, after, until))
+    count = sum(_count(cron, piece) for piece in _pieces(cron, zone, start, end))
+    return Span(first.at, newest.at, count)
+
+
+def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
+    """Say whether ``cron`` fires exactly at ``at``."""
+    found = newest_slot(cron, zone, at - MINUTE, at)
+    return found is not None and found.at == at
+
+
+def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
+    """Return why ``at`` is not a slot, field by field on the wall clock of ``zone``; "" if it is one."""
+    if is_slot(cron, zone, at):
+        return ""
+    local = at.astimezone(zone).replace(tzinfo=None)
+    minute, hour, day_of_month, month, day_of_week = cron.fields
+    reasons = []
+    if local.second or local.microsecond:
+        reasons.append(f"{local.time().isoformat()} is not a whole minute")
+    if local.minute not in cron.minutes:
+        reasons.append(f"minute {local.minute} is not in {minute}")
+    if local.hour not in cron.hours:
+        reasons.append(f"hour {local.hour} is not in {hour}")
+    if local.month not in cron.months:
+        reasons.append(f"month {local.month} is not in {month}")
+    elif local.day not in days(cron, local.year, local.month):
+        if is_restricted(day_of_month):
+            reasons.append(f"day-of-month {local.day} is not in {day_of_month}")
+        if is_restricted(day_of_week):
+            reasons.append(f"day-of-week {WEEKDAYS[local.isoweekday() % 7]} is not in {day_of_week}")
+    if not reasons:
+        reasons.append(f"{local:%H:%M} happens twice on {local.date()}: the slot is its first pass")
+    return "; ".join(reasons)
+
+
+def _first_minute(after: datetime) -> int:
+    return max((after - EPOCH) // MINUTE + 1, FIRST_MINUTE)
+
+
+def _end_minute(until: datetime) -> int:
+    return min((until - EPOCH) // MINUTE + 1, LAST_MINUTE)
+
+
+def _slot(cron: Cron, piece: Piece, local: int) -> Slot:
+    stretch = piece.stretch
+    nominal = LOCAL_EPOCH + local * MINUTE
+    if piece.at is not None:
+        runs = LOCAL_EPOCH + (stretch.start + stretch.offset) * MINUTE
+        day = "" if runs.date() == nominal.date() else f"{runs.date()} "
+        note = f"{nominal:%H:%M} does not exist on {nominal.date()} (clocks go forward): runs at {day}{runs:%H:%M}"
+        return Slot(EPOCH + piece.at * MINUTE, nominal, note)
+    note = "second pass" if local < stretch.reached else "first pass" if local >= stretch.again else ""
+    return Slot(EPOCH + (local - stretch.offset) * MINUTE, nominal, note)
+
+
+def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False) -> Iterator[Piece]:
+    """Yield what of the UTC minutes [start, end) may hold slots, in order of time or against it."""
+    windows = range(start // WINDOW, -(-end // WINDOW))
+    for number in reversed(windows) if backwards else windows:
+        # Most windows of a rare job hold no date of its: they are passed by without asking the zone.
+        first_day, end_day = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
+        if next(_dates(cron, first_day, end_day), None) is None:
+            continue
+        pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, stretch, start, end)]
+        yield from reversed(pieces) if backwards else pieces
+
+
+def _cut(cron: Cron, stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
+    begin, offset = stretch.start, stretch.offset
+    low, high = max(begin, start) + offset, min(stretch.end, end) + offset
+    if not cron.wildcard:
+        low = max(low, stretch.reached)
+        # A time that exists where the gap ends stands for the missing ones: one instant is one slot.
+        taken = _fires(cron, begin + offset)
+        if stretch.gap < begin + offset and start <= begin < end and not taken:
+            yield Piece(stretch.gap, begin + offset, begin, stretch)
+    if low < high:
+        yield Piece(low, high, None, stretch)
+
+
+def _fires(cron: Cron, local: int) -> bool:
+    return next(_local_minutes(cron, local, local + 1), None) is not None
+
+
+def _matches(cron: Cron, piece: Piece, backwards: bool = False) -> Iterator[int]:
+    if piece.at is None:
+        yield from _local_minutes(cron, piece.low, piece.high, backwards)
+    else:
+        # All are one slot; it is named after the newest of them.
+        newest = next(_local_minutes(cron, piece.low, piece.high, backwards=True), None)
+        if newest is not None:
+            yield newest
+
+
+def _count(cron: Cron, piece: Piece) -> int:
+    if piece.at is not None:
+        return len(list(_matches(cron, piece)))
+    count = 0
+    for day in _dates(cron, piece.low // DAY, -(-piece.high // DAY)):
+        first, end = piece.low - day * DAY, piece.high - day * DAY
+        if first <= 0 and end >= DAY:
+            count += len(cron.times)
+        else:
+            count += bisect_left(cron.times, end) - bisect_left(cron.times, first)
+    return count
+
+
+def _local_minutes(cron: Cron, low: int, high: int, backwards: bool = False) -> Iterator[int]:
+    """Yield the local minutes of [low, high) that match all five fields."""
+    step = -1 if backwards else 1
+    for day in _dates(cron, low // DAY, -(-high // DAY), backwards):
+        first, end = bisect_left(cron.times, low - day * DAY), bisect_left(cron.times, high - day * DAY)
+        for time in cron.times[first:end][::step]:
+            yield day * DAY + time
+
+
+def _dates(cron: Cron, first: int, end: int, backwards: bool = False) -> Iterator[int]:
+    """Yield the local dates of [first, end), as days since 1970, that match the date fields."""
+    if first >= end:
+        return
+    step = -1 if backwards else 1
+    epoch = LOCAL_EPOCH.toordinal()
+    earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
+    months = range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month)
+    for number in months[::step]:
+        year, month = number // 12, number % 12 + 1
+        matching = days(cron, year, month)
+        if not matching:
+            continue
+        before = date(year, month, 1).toordinal() - 1 - epoch
+        for day in matching[::step]:
+            if first <= before + day < end:
+                yield before + day
+
+
+@lru_cache(maxsize=4096)
+def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
+    """Return the stretches of constant offset that make up window ``number``.
+
+    One probe a day finds every change: no zone's data has two closer than six days.
+    """
+    start, end = number * WINDOW, (number + 1) * WINDOW
+    known = [(start - MARGIN, _offset(zone, start - MARGIN))]
+    for probe in range(start - MARGIN + DAY, end + MARGIN + 1, DAY):
+        offset = _offset(zone, probe)
+        if offset != known[-1][1]:
+            known.append((_change(zone, probe - DAY, probe), offset))
+    stretches = []
+    for index, (begin, offset) in enumerate(known):
+        finish, goes_on = end + MARGIN, end + MARGIN + offset
+        if index + 1 < len(known):
+            finish, goes_on = known[index + 1][0], known[index + 1][0] + known[index + 1][1]
+        reached = max((known[i + 1][0] + known[i][1] for i in range(index)), default=begin + offset)
+        local = begin + offset
+        gap = reached if reached < local < reached + LONGEST_SHIFT else local
+        if max(begin, start) < min(finish, end):
+            if begin < start:
+                begin, gap = start, start + offset
+            stretches.append(Stretch(begin, min(finish, end), offset, reached, goes_on, gap))
+    return tuple(stretches)
+
+
+def _offset(zone: ZoneInfo, minute: int) -> int:
+    """Return the offset in force at a UTC minute, in minutes; the odd seconds of old local mean times are floored."""
+    minute = min(max(minute, FIRST_MINUTE), LAST_MINUTE)
+    offset = (EPOCH + minute * MINUTE).astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset // MINUTE
+
+
+def _change(zone: ZoneInfo, low: int, high: int) -> int:
+    """Return the first minute of (low, high] at which the offset is that of ``high``."""
+    after = _offset(zone, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _offset(zone, middle) == after else (middle, high)
+    return high
