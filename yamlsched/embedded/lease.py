@@ -25,13 +25,17 @@ MUTEX_SECONDS = 180  # longer than any start or stop that another one may be bus
 
 @dataclass(frozen=True)
 class Status:
-    """What can be said of an embedded database without starting it. ``size`` is in bytes; ``users`` are pids."""
+    """What can be said of an embedded database without starting it. ``size`` is in bytes; ``users`` are pids.
+
+    ``data``, ``dsn`` and ``version`` are None before its first use.
+    """
 
     running: bool
     kept: bool
     folder: Path
     data: Path | None
     log: Path
+    dsn: str | None
     version: str | None
     pid: int | None
     users: list[int]
@@ -49,35 +53,43 @@ def running(schedules_file: Path, by_name: bool = False, keep: bool = False) -> 
     folder = data_folder(schedules_file)
     make_folder(folder)
     us = os.getpid()
-    with open_file(folder / "lease") as lease:
-        with _mutex(folder):
+    with _in_our_words(folder):
+        lease = open_file(folder / "lease")
+    with lease:
+        with _in_our_words(folder), _mutex(folder):
             place = settle(folder)
             fcntl.flock(lease, fcntl.LOCK_SH)
             _list_users(folder, add=us)
-            if keep:
-                open_file(folder / "keep").close()
             try:
                 server.ensure(place, binaries)
             except BaseException:
                 _leave(place, lease, us)
                 raise
+            if keep:
+                open_file(folder / "keep").close()
         try:
             yield place.dsn
         finally:
             if os.getpid() == us:  # a forked child shares the lease, and must not give it back
-                with _mutex(folder):
+                with _in_our_words(folder), _mutex(folder):
                     _leave(place, lease, us)
 
 
 def _leave(place: Place, lease: BinaryIO, us: int) -> None:
     _list_users(place.folder, remove=us)
     try:
+        if _nobody_else_holds(lease) and not (place.folder / "keep").exists():
+            server.stop(place)
+    finally:
+        fcntl.flock(lease, fcntl.LOCK_UN)  # also for children that we forked
+
+
+def _nobody_else_holds(lease: BinaryIO) -> bool:
+    try:
         fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return
-    if not (place.folder / "keep").exists():
-        server.stop(place)
-    fcntl.flock(lease, fcntl.LOCK_UN)
+        return False
+    return True
 
 
 def start_and_keep(schedules_file: Path, by_name: bool = False) -> str:
@@ -94,20 +106,16 @@ def stop(schedules_file: Path, force: bool = False) -> bool:
     folder = data_folder(schedules_file)
     if not folder.exists():
         return False
-    make_folder(folder)
-    with open_file(folder / "lease") as lease, _mutex(folder):
+    with _in_our_words(folder), open_file(folder / "lease") as lease, _mutex(folder):
         place = find(folder)
         (folder / "keep").unlink(missing_ok=True)
         if not server.alive(place):
             return False
-        try:
-            fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not force:
-                raise Refused(
-                    f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they are done. "
-                    "To stop it under them: yamlsched db stop --force"
-                ) from None
+        if not _nobody_else_holds(lease) and not force:
+            raise Refused(
+                f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they are done. "
+                "To stop it under them: yamlsched db stop --force"
+            )
         server.stop(place)
         return True
 
@@ -122,11 +130,22 @@ def status(schedules_file: Path) -> Status:
         folder=folder,
         data=place.data if exists else None,
         log=place.log,
+        dsn=place.dsn if exists else None,
         version=(place.data / "PG_VERSION").read_text().strip() if exists else None,
         pid=server.postmaster(place),
         users=_users(folder),
         size=sum(_size(Path(at, name)) for at, _, names in os.walk(place.data) for name in names),
     )
+
+
+@contextlib.contextmanager
+def _in_our_words(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one sentence; nothing of the user's runs inside."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if error.filename else folder
+        raise EnvironmentFailed(f"the embedded PostgreSQL in {folder}: {where}: {error.strerror}") from error
 
 
 def _size(path: Path) -> int:

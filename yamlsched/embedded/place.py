@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
 import pwd
 import stat
@@ -113,7 +113,10 @@ def open_file(path: Path) -> BinaryIO:
 def find(folder: Path) -> Place:
     """Return the place that ``folder`` was given, or what can be said of it before its first use."""
     home = folder / "postgres"
-    return Place(folder, Path(os.path.realpath(home)), _account(home if home.exists() else folder))
+    account = _account(folder)
+    if account and home.exists():
+        account = _account(home)
+    return Place(folder, Path(os.path.realpath(home)), account)
 
 
 def settle(folder: Path) -> Place:
@@ -172,6 +175,7 @@ def _make_home_for(account: Account, folder: Path, home: Path) -> None:
     target.mkdir(mode=0o700, exist_ok=True)
     os.chown(target, account.uid, account.gid)
     if target != home:
+        home.unlink(missing_ok=True)  # a link to data that somebody has removed
         home.symlink_to(target)
 
 
@@ -180,13 +184,10 @@ def _make_sockets(place: Place) -> None:
     if folder == place.home:
         return
     uid = place.account.uid if place.account else os.geteuid()
-    try:
+    with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
-    else:
-        if place.account:
-            os.chown(folder, place.account.uid, place.account.gid)
+    if place.account and folder.lstat().st_uid == 0:
+        os.chown(folder, place.account.uid, place.account.gid, follow_symlinks=False)
     # Anybody may make folders in /tmp: one with our name is ours only if its owner is.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o077:
@@ -204,4 +205,6 @@ def _name_of(uid: int) -> str:
 
 
 def _short_hash(path: Path) -> str:
+    import hashlib
+
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -144,6 +143,7 @@ def ensure(place: Place, folder: Path) -> None:
 
 def _create(place: Place, folder: Path) -> None:
     """Run initdb under another name, and give the data its own name only when it is complete."""
+    import shutil
     import subprocess
     import tempfile
 
@@ -174,7 +174,8 @@ def _create(place: Place, folder: Path) -> None:
         for words, text in ((initdb, b""), (single, b"create database yamlsched;\n")):
             # The lock goes along: if we are killed, the next one waits until this child is gone.
             done = subprocess.run(words, input=text, stdout=log, stderr=log, **_child(place, lock))
-            if done.returncode:
+            # The stand-alone server answers a failed statement with 0.
+            if done.returncode or b"ERROR:" in _written_since(place, started_at):
                 raise _failed(f"cannot create the embedded PostgreSQL in {place.home}", place, started_at)
     new.rename(place.data)
     descriptor = os.open(place.home, os.O_RDONLY)
@@ -237,10 +238,11 @@ def _check_version(place: Place, folder: Path) -> None:
 
 
 def _forget_reused_pid(place: Place) -> None:
-    """Remove a postmaster.pid whose pid now belongs to something else: PostgreSQL would take that for its twin.
+    """Remove lock files of a killed server whose pid now belongs to something else: PostgreSQL would refuse to start.
 
-    One whose pid is free stays, because PostgreSQL finds its old shared memory by it.
+    A postmaster.pid whose pid is free stays, because PostgreSQL finds its old shared memory by it.
     """
+    (place.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
     found = read_pid_file(place)
     if found is None:
         return
@@ -285,12 +287,14 @@ def stop(place: Place) -> None:
 
 
 def _failed(what: str, place: Place, since: int | None) -> EnvironmentFailed:
-    try:
-        size = place.log.stat().st_size
-        with place.log.open("rb") as file:
-            file.seek(since if since is not None else max(0, size - 2000))
-            lines = file.read().decode(errors="replace").splitlines()[-8:]
-    except OSError:
-        lines = []
-    said = "".join(f"\n  {line}" for line in lines if line.strip())
-    return EnvironmentFailed(f"{what}. Its log is {place.log}{' and ends with:' + said if said else ''}")
+    lines = _written_since(place, since).decode(errors="replace").splitlines()
+    said = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
+    return EnvironmentFailed(f"{what}. Its log is {place.log}{', and ends with:' + said if said else ''}")
+
+
+def _written_since(place: Place, since: int | None) -> bytes:
+    """Return what the log has from byte ``since`` on; None: what little is at its end."""
+    with open_file(place.log) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(since if since is not None else max(0, size - 2000))
+        return file.read()

@@ -1,0 +1,162 @@
+"""``yamlsched db``: the embedded PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import Refused
+
+PSQL_CODES = {0: 0, 2: 3}  # psql's 2 is a connection that failed; 1 and 3 are what it was asked to do
+
+
+@click.group(help="Start, stop and use the embedded PostgreSQL beside schedules.yaml.")
+def command() -> None:
+    pass
+
+
+@command.command(cls=Verb, help="Start the server and keep it running until `db stop`.")
+@click.pass_obj
+def start(settings: Settings) -> int:
+    from yamlsched import embedded
+
+    embedded.start_and_keep(settings.file, _by_name(settings))
+    now = embedded.status(settings.file)
+    click.echo(f"running, pid {now.pid}, until `yamlsched db stop`")
+    return 0
+
+
+@command.command(cls=Verb, help="Stop the server, unless it is in use.")
+@click.option("--force", is_flag=True, help="Stop it under those who use it.")
+@click.pass_obj
+def stop(settings: Settings, force: bool) -> int:
+    from yamlsched import embedded
+
+    _by_name(settings)
+    click.echo("stopped" if embedded.stop(settings.file, force) else "was not running")
+    return 0
+
+
+@command.command(cls=Verb, help="Say whether the server runs, who uses it and where its data is.")
+@click.pass_obj
+def status(settings: Settings) -> int:
+    from yamlsched import embedded
+
+    _by_name(settings)
+    now = embedded.status(settings.file)
+    if settings.wants_json:
+        document = {
+            "format_version": 1,
+            "running": now.running,
+            "kept": now.kept,
+            "version": now.version,
+            "pid": now.pid,
+            "users": now.users,
+            "folder": str(now.folder),
+            "data": str(now.data) if now.data else None,
+            "log": str(now.log),
+            "size_bytes": now.size,
+        }
+        click.echo(json.dumps(document, indent=2))
+        return 0
+    state = f"running, pid {now.pid}" if now.running else "not running; it starts when a command needs it"
+    lines = {
+        "state": state if now.data else "not created; the first command that needs it creates it",
+        "kept": "yes, until `yamlsched db stop`" if now.kept else "no, stops with its last user",
+        "users": ", ".join(f"pid {pid}" for pid in now.users) or "none",
+        "version": f"PostgreSQL {now.version}" if now.version else "-",
+        "data": f"{now.data}, {now.size / 1_000_000:.0f} MB" if now.data else "-",
+        "log": str(now.log),
+    }
+    for name, value in lines.items():
+        click.echo(f"{name:<8} {value}")
+    return 0
+
+
+@command.command(cls=Verb, help="Print the DSN, for other programs.")
+@click.pass_obj
+def dsn(settings: Settings) -> int:
+    from yamlsched import embedded
+
+    _by_name(settings)
+    now = embedded.status(settings.file)
+    if not now.dsn:
+        raise Refused(f"there is no embedded database in {now.folder} yet: yamlsched db start")
+    if not now.running:
+        click.echo("yamlsched: it is not running: yamlsched db start", err=True)
+    click.echo(now.dsn)
+    return 0
+
+
+# No Verb: -v, -q, -h and --file are psql's here. Ours go before: yamlsched --file other.yaml db psql
+@command.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+    },
+    options_metavar="",
+    help="Open psql on the database. All arguments go to psql.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
+    import subprocess
+
+    from yamlsched import embedded
+    from yamlsched.embedded import dump
+
+    by_name = _by_name(settings)
+    program = dump.client(embedded.find_binaries(by_name), "psql")
+    with embedded.running(settings.file, by_name) as dsn:
+        # Ctrl-C cancels psql's query, and must not take away the server below it. A handler, because what is
+        # ignored would be so in psql too.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        done = subprocess.run([program, f"--dbname={dsn}", *arguments], env=dump.client_environment())
+    return PSQL_CODES.get(done.returncode, 1)
+
+
+@command.command("dump", cls=Verb, help="Write plain SQL that psql loads into PostgreSQL 15 or later.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file, instead of stdout.")
+@click.pass_obj
+def dump_verb(settings: Settings, output: Path | None) -> int:
+    from yamlsched import embedded
+    from yamlsched.embedded import dump
+
+    by_name = _by_name(settings)
+    binaries = embedded.find_binaries(by_name)
+    with embedded.running(settings.file, by_name) as dsn:
+        if output is None:
+            dump.dump(dsn, binaries, sys.stdout.buffer)
+        else:
+            dump.dump_to_file(dsn, binaries, output)
+    return 0
+
+
+@command.command(cls=Verb, help="Load a dump into a database without data.")
+@click.argument(
+    "dump_file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+)
+@click.option("--clean", "--yes", is_flag=True, help="Replace the data that is there, all or nothing.")
+@click.pass_obj
+def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
+    from yamlsched import embedded
+    from yamlsched.embedded import dump
+
+    by_name = _by_name(settings)
+    with embedded.running(settings.file, by_name) as dsn:
+        dump.restore(dsn, embedded.find_binaries(by_name), dump_file, clean)
+    click.echo(f"loaded {dump_file}")
+    return 0
+
+
+def _by_name(settings: Settings) -> bool:
+    """Say whether the embedded database was asked for by name; warn that another DSN does not count here."""
+    if not settings.is_embedded:
+        click.echo("yamlsched: a DSN is set, and the other verbs use it; `db` is about the embedded database", err=True)
+    return settings.dsn == "embedded"

@@ -1,0 +1,152 @@
+"""Out to a real server as plain SQL, and back in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from yamlsched.errors import EnvironmentFailed, Refused
+
+# Answers with the name of each table that holds a row; which migrations were applied is no data.
+FILLED_TABLES = r"""
+select format('select %L where exists (select from %I.%I);', n.nspname || '.' || c.relname, n.nspname, c.relname)
+from pg_catalog.pg_class as c
+join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+where c.relkind = 'r'
+  and n.nspname <> 'information_schema'
+  and n.nspname !~ '^pg_'
+  and (n.nspname, c.relname) <> ('yamlsched', 'migrations')
+order by n.nspname, c.relname
+\gexec
+"""
+
+# What a new database is like. A public schema that differed from the usual one would turn up in later dumps.
+EMPTY_DATABASE = """
+do $$
+declare
+    found text;
+begin
+    for found in
+        select nspname from pg_catalog.pg_namespace where nspname <> 'information_schema' and nspname !~ '^pg_'
+    loop
+        execute format('drop schema %I cascade', found);
+    end loop;
+end
+$$;
+create schema public authorization pg_database_owner;
+comment on schema public is 'standard public schema';
+grant usage on schema public to public;
+"""
+
+TRANSACTION_TIMEOUT = b"SET transaction_timeout = 0;\n"  # PostgreSQL 17 and later
+
+
+def client(binaries: Path, name: str) -> Path:
+    """Return the client program ``name``, which comes with most servers, but need not."""
+    if not os.access(binaries / name, os.X_OK):
+        raise EnvironmentFailed(
+            f"there is no program {name} in {binaries}: set YAMLSCHED_PG_BIN to the bin folder of a whole PostgreSQL"
+        )
+    return binaries / name
+
+
+def client_environment() -> dict[str, str]:
+    """Return our environment without libpq's variables: the DSN says it all."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
+    """Write the database as SQL that psql loads into a server of version 15 or later, as whoever loads it."""
+    import subprocess
+    import tempfile
+
+    words: list[str | Path] = [
+        client(binaries, "pg_dump"),
+        "--no-owner",
+        "--no-privileges",
+        "--encoding=UTF8",
+        f"--dbname={dsn}",
+    ]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, env=client_environment()) as child,
+    ):
+        assert child.stdout
+        output.writelines(portable(child.stdout))
+        if child.wait():
+            said.seek(0)
+            raise EnvironmentFailed(f"the dump failed: {_last_line(said.read())}")
+
+
+def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
+    """Write the dump under another name first: half a dump must not be taken for a whole one."""
+    part = file.with_name(file.name + ".part")
+    try:
+        with part.open("wb") as output:
+            dump(dsn, binaries, output)
+        part.replace(file)
+    except OSError as error:
+        raise EnvironmentFailed(f"cannot write {error.filename or file}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def portable(lines: Iterable[bytes]) -> Iterator[bytes]:
+    r"""Yield the lines of a dump without what PostgreSQL 15 and its psql do not know.
+
+    Settings are looked for only before the first object: further down, a line that looks like one is data. The end
+    of ``\restrict`` repeats the random word of its beginning, which no data could foresee.
+    """
+    in_header, end_of_restrict = True, None
+    for line in lines:
+        if line.startswith(b"-- Name: "):
+            in_header = False
+        if in_header and line.startswith(b"\\restrict "):
+            end_of_restrict = b"\\un" + line[1:]
+        elif line != end_of_restrict and not (in_header and line == TRANSACTION_TIMEOUT):
+            yield line
+
+
+def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
+    """Replace the database's content by that of a dump, in one transaction.
+
+    Raises Refused where there is data, unless ``clean`` is given, and where the dump does not load.
+    """
+    import subprocess
+
+    psql: list[str | Path] = [
+        client(binaries, "psql"),
+        "--no-psqlrc",
+        "--quiet",
+        "--set=ON_ERROR_STOP=1",
+        f"--dbname={dsn}",
+    ]
+    asked = subprocess.run(
+        [*psql, "--tuples-only", "--no-align"],
+        input=FILLED_TABLES.encode(),
+        capture_output=True,
+        env=client_environment(),
+    )
+    if asked.returncode:
+        raise EnvironmentFailed(f"cannot look into the database: {_last_line(asked.stderr)}")
+    filled = asked.stdout.decode().split("\n")[:-1]
+    if filled and not clean:
+        more = f" and {len(filled) - 3} more" if len(filled) > 3 else ""
+        raise Refused(f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, add --clean")
+    loaded = subprocess.run(
+        [*psql, "--single-transaction", f"--command={EMPTY_DATABASE}", f"--file={file}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**client_environment(), "PGOPTIONS": "-c client_min_messages=warning"},
+    )
+    if loaded.returncode:
+        raise Refused(f"{file} was not loaded, and the database is as it was: {_last_line(loaded.stderr)}")
+
+
+def _last_line(said: bytes) -> str:
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR:" in line or "FATAL:" in line or "error:" in line]
+    return (errors or lines or ["it gives no reason"])[0]
