@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched.cron import HORIZON_YEARS, WEEKDAYS, Cron, days, is_restricted
+from yamlsched.cron import HORIZON_YEARS, Cron, days, misses
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL_EPOCH = datetime(1970, 1, 1)
@@ -131,25 +131,11 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     """Return why ``at`` is not a slot, field by field on the wall clock of ``zone``; "" if it is one."""
     if is_slot(cron, zone, at):
         return ""
-    local = at.astimezone(zone).replace(tzinfo=None)
-    minute, hour, day_of_month, month, day_of_week = cron.fields
-    reasons = []
-    if local.second or local.microsecond:
-        reasons.append(f"{local.time().isoformat()} is not a whole minute")
-    if local.minute not in cron.minutes:
-        reasons.append(f"minute {local.minute} is not in {minute}")
-    if local.hour not in cron.hours:
-        reasons.append(f"hour {local.hour} is not in {hour}")
-    if local.month not in cron.months:
-        reasons.append(f"month {local.month} is not in {month}")
-    elif local.day not in days(cron, local.year, local.month):
-        if is_restricted(day_of_month):
-            reasons.append(f"day-of-month {local.day} is not in {day_of_month}")
-        if is_restricted(day_of_week):
-            reasons.append(f"day-of-week {WEEKDAYS[local.isoweekday() % 7]} is not in {day_of_week}")
-    if not reasons:
-        reasons.append(f"{local:%H:%M} happens twice on {local.date()}: the slot is its first pass")
-    return "; ".join(reasons)
+    wall = at.astimezone(zone).replace(tzinfo=None)
+    reasons = misses(cron, wall)
+    if wall.second or wall.microsecond:
+        reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
+    return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
 
 
 def _first_minute(after: datetime) -> int:
@@ -190,8 +176,7 @@ def _cut(cron: Cron, stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
     if not cron.wildcard:
         low = max(low, stretch.reached)
         # A time that exists where the gap ends stands for the missing ones: one instant is one slot.
-        taken = _fires(cron, begin + offset)
-        if stretch.gap < begin + offset and start <= begin < end and not taken:
+        if stretch.gap < begin + offset and start <= begin < end and not _fires(cron, begin + offset):
             yield Piece(stretch.gap, begin + offset, begin, stretch)
     if low < high:
         yield Piece(low, high, None, stretch)
