@@ -18,9 +18,16 @@ from psycopg.conninfo import make_conninfo
 
 from yamlsched import embedded, store
 
-TABLES = (
-    "job_failures, effects, used_keys, skipped_slots, job_runs, job_definitions, schedule_files, operator_actions"
-).split(", ")
+TABLES = [
+    "job_failures",
+    "effects",
+    "used_keys",
+    "skipped_slots",
+    "job_runs",
+    "job_definitions",
+    "schedule_files",
+    "operator_actions",
+]
 
 
 @pytest.fixture(autouse=True)

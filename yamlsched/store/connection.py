@@ -18,7 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,  # milliseconds; below the shortest usual lease, so that a dead network is noticed in time
+    "tcp_user_timeout": 20_000,  # milliseconds: a dead network is noticed before usual leases end
     "target_session_attrs": "read-write",  # a server in recovery cannot take runs
 }
 SESSION = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"

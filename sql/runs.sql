@@ -1,0 +1,217 @@
+-- Statements about running runs. Where an index must bound a scan, "now" is a scalar sub-select: it is computed once,
+-- and the index takes it as its end. A sub-select in `where` asks a job's definition row by row: a join would leave
+-- the planner the choice of a full scan.
+
+-- name: claim
+-- Take due runs, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with overlap wait or
+-- skip, of which one executes at a time: of each job at most the run at its head, and none while one is running under
+-- a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost nothing, and
+-- begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that was made
+-- meanwhile: the unique index refuses one of them (23505), which tries again.
+-- A run whose lease is over is taken from its worker, which costs the attempt; on its last attempt it is buried.
+-- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+), jobs (id) as (
+    (select r.definition_id from yamlsched.job_runs r
+     where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > %(after)s
+     order by r.definition_id limit 1)
+    union all
+    select (select r.definition_id from yamlsched.job_runs r
+            where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > j.id
+            order by r.definition_id limit 1)
+    from jobs j where j.id is not null
+), heads as materialized (
+    select coalesce(running.id, waiting.id) as id
+    from jobs j
+    left join lateral (
+        select r.id, r.locked_until < (select c.now from clock c) as is_over, r.attempts >= r.max_attempts as is_last
+        from yamlsched.job_runs r where r.exclusive_of = j.id
+    ) running on true
+    left join lateral (
+        select r.id from yamlsched.job_runs r
+        where running.id is null
+          and r.namespace = %(namespace)s and r.definition_id = j.id and r.finished_at is null and r.exclusive
+          and r.run_at <= (select c.now from clock c)
+          and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+        order by r.run_at, r.id limit 1
+    ) waiting on true
+    where j.id is not null
+      and (running.is_over or waiting.id is not null)
+      and (select d.enabled and d.retired_at is null
+                  and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
+                  and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+                  or coalesce(running.is_last, false)
+           from yamlsched.job_definitions d where d.id = j.id)
+    limit %(limit)s
+), from_heads as materialized (
+    select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
+           r.attempts, r.locked_by, r.started_at
+    from yamlsched.job_runs r
+    where r.id = any (array(select h.id from heads h))
+      and r.finished_at is null
+      and r.exclusive
+      and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+    for no key update of r skip locked
+), from_others as materialized (
+    select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
+           r.attempts, r.locked_by, r.started_at
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s
+      and r.finished_at is null
+      and not r.exclusive
+      and r.run_at <= (select c.now from clock c)
+      and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+      and (select d.enabled and d.retired_at is null
+                  and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
+                  and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+                  or r.status = 'running' and r.attempts >= r.max_attempts
+           from yamlsched.job_definitions d where d.id = r.definition_id)
+    order by r.run_at, r.id
+    limit greatest((%(limit)s + 1) / 2, %(limit)s - (select count(*) from heads))  -- neither kind starves the other
+    for no key update of r skip locked
+), picked as materialized (
+    select * from from_heads union all select * from from_others
+), lost as (
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
+    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), 'lost its worker', 'LostWorker'
+    from picked p where p.lost
+    on conflict (run_id, attempt) do nothing
+    returning run_id, attempt, worker
+), buried as (
+    update yamlsched.job_runs r
+    set status = 'dead', locked_until = null, exclusive_of = null,
+        finished_at = (select c.now from clock c), failed_at = (select c.now from clock c),
+        updated_at = (select c.now from clock c), last_error = 'lost its worker', error_type = 'LostWorker'
+    where r.id = any (array(select p.id from picked p where p.lost and p.is_last))
+    returning r.*
+), reports as (
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
+    select b.namespace, b.definition_id, b.job_type, 'on_dead:' || b.id, b.finished_at, d.max_attempts
+    from buried b join yamlsched.job_definitions d on d.id = b.definition_id
+    where d.on_dead is not null and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+    on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
+), claimed as (
+    update yamlsched.job_runs r
+    set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
+        exclusive_of = case when r.exclusive then r.definition_id end,
+        locked_until = (select c.now from clock c)
+                       + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
+        started_at = (select c.now from clock c), updated_at = (select c.now from clock c),
+        failed_at = case when r.status = 'running' then (select c.now from clock c) else r.failed_at end,
+        last_error = case when r.status = 'running' then 'lost its worker' else r.last_error end,
+        error_type = case when r.status = 'running' then 'LostWorker' else r.error_type end
+    where r.id = any (array(select p.id from picked p where not (p.lost and p.is_last)))
+    returning r.*
+)
+select 'claimed' as kind, c.id, c.definition_id, c.exclusive, c.job_type, c.idempotency_key as key, c.scheduled_for,
+       c.attempts as attempt, c.max_attempts, c.payload::text as payload,
+       c.scheduled_for is not null and c.created_at - c.scheduled_for > interval '2 minutes' as is_catchup,
+       extract(epoch from c.locked_until - c.started_at)::float8 as lease, c.locked_by as worker
+from claimed c
+union all
+select 'dead', b.id, b.definition_id, b.exclusive, b.job_type, b.idempotency_key, b.scheduled_for,
+       b.attempts, b.max_attempts, null, false, 0, b.locked_by
+from buried b
+union all
+select 'lost', l.run_id, null, null, null, null, null, l.attempt, null, null, false, 0, l.worker
+from lost l;
+
+-- name: heartbeat
+-- Prolong leases that are still ours. A row that a handler's own transaction has locked is passed over: it is about
+-- to finish. `is true` makes the planner hash the list instead of walking it once per row.
+update yamlsched.job_runs r
+set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp())
+                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id)
+where r.id = any (array(
+    select m.id from yamlsched.job_runs m
+    where m.id = any (%(ids)s::bigint[])
+      and m.status = 'running'
+      and ((m.id, m.attempts, m.locked_by) in
+           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
+    for no key update of m skip locked))
+returning r.id;
+
+-- name: fates
+-- What became of runs: ours still (also one that is locked just now), finished by our claim, or somebody else's.
+select r.id, r.status, r.attempts as attempt, r.locked_by, r.result::text as result
+from yamlsched.job_runs r
+where r.id = any (%(ids)s::bigint[]);
+
+-- name: succeed
+-- Write successes without a result, each only if its run is still ours. The fence is the whole `where`.
+update yamlsched.job_runs r
+set status = 'succeeded', locked_until = null, exclusive_of = null,
+    finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+where r.id = any (%(ids)s::bigint[])
+  and r.status = 'running'
+  and ((r.id, r.attempts, r.locked_by) in
+       (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
+returning r.id;
+
+-- name: finish
+-- Write any outcomes, each only if its run is still ours, with the failure's row in the audit trail and, when the run
+-- is dead, the run that calls the job's on_dead. To be used for at most a hundred runs at once.
+with outcome as materialized (
+    select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)s::text[],
+                %(delays)s::float8[], %(refunds)s::boolean[], %(errors)s::text[], %(error_types)s::text[],
+                %(stacks)s::text[], %(results)s::text[], %(outputs)s::text[])
+      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output)
+), finished as (
+    update yamlsched.job_runs r
+    set status       = o.status,
+        attempts     = r.attempts - o.refund::int,
+        run_at       = case when o.delay is null then r.run_at else o.now + make_interval(secs => o.delay) end,
+        locked_until = null,          -- locked_by stays: the last owner, and the proof for a lost commit answer
+        exclusive_of = null,
+        finished_at  = case when o.status in ('succeeded', 'dead', 'cancelled') then o.now end,
+        failed_at    = case when o.error is null then r.failed_at else o.now end,
+        last_error   = coalesce(o.error, r.last_error),
+        error_type   = case when o.error is null then r.error_type else o.error_type end,
+        last_stack   = case when o.error is null then r.last_stack else o.stack end,
+        result       = coalesce(o.result::jsonb, r.result),
+        updated_at   = o.now
+    from outcome o
+    where r.id = o.id
+      and r.id = any (%(ids)s::bigint[])
+      and r.status = 'running'
+      and r.attempts = o.attempt
+      and r.locked_by = o.token
+    returning r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.status, r.run_at,
+              r.started_at, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.now
+), failures as (
+    insert into yamlsched.job_failures
+        (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, output)
+    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.output
+    from finished f where f.error is not null
+    on conflict (run_id, attempt) do nothing
+), reports as (
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
+    select f.namespace, f.definition_id, f.job_type, 'on_dead:' || f.id, f.now, d.max_attempts
+    from finished f join yamlsched.job_definitions d on d.id = f.definition_id
+    where f.status = 'dead' and d.on_dead is not null and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
+    on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
+)
+select f.id, f.run_at from finished f;
+
+-- name: give_back_claim
+-- A claim whose answer was lost may have happened: nothing of it was begun.
+update yamlsched.job_runs r
+set status = 'queued', attempts = r.attempts - 1, locked_until = null, exclusive_of = null,
+    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+where r.namespace = %(namespace)s and r.finished_at is null and r.status = 'running' and r.locked_by = %(token)s
+returning r.id;
+
+-- name: definition_ids
+-- The jobs of these names: what a worker may claim is what its own file maps to a handler.
+select d.id, d.job_type from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]);
+
+-- name: dead_run
+-- The run that is handed to on_dead.
+select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for, r.attempts as attempt, r.max_attempts,
+       r.payload::text as payload, r.last_error, r.error_type, r.last_stack
+from yamlsched.job_runs r
+where r.id = %(id)s;

@@ -1,0 +1,134 @@
+"""What a run is, and what the end of an attempt does to it. Pure: instants and random numbers are arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from yamlsched.backoff import LONGEST, Backoff, delay
+
+LONGEST_ERROR = 500
+"""Characters of ``last_error``: one line that is safe to show."""
+LONGEST_STACK = 16_000
+"""Characters of ``last_stack``; of a longer one the end is kept, where the cause is."""
+LARGEST_RESULT = 65_536
+"""Bytes of a handler's result as JSON."""
+ON_DEAD = "on_dead:"
+"""Keys of the runs that call a job's ``on_dead``; the id of the dead run follows."""
+
+
+class Status(StrEnum):
+    """The states of a run; the last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claimed run, with the claim that fences every write about it."""
+
+    id: int
+    job_type: str
+    key: str | None
+    scheduled_for: datetime | None
+    attempt: int
+    max_attempts: int
+    payload: str  # JSON text: only the child that runs the handler reads it
+    is_catchup: bool
+    lease: float  # seconds
+    locked_by: str
+
+    @property
+    def dead_run_id(self) -> int | None:
+        """The run whose death this run reports, where it is a call of ``on_dead``."""
+        return int(self.key.removeprefix(ON_DEAD)) if self.key and self.key.startswith(ON_DEAD) else None
+
+
+class End(StrEnum):
+    """How an attempt ended."""
+
+    RETURNED = "returned"
+    COMMITTED = "committed"  # it returned, and its own transaction has written so already
+    RAISED = "raised"
+    DISCARDED = "discarded"
+    RETRY_AFTER = "retry_after"
+    SNOOZED = "snoozed"
+    GIVEN_BACK = "given_back"  # never begun, or stopped by a shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of the end of an attempt."""
+
+    end: End
+    error: str = ""
+    error_type: str = ""
+    stack: str = ""
+    result: str | None = None  # JSON text
+    delay: timedelta | None = None
+    output: str = ""
+    took: float = 0.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is to be written about a run. ``delay`` counts from now; ``refund`` takes the attempt back."""
+
+    status: Status
+    delay: timedelta | None = None
+    refund: bool = False
+    error: str | None = None
+    error_type: str | None = None
+    stack: str | None = None
+    result: str | None = None
+    output: str | None = None
+
+
+def after_attempt(run: Claimed, ending: Ending, backoff: Backoff, random: float) -> Outcome:
+    """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``."""
+    if ending.end in (End.RETURNED, End.COMMITTED):
+        return Outcome(Status.SUCCEEDED, result=ending.result)
+    if ending.end is End.GIVEN_BACK:
+        return Outcome(Status.QUEUED, refund=True)
+    if ending.end is End.SNOOZED:
+        return Outcome(Status.QUEUED, delay=_bounded(ending.delay), refund=True)
+    is_dead = ending.end is End.DISCARDED or run.attempt >= run.max_attempts
+    wait = _bounded(ending.delay) if ending.end is End.RETRY_AFTER else delay(backoff, run.attempt, random)
+    return Outcome(
+        Status.DEAD if is_dead else Status.FAILED,
+        delay=None if is_dead else wait,
+        error=one_line(ending.error) or "failed without a message",
+        error_type=one_line(ending.error_type, 200) or None,
+        stack=storable(ending.stack)[-LONGEST_STACK:] or None,
+        output=storable(ending.output) or None,
+    )
+
+
+def _bounded(wait: timedelta | None) -> timedelta:
+    return min(max(wait or timedelta(0), timedelta(0)), LONGEST)
+
+
+def storable(text: str) -> str:
+    """Return ``text`` as PostgreSQL can store it: without NUL and lone surrogates.
+
+    >>> storable("a\\x00b\\ud800")
+    'a\\\\x00b?'
+    """
+    return text.replace("\x00", "\\x00").encode("utf-8", "replace").decode("utf-8")
+
+
+def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
+    """Return ``text`` as one bounded line without control characters.
+
+    >>> one_line("no route\\n to \\x1b[31mhost")
+    'no route to \\\\x1b[31mhost'
+    """
+    words = " ".join(storable(text[: longest * 4]).split())
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return safe if len(safe) <= longest else safe[: longest - 1] + "…"

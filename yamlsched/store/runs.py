@@ -1,0 +1,156 @@
+"""Running runs: claim, heartbeat, outcomes. Every write names the claim it believes in, and says what it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.store.statements import load
+
+AT_ONCE = 100
+"""Outcomes that one ``finish`` writes; its join is quick for a short list only."""
+
+
+@dataclass
+class Claim:
+    """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost."""
+
+    runs: list[Claimed] = field(default_factory=list)
+    dead: list[Any] = field(default_factory=list)
+    lost: list[Any] = field(default_factory=list)
+    after: int = 0  # where the next walk over jobs with exclusive runs begins
+
+
+async def claim(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    token: str,
+    limit: int,
+    definitions: list[int] | None = None,
+    after: int = 0,
+    now: datetime | None = None,
+) -> Claim:
+    """Take up to about ``limit`` due runs under ``token``, which must be new.
+
+    ``definitions`` are the jobs that may be claimed, None all of them.
+    """
+    parameters = {
+        "namespace": namespace,
+        "token": token,
+        "limit": limit,
+        "definitions": definitions,
+        "after": after,
+        "now": now,
+    }
+    cursor = await connection.execute(load("runs")["claim"], parameters)
+    claimed = Claim()
+    exclusive = 0
+    for row in await cursor.fetchall():
+        if row.kind != "claimed":
+            (claimed.dead if row.kind == "dead" else claimed.lost).append(row)
+            continue
+        if row.exclusive:
+            exclusive += 1
+            claimed.after = max(claimed.after, row.definition_id)
+        claimed.runs.append(
+            Claimed(
+                id=row.id,
+                job_type=row.job_type,
+                key=row.key,
+                scheduled_for=row.scheduled_for,
+                attempt=row.attempt,
+                max_attempts=row.max_attempts,
+                payload=row.payload,
+                is_catchup=row.is_catchup,
+                lease=row.lease,
+                locked_by=row.worker,
+            )
+        )
+    if exclusive < limit:
+        claimed.after = 0  # the walk came to its end: the next one begins anew
+    claimed.runs.sort(key=lambda run: run.id)
+    return claimed
+
+
+def _fence(runs: Iterable[Claimed]) -> dict[str, Any]:
+    held = list(runs)
+    return {
+        "ids": [run.id for run in held],
+        "attempts": [run.attempt for run in held],
+        "tokens": [run.locked_by for run in held],
+    }
+
+
+async def heartbeat(
+    connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed], now: datetime | None = None
+) -> set[int]:
+    """Prolong the leases of ``runs``; return the ids of those whose leases were prolonged."""
+    cursor = await connection.execute(load("runs")["heartbeat"], {**_fence(runs), "now": now})
+    return {row.id for row in await cursor.fetchall()}
+
+
+async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed]) -> dict[int, str]:
+    """Return what became of ``runs``: "ours", the final or waiting status our claim left it in, or "lost"."""
+    cursor = await connection.execute(load("runs")["fates"], {"ids": [run.id for run in runs]})
+    rows = {row.id: row for row in await cursor.fetchall()}
+    answer = {}
+    for run in runs:
+        row = rows.get(run.id)
+        if row is None or (row.locked_by, row.attempt) != (run.locked_by, run.attempt):
+            answer[run.id] = "lost"
+        else:
+            answer[run.id] = "ours" if row.status == Status.RUNNING else row.status
+    return answer
+
+
+async def finish(
+    connection: psycopg.AsyncConnection[Any], outcomes: Sequence[tuple[Claimed, Outcome]], now: datetime | None = None
+) -> dict[int, datetime | None]:
+    """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of those not final."""
+    plain = [run for run, o in outcomes if o.status is Status.SUCCEEDED and o.result is None]
+    others = [(run, o) for run, o in outcomes if not (o.status is Status.SUCCEEDED and o.result is None)]
+    written: dict[int, datetime | None] = {}
+    if plain:
+        cursor = await connection.execute(load("runs")["succeed"], {**_fence(plain), "now": now})
+        written.update((row.id, None) for row in await cursor.fetchall())
+    for start in range(0, len(others), AT_ONCE):
+        cursor = await connection.execute(
+            load("runs")["finish"], {**outcome_parameters(others[start : start + AT_ONCE]), "now": now}
+        )
+        written.update((row.id, row.run_at) for row in await cursor.fetchall())
+    return written
+
+
+def outcome_parameters(outcomes: Sequence[tuple[Claimed, Outcome]]) -> dict[str, Any]:
+    """Return the parameters of the statement ``finish``."""
+    values = [o for _, o in outcomes]
+    return {
+        **_fence(run for run, _ in outcomes),
+        "statuses": [str(o.status) for o in values],
+        "delays": [None if o.delay is None else o.delay.total_seconds() for o in values],
+        "refunds": [o.refund for o in values],
+        "errors": [o.error for o in values],
+        "error_types": [o.error_type for o in values],
+        "stacks": [o.stack for o in values],
+        "results": [o.result for o in values],
+        "outputs": [o.output for o in values],
+    }
+
+
+async def give_back_claim(connection: psycopg.AsyncConnection[Any], namespace: str, token: str) -> int:
+    """Give back, at no cost, what a claim took whose answer never arrived; return how many runs that were."""
+    cursor = await connection.execute(
+        load("runs")["give_back_claim"], {"namespace": namespace, "token": token, "now": None}
+    )
+    return len(await cursor.fetchall())
+
+
+def definition_ids(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> dict[str, int]:
+    """Return the ids of the jobs of these names, as far as they are known to the database."""
+    rows = connection.execute(load("runs")["definition_ids"], {"namespace": namespace, "names": list(names)}).fetchall()
+    return {row.job_type: row.id for row in rows}
