@@ -70,6 +70,8 @@ create table yamlsched.job_runs (
     started_at      timestamptz,       -- of the latest claim
     finished_at     timestamptz,
     failed_at       timestamptz,       -- of the latest failed attempt
+    -- when the run died: finds the dead among a million finished by an index that does not mention status
+    dead_at         timestamptz generated always as (case when status = 'dead' then finished_at end) stored,
     last_error      text,
     error_type      text,
     last_stack      text,
@@ -95,9 +97,11 @@ create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
     where finished_at is null and not exclusive;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, run_at, id)
     where finished_at is null and exclusive;
--- History of one job, newest first; retention and monitors, by when a run ended.
+-- History of one job, newest first; retention and monitors, by when a run ended, died, or last failed an attempt.
 create index job_runs_history on yamlsched.job_runs (definition_id, id);
-create index job_runs_finished on yamlsched.job_runs (namespace, finished_at, id) where finished_at is not null;
+create index job_runs_finished on yamlsched.job_runs (definition_id, finished_at) where finished_at is not null;
+create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
+create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at) where failed_at is not null;
 
 -- One row per failed or lost attempt: the audit trail.
 create table yamlsched.job_failures (
@@ -143,6 +147,7 @@ create table yamlsched.effects (
     constraint done_has_a_time check ((state = 'done') = (done_at is not null))
 );
 create index effects_run on yamlsched.effects (run_id);
+create index effects_age on yamlsched.effects (namespace, claimed_at);
 
 -- Keys of pruned runs: a key never comes back before retention.keys is over.
 create table yamlsched.used_keys (
@@ -188,3 +193,4 @@ create table yamlsched.operator_actions (
     target    text not null,
     detail    jsonb not null default '{}'
 );
+create index operator_actions_target on yamlsched.operator_actions (namespace, target, id);
