@@ -1,0 +1,1 @@
+"""Example handlers. Each is a plain function that schedules.yaml names; docs/handlers.md explains them."""

@@ -1,0 +1,103 @@
+"""The example application that the handlers work for: tables in the schema ``app``, files in the folder ``var``.
+
+A real application has its tables and files already. These make themselves when missing, with sample rows, so that
+the examples have something to do on a fresh database.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+VAR = Path(__file__).resolve().parent.parent / "var"
+DAY = 86400  # seconds
+
+TABLES = """
+create schema if not exists app;
+
+create table app.users (
+    id     bigint primary key,
+    name   text not null,
+    email  text not null unique,
+    active boolean not null
+);
+create table app.sessions (
+    id         bigint generated always as identity primary key,
+    user_id    bigint not null references app.users,
+    expires_at timestamptz not null
+);
+create index sessions_expiry on app.sessions (expires_at);
+create table app.events (
+    id          bigint generated always as identity primary key,
+    user_id     bigint not null references app.users,
+    kind        text not null,
+    happened_at timestamptz not null
+);
+create index events_of_user on app.events (user_id, happened_at);
+create table app.sent_reports (
+    user_id bigint not null references app.users,
+    week    text not null,
+    sent_at timestamptz not null default now(),
+    unique (user_id, week)          -- one report a week, whoever tries to send a second one
+);
+create table app.cached_files (
+    name       text primary key,
+    sha256     text not null,
+    written_at timestamptz not null
+);
+create table app.payments (
+    invoice_id   bigint primary key,
+    charge_id    text not null unique,
+    amount_cents bigint not null,
+    paid_at      timestamptz not null default now()
+);
+"""
+
+SAMPLE_ROWS = """
+insert into app.users (id, name, email, active)
+select n, name, lower(name) || '@example.org', n % 5 <> 0
+from unnest('{Ada,Alan,Barbara,Donald,Edsger,Frances,Grace,Ken,Margaret,Radia}'::text[]) with ordinality as u (name, n);
+
+insert into app.sessions (user_id, expires_at)
+select 1 + n % 10, now() + (n - 2500) * interval '30 minutes'
+from generate_series(1, 3000) as n;
+
+insert into app.events (user_id, kind, happened_at)
+select 1 + floor(10 * power(n * 0.618034 % 1, 2)), (array['login', 'upload', 'comment', 'share'])[1 + n * 7 % 11 % 4],
+       now() - n * interval '15 minutes'
+from generate_series(1, 1400) as n;
+"""
+
+
+def ensure_tables(connection: psycopg.Connection[Any]) -> None:
+    """Create the example tables with their sample rows, unless they are there. Part of the caller's transaction."""
+    if not _missing(connection):
+        return
+    # several handlers may find nothing at once: one creates, the others wait for it and look again
+    connection.execute("select pg_advisory_xact_lock(hashtext('handlers.app'))")
+    if _missing(connection):
+        connection.execute(TABLES)
+        connection.execute(SAMPLE_ROWS)
+
+
+def _missing(connection: psycopg.Connection[Any]) -> bool:
+    # not by to_regclass: it may answer from a cache that is older than the lock waited for above
+    return not connection.execute(
+        "select from pg_catalog.pg_tables where schemaname = 'app' and tablename = 'payments'"
+    ).fetchall()
+
+
+def temporary_folder() -> Path:
+    """Return ``var/tmp``; when it is new, it gets a few files, two of them 90 days old."""
+    folder = VAR / "tmp"
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, age in (("upload-1.part", 90), ("upload-2.part", 90), ("upload-3.part", 0)):
+            (folder / name).write_text("the part of an upload that was never finished\n", encoding="utf-8")
+            then = time.time() - age * DAY
+            os.utime(folder / name, (then, then))
+    return folder

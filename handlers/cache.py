@@ -1,0 +1,59 @@
+"""Cache refresh: figures that are slow to compute, in a file that readers always find whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from handlers import app
+
+if TYPE_CHECKING:
+    from yamlsched import Run
+
+
+def refresh(run: Run) -> dict[str, Any]:
+    """Write the activity of the last seven days to ``var/cache/activity.json``, and record what was written."""
+    path = app.VAR / "cache" / "activity.json"
+    with run.transaction() as connection:
+        app.ensure_tables(connection)
+        rows = connection.execute(
+            """
+            select u.name, count(*)
+            from app.events e
+            join app.users u on u.id = e.user_id
+            where e.happened_at > now() - interval '7 days'
+            group by u.id, u.name
+            order by count(*) desc, u.name
+            """
+        ).fetchall()
+        data = json.dumps({"most_active": [{"name": name, "events": events} for name, events in rows]}, indent=2)
+        write_whole(path, data.encode())
+        sha256 = hashlib.sha256(data.encode()).hexdigest()
+        connection.execute(
+            """
+            insert into app.cached_files (name, sha256, written_at) values (%s, %s, now())
+            on conflict (name) do update set sha256 = excluded.sha256, written_at = excluded.written_at
+            """,
+            [path.name, sha256],
+        )
+    run.log.info("wrote %s, %d users", path.name, len(rows))
+    return {"users": len(rows), "sha256": sha256}
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a temporary file and rename it: a reader sees the old content or the new, never a part of it.
+
+    The temporary name is in ``var/tmp`` (one file system with ``path``, or the rename could not be atomic). A process
+    that is killed before the rename leaves it there, for the nightly cleanup.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=app.temporary_folder())
+    with open(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # before the rename, or a power cut could leave the new name with no content
+    os.replace(temporary, path)

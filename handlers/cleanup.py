@@ -1,0 +1,64 @@
+"""Nightly cleanup: rows that have expired and files that nobody came back for."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from handlers import app
+from yamlsched.errors import Discard
+
+if TYPE_CHECKING:
+    from yamlsched import Run
+
+BATCH = 1000
+
+
+def run(run: Run, older_than_days: int) -> dict[str, Any]:
+    """Delete expired sessions, and temporary files of more than ``older_than_days`` days; return how many of each."""
+    if older_than_days < 1:
+        raise Discard(f"older_than_days is {older_than_days}: below 1, files still in use would be deleted")
+    # files first: deleting them twice does no harm, and nothing may fail once the transaction has committed
+    files = delete_old_files(app.temporary_folder(), older_than_days)
+    with run.transaction() as connection:
+        app.ensure_tables(connection)
+        sessions = delete_expired_sessions(connection)
+    run.log.info("deleted %d sessions and %d files", sessions, files)
+    return {"sessions": sessions, "files": files}
+
+
+def delete_expired_sessions(connection: psycopg.Connection[Any]) -> int:
+    """Delete in batches, so that each statement stays short, and leave out rows that somebody holds: tomorrow's."""
+    total = 0
+    while True:
+        deleted = connection.execute(
+            """
+            delete from app.sessions
+            where id = any (array(
+                select id from app.sessions
+                where expires_at < now()
+                order by expires_at
+                limit %s
+                for update skip locked))
+            """,
+            [BATCH],
+        ).rowcount
+        total += deleted
+        if deleted < BATCH:
+            return total
+
+
+def delete_old_files(folder: Path, older_than_days: int) -> int:
+    """Delete the plain files in ``folder``, not in folders below it, that were not written to for so many days."""
+    limit = time.time() - older_than_days * app.DAY
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
+                Path(entry).unlink(missing_ok=True)
+                total += 1
+    return total

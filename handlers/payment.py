@@ -1,0 +1,46 @@
+"""A payment by a provider that knows idempotency keys: charged once, whatever breaks on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from handlers import app, web
+from yamlsched.errors import Discard, Snooze
+
+if TYPE_CHECKING:
+    from yamlsched import Run
+
+ASK_AGAIN = 30  # seconds
+
+
+def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> dict[str, Any]:
+    """Charge one invoice at the provider that EXAMPLE_PAYMENTS names (an address), and record it once it is paid."""
+    provider = os.environ.get("EXAMPLE_PAYMENTS")
+    if not provider:
+        raise LookupError("EXAMPLE_PAYMENTS is not set: it is the address of the payment provider")
+    # a key of the business and not of this run: whoever enqueues the invoice again, it is charged once. In doubt it
+    # is safe to repeat, because the provider knows the key and answers with the charge it has made already.
+    with run.once(f"invoice_charge:{invoice_id}", scope="namespace", in_doubt="repeat") as effect:
+        if effect.first:
+            order = {"invoice_id": invoice_id, "amount_cents": amount_cents}
+            _, answer = web.call("POST", f"{provider}/charges", order, key=effect.key)
+            effect.result = json.loads(answer)["id"]
+    charge_id = effect.result
+    _, answer = web.call("GET", f"{provider}/charges/{charge_id}")
+    status = json.loads(answer)["status"]
+    if status == "pending":
+        raise Snooze(ASK_AGAIN, f"charge {charge_id} is pending")
+    if status != "succeeded":
+        raise Discard(f"charge {charge_id} of invoice {invoice_id} ended as {status}")
+    with run.transaction() as connection:
+        app.ensure_tables(connection)
+        connection.execute(
+            """
+            insert into app.payments (invoice_id, charge_id, amount_cents) values (%s, %s, %s)
+            on conflict (invoice_id) do nothing
+            """,
+            [invoice_id, charge_id, amount_cents],
+        )
+    return {"charge_id": charge_id}

@@ -1,0 +1,102 @@
+"""Weekly reports: one run decides who gets one, then each report is a run of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from email.headerregistry import Address
+from email.message import EmailMessage
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from handlers import app, mail
+from yamlsched.errors import Discard
+
+if TYPE_CHECKING:
+    from yamlsched import Run
+
+
+def weekly_activity(run: Run, week: str | None = None) -> dict[str, Any]:
+    """Enqueue ``send_weekly_report`` for each active user, for ``week`` or else the one before this run's slot."""
+    with run.transaction() as connection:
+        app.ensure_tables(connection)
+        [(now,)] = connection.execute("select now()").fetchall()
+        # the slot and not the clock: a retry after midnight still means the same week
+        week = week or week_before(run.scheduled_for or now)
+        users = [id for (id,) in connection.execute("select id from app.users where active order by id")]
+        run.enqueue_many(
+            "send_weekly_report",
+            [{"user_id": user, "week": week} for user in users],
+            keys=[f"weekly_report:{user}:{week}" for user in users],
+        )
+    run.log.info("enqueued %d reports for %s", len(users), week)
+    return {"week": week, "users": len(users)}
+
+
+def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, Any]:
+    """Mail one user what they did in ``week`` (``2026-W03``), once."""
+    with run.transaction() as connection:
+        app.ensure_tables(connection)
+        user = connection.execute("select name, email from app.users where id = %s", [user_id]).fetchone()
+        if user is None:
+            return {"sent": False, "why": "the user is gone"}
+        claimed = connection.execute(
+            "insert into app.sent_reports (user_id, week) values (%s, %s) on conflict do nothing", [user_id, week]
+        ).rowcount
+        if not claimed:
+            return {"sent": False, "why": "another run has sent it"}
+        message = compose(user, week, activity(connection, user_id, week))
+        with run.once("mail") as effect:
+            if effect.first:
+                # the same id in every attempt: should one mail leave twice all the same (a connection lost at the
+                # last byte), mail stores know the second as a copy
+                message["Message-ID"] = f"<{hashlib.sha256(effect.key.encode()).hexdigest()[:32]}@example.org>"
+                mail.deliver(message)
+                effect.result = {"message_id": message["Message-ID"]}
+    run.log.info("sent the report of %s to user %d", week, user_id)
+    return {"sent": True}
+
+
+def activity(connection: psycopg.Connection[Any], user_id: int, week: str) -> list[tuple[str, int]]:
+    """Return what the user did in ``week``, UTC, as pairs of kind and number, the most frequent first."""
+    start = first_day(week)
+    return connection.execute(
+        """
+        select kind, count(*)
+        from app.events
+        where user_id = %s and happened_at >= %s and happened_at < %s
+        group by kind
+        order by count(*) desc, kind
+        """,
+        [user_id, start, start + timedelta(days=7)],
+    ).fetchall()
+
+
+def compose(user: tuple[str, str], week: str, done: list[tuple[str, int]]) -> EmailMessage:
+    """Return the report as a mail without Message-ID."""
+    name, email = user
+    message = EmailMessage()
+    message["From"] = mail.SENDER
+    message["To"] = Address(display_name=name, addr_spec=email)
+    message["Subject"] = f"Your activity in week {week}"
+    lines = [f"{kind:<10} {number:>5}" for kind, number in done] or ["nothing this time"]
+    message.set_content("\n".join([f"Hello {name},", "", f"in {week} there was from you:", "", *lines, ""]))
+    return message
+
+
+def week_before(instant: datetime) -> str:
+    """Return the ISO week before that of ``instant``, in UTC.
+
+    >>> week_before(datetime(2026, 1, 19, 6, tzinfo=UTC)), week_before(datetime(2026, 1, 1, tzinfo=UTC))
+    ('2026-W03', '2025-W52')
+    """
+    return (instant.astimezone(UTC) - timedelta(days=7)).strftime("%G-W%V")
+
+
+def first_day(week: str) -> datetime:
+    """Return the beginning of an ISO week, in UTC. Raises Discard for anything else: no retry would mend it."""
+    try:
+        return datetime.strptime(f"{week}-1", "%G-W%V-%u").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise Discard(f'"{week}" is not a week: write for example 2026-W03') from error

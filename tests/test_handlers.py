@@ -1,0 +1,710 @@
+"""The example handlers, called as plain functions: with the real database, a real SMTP server and real HTTP servers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import logging
+import mailbox
+import os
+import re
+import smtplib
+import socket
+import threading
+import urllib.error
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from aiosmtpd.controller import Controller
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers import alerts, app, cache, cleanup, flaky, payment, reports, web, webhook
+from yamlsched.errors import Discard, RetryAfter, Snooze
+
+ROOT = Path(__file__).resolve().parent.parent
+MONDAY = datetime(2026, 1, 19, 5, 0, tzinfo=UTC)
+
+
+# a run to call handlers with
+
+
+@dataclass
+class Effect:
+    key: str
+    first: bool = True
+    result: Any = None
+
+
+@dataclass
+class FakeRun:
+    """What a handler sees of its run. ``replace(run, attempt=2)`` is its next attempt: it shares the effects."""
+
+    dsn: str = ""
+    id: int = 118
+    job_type: str = "a_job"
+    key: str | None = None
+    scheduled_for: datetime | None = None
+    attempt: int = 1
+    commit_fails: bool = False
+    effects: dict[str, Any] = field(default_factory=dict)  # results by key; IN_DOUBT while unknown
+    enqueued: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("handlers"))
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        with psycopg.connect(self.dsn) as connection:
+            yield connection
+            if self.commit_fails:
+                raise psycopg.OperationalError("the server went away")
+
+    @contextmanager
+    def once(
+        self, name: str, scope: str = "run", on_error: str = "release", in_doubt: str = "raise"
+    ) -> Iterator[Effect]:
+        effect = Effect(f"run:{self.id}:{name}" if scope == "run" else name)
+        if effect.key in self.effects:
+            effect.result = self.effects[effect.key]
+            effect.first = effect.result is IN_DOUBT and in_doubt == "repeat"
+        yield effect
+        self.effects[effect.key] = effect.result
+
+    def enqueue_many(self, job: str, payloads: list[dict[str, Any]], keys: list[str]) -> None:
+        self.enqueued += zip([job] * len(payloads), payloads, keys, strict=True)
+
+
+IN_DOUBT = object()
+
+
+@pytest.fixture(autouse=True)
+def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("EXAMPLE_SMTP", "EXAMPLE_PAYMENTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(app, "VAR", tmp_path / "var")
+    return tmp_path / "var"
+
+
+@pytest.fixture
+def app_dsn(dsn: str) -> Iterator[str]:
+    """A database in which the example application has not made its tables yet."""
+    yield dsn
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop schema if exists app cascade")
+
+
+@pytest.fixture
+def run(app_dsn: str) -> FakeRun:
+    return FakeRun(app_dsn)
+
+
+@pytest.fixture
+def tables(app_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session on the example application's database, all tables made."""
+    with psycopg.connect(app_dsn, autocommit=True) as connection:
+        with connection.transaction():
+            app.ensure_tables(connection)
+        yield connection
+
+
+def ask(connection: psycopg.Connection[Any], query: str) -> Any:
+    [(answer,)] = connection.execute(query.encode()).fetchall()
+    return answer
+
+
+# the example application
+
+
+def test_tables_that_two_handlers_miss_at_once_are_made_once(app_dsn: str):
+    # given one handler that has made the tables and not committed
+    with psycopg.connect(app_dsn) as one, psycopg.connect(app_dsn) as other, psycopg.connect(app_dsn) as watch:
+        watch.autocommit = True
+        app.ensure_tables(one)
+
+        # when another misses them too, and waits
+        second = threading.Thread(target=app.ensure_tables, args=[other])
+        second.start()
+        waiting = "select count(*) from pg_stat_activity where wait_event = 'advisory' and pid = %d"
+        while not ask(watch, waiting % other.info.backend_pid):
+            assert second.is_alive()
+        one.commit()
+        second.join()
+
+        # then it finds them with one set of rows
+        assert ask(other, "select count(*) from app.users") == 10
+
+
+# cleanup
+
+
+def test_cleanup_deletes_what_has_expired_and_nothing_else(run: FakeRun, tables, var: Path):
+    expired = ask(tables, "select count(*) from app.sessions where expires_at < now()")
+    kept = ask(tables, "select count(*) from app.sessions where expires_at >= now()")
+
+    result = cleanup.run(run, older_than_days=30)
+
+    assert result == {"sessions": expired, "files": 2}
+    assert expired > 2 * cleanup.BATCH
+    assert ask(tables, "select count(*) from app.sessions") == kept > 0
+    assert [path.name for path in (var / "tmp").iterdir()] == ["upload-3.part"]
+    assert cleanup.run(run, older_than_days=30) == {"sessions": 0, "files": 0}
+
+
+def test_cleanup_leaves_a_session_that_somebody_holds_and_does_not_wait_for_it(run: FakeRun, tables, app_dsn: str):
+    with psycopg.connect(app_dsn) as other:
+        held = ask(other, "select id from app.sessions where expires_at < now() order by id limit 1 for update")
+
+        cleanup.run(run, older_than_days=30)
+
+        assert ask(tables, "select min(id) from app.sessions where expires_at < now()") == held
+
+
+def test_cleanup_keeps_sessions_whose_deletion_was_not_committed(run: FakeRun, tables):
+    before = ask(tables, "select count(*) from app.sessions")
+
+    with pytest.raises(psycopg.OperationalError):
+        cleanup.run(replace(run, commit_fails=True), older_than_days=30)
+
+    assert ask(tables, "select count(*) from app.sessions") == before
+
+
+def test_cleanup_of_files_follows_no_link_and_enters_no_folder(var: Path):
+    # given old things that are not plain files of the folder
+    folder = app.temporary_folder()
+    outside = var / "precious.txt"
+    outside.write_text("precious")
+    (folder / "link").symlink_to(outside)
+    (folder / "deeper").mkdir()
+    inside = folder / "deeper" / "old.txt"
+    inside.write_text("old")
+    for path in (outside, inside, folder / "deeper"):
+        os.utime(path, (0, 0))
+    os.utime(folder / "link", (0, 0), follow_symlinks=False)
+
+    cleanup.delete_old_files(folder, 30)
+
+    assert outside.exists()
+    assert inside.exists()
+    assert (folder / "link").is_symlink()
+
+
+@pytest.mark.parametrize("days", [0, -1])
+def test_cleanup_refuses_an_age_that_would_delete_files_in_use(run: FakeRun, var: Path, days: int):
+    files = sorted(app.temporary_folder().iterdir())
+
+    with pytest.raises(Discard, match=f"older_than_days is {days}"):
+        cleanup.run(run, older_than_days=days)
+
+    assert sorted((var / "tmp").iterdir()) == files
+
+
+# reports
+
+
+@dataclass
+class Mailbox:
+    """A mail server's memory. ``refuse`` holds answers to give before it takes mail, by the step they belong to."""
+
+    mails: list[Any] = field(default_factory=list)
+    refuse: dict[str, list[str]] = field(default_factory=lambda: {"RCPT": [], "DATA": []})
+
+    async def handle_RCPT(self, server, session, envelope, address, options) -> str:
+        if self.refuse["RCPT"]:
+            return self.refuse["RCPT"].pop(0)
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server, session, envelope) -> str:
+        if self.refuse["DATA"]:
+            return self.refuse["DATA"].pop(0)
+        self.mails.append(envelope)
+        return "250 OK"
+
+
+@pytest.fixture
+def smtp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    received = Mailbox()
+    controller = Controller(received, hostname="127.0.0.1", port=port)
+    controller.start()
+    monkeypatch.setenv("EXAMPLE_SMTP", f"127.0.0.1:{port}")
+    yield received
+    controller.stop()
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))
+def test_the_week_before_an_instant_is_the_whole_week_that_ended_last(instant: datetime):
+    start = reports.first_day(reports.week_before(instant))
+
+    assert start.weekday() == 0
+    assert timedelta(days=7) <= instant - start < timedelta(days=14)
+
+
+def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_before_its_slot(run: FakeRun, tables):
+    tables.execute("update app.users set active = (id <= 2)")
+
+    result = reports.weekly_activity(replace(run, scheduled_for=MONDAY))
+
+    assert result == {"week": "2026-W03", "users": 2}
+    assert run.enqueued == [
+        ("send_weekly_report", {"user_id": 1, "week": "2026-W03"}, "weekly_report:1:2026-W03"),
+        ("send_weekly_report", {"user_id": 2, "week": "2026-W03"}, "weekly_report:2:2026-W03"),
+    ]
+
+
+def test_weekly_activity_by_hand_takes_the_week_it_is_given_or_the_last_one_by_the_databases_clock(
+    run: FakeRun, tables
+):
+    assert reports.weekly_activity(run, week="2025-W52")["week"] == "2025-W52"
+
+    before = reports.week_before(ask(tables, "select now()"))
+    week = reports.weekly_activity(run)["week"]
+    assert week in (before, reports.week_before(ask(tables, "select now()")))
+
+
+def test_the_sample_rows_give_every_active_user_something_to_report(run: FakeRun, tables):
+    week = reports.weekly_activity(run)["week"]
+
+    assert all(reports.activity(tables, payload["user_id"], week) for _, payload, _ in run.enqueued)
+
+
+def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, tables, smtp: Mailbox):
+    # given three events in the week, and one on either side of it
+    tables.execute("delete from app.events")
+    for kind, at in (
+        ("login", "2026-01-11 23:59:59Z"),
+        ("login", "2026-01-12 00:00:00Z"),
+        ("upload", "2026-01-14 12:00:00Z"),
+        ("login", "2026-01-18 23:59:59Z"),
+        ("upload", "2026-01-19 00:00:00Z"),
+    ):
+        tables.execute("insert into app.events (user_id, kind, happened_at) values (1, %s, %s)", [kind, at])
+
+    result = reports.send_weekly_report(run, user_id=1, week="2026-W03")
+
+    assert result == {"sent": True}
+    [envelope] = smtp.mails
+    text = envelope.content.decode()
+    assert envelope.rcpt_tos == ["ada@example.org"]
+    assert "Subject: Your activity in week 2026-W03" in text
+    assert re.findall(r"^(\w+) +(\d+)\r$", text, re.MULTILINE) == [("login", "2"), ("upload", "1")]
+    assert ask(tables, "select week from app.sent_reports where user_id = 1") == "2026-W03"
+
+
+def test_without_a_mail_server_a_report_goes_into_the_maildir(run: FakeRun, var: Path):
+    reports.send_weekly_report(run, user_id=2, week="2026-W03")
+
+    [message] = mailbox.Maildir(var / "mail", create=False)
+    assert message["To"] == "Alan <alan@example.org>"
+
+
+def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(run: FakeRun, tables, smtp: Mailbox):
+    with pytest.raises(psycopg.OperationalError):
+        reports.send_weekly_report(replace(run, commit_fails=True), user_id=1, week="2026-W03")
+    assert ask(tables, "select count(*) from app.sent_reports") == 0
+
+    result = reports.send_weekly_report(replace(run, attempt=2), user_id=1, week="2026-W03")
+
+    assert result == {"sent": True}
+    assert len(smtp.mails) == 1
+    assert ask(tables, "select count(*) from app.sent_reports") == 1
+
+
+def test_a_second_run_for_the_same_user_and_week_sends_nothing(run: FakeRun, smtp: Mailbox):
+    reports.send_weekly_report(run, user_id=1, week="2026-W03")
+
+    result = reports.send_weekly_report(replace(run, id=119), user_id=1, week="2026-W03")
+
+    assert result == {"sent": False, "why": "another run has sent it"}
+    assert len(smtp.mails) == 1
+
+
+@pytest.mark.parametrize(
+    "step, answer, error",
+    [
+        ("RCPT", "450 greylisted, come back", smtplib.SMTPRecipientsRefused),
+        ("DATA", "451 try again later", smtplib.SMTPDataError),
+    ],
+)
+def test_a_mail_refused_for_now_is_sent_by_the_next_attempt(
+    run: FakeRun, tables, smtp: Mailbox, step: str, answer: str, error: type[Exception]
+):
+    smtp.refuse[step] = [answer]
+    with pytest.raises(error):
+        reports.send_weekly_report(run, user_id=1, week="2026-W03")
+    assert ask(tables, "select count(*) from app.sent_reports") == 0
+
+    reports.send_weekly_report(replace(run, attempt=2), user_id=1, week="2026-W03")
+
+    assert len(smtp.mails) == 1
+    assert ask(tables, "select count(*) from app.sent_reports") == 1
+
+
+def test_a_recipient_refused_for_good_is_not_tried_again(run: FakeRun, smtp: Mailbox):
+    smtp.refuse["RCPT"] = ["550 no such user"]
+
+    with pytest.raises(Discard, match=r"refuses Ada <ada@example.org> for good"):
+        reports.send_weekly_report(run, user_id=1, week="2026-W03")
+
+    assert smtp.mails == []
+
+
+def test_all_mails_of_a_run_carry_one_message_id_and_those_of_another_run_another(run: FakeRun, tables, var: Path):
+    # given a mail whose effect was not recorded, as after a crash, and which somebody chose to repeat
+    reports.send_weekly_report(run, user_id=1, week="2026-W03")
+    run.effects.clear()
+    tables.execute("delete from app.sent_reports")
+    reports.send_weekly_report(replace(run, attempt=2), user_id=1, week="2026-W03")
+    reports.send_weekly_report(replace(run, id=119), user_id=2, week="2026-W03")
+
+    ids = [message["Message-ID"] for message in mailbox.Maildir(var / "mail", create=False)]
+    assert len(ids) == 3
+    assert len(set(ids)) == 2
+
+
+def test_a_user_who_is_gone_gets_no_report_and_no_dead_run(run: FakeRun, smtp: Mailbox):
+    result = reports.send_weekly_report(run, user_id=999, week="2026-W03")
+
+    assert result == {"sent": False, "why": "the user is gone"}
+    assert smtp.mails == []
+
+
+@pytest.mark.parametrize("week", ["last", "2026-03", "2026-W54", ""])
+def test_a_week_that_is_none_is_refused_for_good(run: FakeRun, smtp: Mailbox, week: str):
+    with pytest.raises(Discard, match="write for example 2026-W03"):
+        reports.send_weekly_report(run, user_id=1, week=week)
+
+    assert smtp.mails == []
+
+
+# cache
+
+
+def test_a_refresh_writes_the_file_and_records_what_it_wrote(run: FakeRun, tables, var: Path):
+    result = cache.refresh(run)
+
+    path = var / "cache" / "activity.json"
+    figures = [entry["events"] for entry in json.loads(path.read_text())["most_active"]]
+    assert figures == sorted(figures, reverse=True)
+    assert sum(figures) == ask(tables, "select count(*) from app.events where happened_at > now() - interval '7 days'")
+    assert result["sha256"] == ask(tables, "select sha256 from app.cached_files where name = 'activity.json'")
+    assert result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_second_refresh_replaces_the_file_and_the_record(run: FakeRun, tables, var: Path):
+    cache.refresh(run)
+    tables.execute("delete from app.events")
+
+    cache.refresh(run)
+
+    assert json.loads((var / "cache" / "activity.json").read_text()) == {"most_active": []}
+    assert ask(tables, "select count(*) from app.cached_files") == 1
+
+
+def test_a_write_that_breaks_off_leaves_the_old_content_and_the_rest_to_the_cleanup(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = var / "cache" / "activity.json"
+    cache.write_whole(path, b"old")
+    before = set((var / "tmp").iterdir())
+
+    def full(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        cache.write_whole(path, b"new")
+
+    assert path.read_bytes() == b"old"
+    [left] = set((var / "tmp").iterdir()) - before
+    os.utime(left, (0, 0))
+    cleanup.delete_old_files(var / "tmp", 30)
+    assert not left.exists()
+
+
+# flaky
+
+
+def test_the_flaky_job_fails_twice_and_then_succeeds():
+    run = FakeRun()
+
+    for attempt in (1, 2):
+        with pytest.raises(ConnectionError, match="until attempt 3"):
+            flaky.fetch_rates(replace(run, attempt=attempt))
+    assert flaky.fetch_rates(replace(run, attempt=3)) == {"attempts": 3}
+
+
+# webhook
+
+
+@dataclass
+class Receiver:
+    """An HTTP server's memory. ``answers`` (status, headers) are given in turn, then 204."""
+
+    url: str = ""
+    requests: list[tuple[str, str | None, Any]] = field(default_factory=list)
+    answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+
+    def respond(self, request: BaseHTTPRequestHandler, body: Any) -> None:
+        self.requests.append((request.path, request.headers["Idempotency-Key"], body))
+        status, headers = self.answers.pop(0) if self.answers else (204, {})
+        answer(request, status, headers)
+
+
+def answer(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+    request.send_response(status)
+    for name, value in headers.items():
+        request.send_header(name, value)
+    request.send_header("Content-Length", str(len(body))) if status != 204 else None
+    request.end_headers()
+    request.wfile.write(body)
+
+
+@contextmanager
+def http_server(respond: Any) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            respond(self, json.loads(self.rfile.read(length)) if length else None)
+
+        do_GET = do_POST
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    with http_server(receiver.respond) as receiver.url:
+        yield receiver
+
+
+def send(run: FakeRun, receiver: Receiver) -> dict[str, int]:
+    return webhook.send(run, url=f"{receiver.url}/hook", event="user.created", data={"id": 7})
+
+
+def test_a_webhook_is_posted_with_the_key_of_its_effect(receiver: Receiver):
+    result = send(FakeRun(id=118), receiver)
+
+    assert result == {"status": 204}
+    assert receiver.requests == [("/hook", "run:118:post", {"event": "user.created", "data": {"id": 7}})]
+
+
+def test_a_webhook_that_was_received_is_not_posted_by_a_later_attempt(receiver: Receiver):
+    run = FakeRun()
+    send(run, receiver)
+
+    assert send(replace(run, attempt=2), receiver) == {"status": 204}
+
+    assert len(receiver.requests) == 1
+
+
+def test_a_webhook_in_doubt_is_posted_again_with_the_same_key(receiver: Receiver):
+    run = FakeRun(effects={"run:118:post": IN_DOUBT})
+
+    send(replace(run, attempt=2), receiver)
+
+    assert [key for _, key, _ in receiver.requests] == ["run:118:post"]
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
+def test_an_answer_that_may_change_is_retried_with_the_same_key(receiver: Receiver, status: int):
+    receiver.answers = [(status, {})]
+    run = FakeRun()
+
+    with pytest.raises(urllib.error.HTTPError):
+        send(run, receiver)
+    send(replace(run, attempt=2), receiver)
+
+    assert [key for _, key, _ in receiver.requests] == ["run:118:post"] * 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_says_when_to_come_back_is_obeyed(receiver: Receiver, status: int):
+    receiver.answers = [(status, {"Retry-After": "7"})]
+
+    with pytest.raises(RetryAfter) as raised:
+        send(FakeRun(), receiver)
+
+    assert raised.value.delay == timedelta(seconds=7)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
+def test_a_refusal_for_good_is_not_retried(receiver: Receiver, status: int):
+    receiver.answers = [(status, {"Retry-After": "7"})]
+
+    with pytest.raises(Discard, match=f"the server refuses: {status}"):
+        send(FakeRun(), receiver)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://example.org/x", "example.org", ""])
+def test_an_address_that_is_not_of_the_web_is_refused_for_good(url: str):
+    with pytest.raises(Discard, match="is not an http or https address"):
+        web.call("POST", url, {})
+
+
+# payment
+
+
+@dataclass
+class Provider:
+    """A payment provider that knows idempotency keys. ``lose`` answers are lost on the way, after the charge."""
+
+    charges: dict[str, dict[str, Any]] = field(default_factory=dict)  # by idempotency key
+    statuses: list[str] = field(default_factory=lambda: ["succeeded"])
+    lose: int = 0
+
+    def respond(self, request: BaseHTTPRequestHandler, body: Any) -> None:
+        if request.command == "POST":
+            key = request.headers["Idempotency-Key"]
+            reply = self.charges.setdefault(key, {"id": f"ch_{len(self.charges) + 1}", **body})
+            if self.lose:
+                self.lose -= 1
+                return
+        else:
+            reply = {"status": self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]}
+        answer(request, 200, {"Content-Type": "application/json"}, json.dumps(reply).encode())
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    provider = Provider()
+    with http_server(provider.respond) as url:
+        monkeypatch.setenv("EXAMPLE_PAYMENTS", url)
+        yield provider
+
+
+def test_an_invoice_is_charged_and_recorded(run: FakeRun, tables, provider: Provider):
+    assert payment.charge_invoice(run, invoice_id=812, amount_cents=4900) == {"charge_id": "ch_1"}
+
+    assert provider.charges == {"invoice_charge:812": {"id": "ch_1", "invoice_id": 812, "amount_cents": 4900}}
+    assert (
+        ask(tables, "select charge_id || ' ' || amount_cents from app.payments where invoice_id = 812") == "ch_1 4900"
+    )
+
+
+def test_a_charge_whose_answer_was_lost_is_not_made_twice(run: FakeRun, tables, provider: Provider):
+    provider.lose = 1
+    with pytest.raises(OSError):
+        payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
+
+    payment.charge_invoice(replace(run, attempt=2), invoice_id=812, amount_cents=4900)
+
+    assert len(provider.charges) == 1
+    assert ask(tables, "select count(*) from app.payments") == 1
+
+
+def test_a_charge_in_doubt_after_a_crash_is_asked_for_again_under_its_key(run: FakeRun, provider: Provider):
+    # given a charge that was made just before the worker died
+    payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
+    run.effects["invoice_charge:812"] = IN_DOUBT
+
+    result = payment.charge_invoice(replace(run, attempt=2), invoice_id=812, amount_cents=4900)
+
+    assert result == {"charge_id": "ch_1"}
+    assert len(provider.charges) == 1
+
+
+def test_a_pending_charge_snoozes_and_is_not_made_again(run: FakeRun, tables, provider: Provider):
+    provider.statuses = ["pending", "succeeded"]
+    with pytest.raises(Snooze) as raised:
+        payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
+    assert raised.value.delay == timedelta(seconds=payment.ASK_AGAIN)
+
+    payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
+
+    assert len(provider.charges) == 1
+    assert ask(tables, "select count(*) from app.payments") == 1
+
+
+def test_two_runs_for_one_invoice_charge_it_once(run: FakeRun, tables, provider: Provider):
+    payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
+
+    payment.charge_invoice(replace(run, id=119), invoice_id=812, amount_cents=4900)
+
+    assert len(provider.charges) == 1
+    assert ask(tables, "select count(*) from app.payments") == 1
+
+
+def test_a_charge_that_failed_is_discarded_and_not_recorded(run: FakeRun, tables, provider: Provider):
+    provider.statuses = ["declined"]
+
+    with pytest.raises(Discard, match="charge ch_1 of invoice 812 ended as declined"):
+        payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
+
+    assert ask(tables, "select count(*) from app.payments") == 0
+
+
+def test_a_payment_without_a_provider_says_what_to_set():
+    with pytest.raises(LookupError, match="EXAMPLE_PAYMENTS is not set"):
+        payment.charge_invoice(FakeRun(), invoice_id=812, amount_cents=4900)
+
+
+# alerts
+
+
+def test_the_operator_is_told_which_run_is_dead_and_what_to_do(var: Path):
+    alerts.mail_operator(FakeRun(id=118, job_type="cleanup_nightly", key="cleanup_nightly:2026-01-14"))
+
+    [message] = mailbox.Maildir(var / "mail", create=False)
+    assert message["Subject"] == "cleanup_nightly: run 118 is dead"
+    assert "yamlsched retry 118" in message.get_payload()
+
+
+# schedules.yaml and docs/handlers.md
+
+JOBS = yaml.safe_load((ROOT / "schedules.yaml").read_text())
+DOCUMENT = (ROOT / "docs" / "handlers.md").read_text()
+
+
+def callable_named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("name", JOBS["jobs"])
+def test_every_job_names_a_handler_that_takes_its_payload(name: str):
+    job = JOBS["jobs"][name]
+    signature = inspect.signature(callable_named(job["handler"]))
+
+    bind = signature.bind if "cron" in job else signature.bind_partial  # others get theirs when they are enqueued
+
+    assert "run" in bind(run=None, **job.get("payload", {})).arguments
+
+
+def test_what_is_called_for_a_dead_run_takes_a_run_alone():
+    handler = callable_named(JOBS["defaults"]["on_dead"])
+
+    assert list(inspect.signature(handler).parameters) == ["run"]
+
+
+def test_a_fan_out_goes_to_a_job_of_the_file_that_takes_its_payload(run: FakeRun):
+    reports.weekly_activity(run)
+
+    for job, payload, _ in run.enqueued:
+        inspect.signature(callable_named(JOBS["jobs"][job]["handler"])).bind(run=run, **payload)
+
+
+def test_editors_find_the_schema_from_the_first_line():
+    first = (ROOT / "schedules.yaml").read_text().splitlines()[0]
+
+    assert first == "# yaml-language-server: $schema=./schedules.schema.json"
