@@ -1,55 +1,98 @@
--- Views for people with psql and for monitors. Creates only.
+-- Views for people with psql and for monitors. Creates only. Each is quick with millions of finished runs: what is
+-- unfinished, dead or newest is found by index, never by reading history.
 
+-- What is unfinished. Two branches, because each has an index of its own.
+create view yamlsched.open_runs as
+select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error
+from yamlsched.job_runs r
+where r.finished_at is null and not r.exclusive
+union all
+select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error
+from yamlsched.job_runs r
+where r.finished_at is null and r.exclusive;
+
+-- Runs that used up their attempts and wait for a person: `yamlsched retry`, or nothing until retention.dead is over.
 create view yamlsched.dead_runs as
 select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.scheduled_for, r.attempts,
-       r.finished_at as dead_at, r.error_type, r.last_error, r.locked_by as worker
+       r.dead_at, r.error_type, r.last_error, r.locked_by as worker
 from yamlsched.job_runs r
-where r.status = 'dead' and r.finished_at is not null;
+where r.dead_at is not null;
 
+-- Running past their lease (no worker came to heal them) or past their timeout (their worker did not stop them).
+-- The allowances are those of a healthy worker: a claim within a minute of the lease's end, a kill within one.
 create view yamlsched.stuck_runs as
 select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.attempts, r.max_attempts,
        r.locked_by as worker, r.started_at, r.locked_until,
-       case when r.locked_until < clock_timestamp() then 'past its lease' else 'past its timeout' end as why
-from yamlsched.job_runs r
+       case when r.locked_until < clock_timestamp() - interval '1 minute' then 'past its lease'
+            else 'past its timeout' end as why
+from yamlsched.open_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
-where r.finished_at is null
-  and r.status = 'running'
-  and (r.locked_until < clock_timestamp() or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
+where r.status = 'running'
+  and (r.locked_until < clock_timestamp() - interval '1 minute'
+       or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
 
-create view yamlsched.overdue_jobs as
-select d.namespace, d.job_type, d.next_slot_at as due_since, clock_timestamp() - d.next_slot_at as late_by
-from yamlsched.job_definitions d
-where d.next_slot_at < clock_timestamp() - interval '2 minutes'
-  and d.retired_at is null and d.enabled
-  and (d.paused_at is null or d.paused_until <= clock_timestamp())
-union all
-select r.namespace, r.job_type, min(r.run_at), clock_timestamp() - min(r.run_at)
-from yamlsched.job_runs r
-join yamlsched.job_definitions d on d.id = r.definition_id
-where r.finished_at is null
-  and r.status in ('queued', 'failed')
-  and r.run_at < clock_timestamp() - interval '2 minutes'
-  and d.retired_at is null and d.enabled
-  and (d.paused_at is null or d.paused_until <= clock_timestamp())
-group by r.namespace, r.job_type;
-
+-- One row per job, with what it did last and what it has before it.
+-- A run of on_dead says nothing about the job's own health: it is left out of success and streak.
 create view yamlsched.job_health as
-select d.namespace, d.job_type, d.owner, d.tags, d.schedule, d.timezone, d.enabled, d.retired_at,
-       d.next_slot_at, d.last_slot_at, d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
-       succeeded.finished_at as last_success_at, failed.failed_at as last_failure_at, failed.last_error,
-       (select count(*) from yamlsched.job_runs r
-        where r.definition_id = d.id and r.status in ('failed', 'dead')
-          and r.id > coalesce(succeeded.id, 0)) as failure_streak,
+select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d.tags, d.schedule, d.timezone,
+       d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
+       d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
+       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+       succeeded.finished_at as last_success_at, succeeded.run_id as last_success_run_id,
+       failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error,
+       streak.dead + coalesce(open.failing, 0) as failure_streak,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
-       open.oldest_due_at
+       open.oldest_due_at, open.earlier_run_id
 from yamlsched.job_definitions d
-left join lateral (select r.id, r.finished_at from yamlsched.job_runs r
-                   where r.definition_id = d.id and r.status = 'succeeded' order by r.id desc limit 1) succeeded on true
-left join lateral (select r.failed_at, r.last_error from yamlsched.job_runs r
-                   where r.definition_id = d.id and r.failed_at is not null order by r.id desc limit 1) failed on true
-left join (select r.definition_id,
-                  count(*) filter (where r.status = 'queued') as queued,
-                  count(*) filter (where r.status = 'running') as running,
-                  count(*) filter (where r.status = 'failed') as failed,
-                  min(r.run_at) filter (where r.run_at <= clock_timestamp() and r.status <> 'running') as oldest_due_at
-           from yamlsched.job_runs r where r.finished_at is null group by r.definition_id) open on open.definition_id = d.id;
+left join lateral (
+    select r.id as run_id, r.finished_at
+    from yamlsched.job_runs r
+    where r.definition_id = d.id and r.finished_at is not null and r.status = 'succeeded'
+      and (r.idempotency_key is null or r.idempotency_key not like 'on\_dead:%')
+    order by r.finished_at desc limit 1
+) succeeded on true
+left join lateral (
+    select r.id as run_id, r.failed_at, r.last_error
+    from yamlsched.job_runs r
+    where r.definition_id = d.id and r.failed_at is not null
+    order by r.failed_at desc limit 1
+) failed on true
+left join lateral (
+    -- beyond a thousand a streak says nothing more
+    select count(*) as dead
+    from (select from yamlsched.job_runs r
+          where r.definition_id = d.id and r.dead_at > coalesce(succeeded.finished_at, '-infinity')
+            and (r.idempotency_key is null or r.idempotency_key not like 'on\_dead:%')
+          order by r.dead_at desc limit 1000) latest
+) streak on true
+left join (
+    select r.definition_id,
+           count(*) filter (where r.status = 'queued') as queued,
+           count(*) filter (where r.status = 'running') as running,
+           count(*) filter (where r.status = 'failed') as failed,
+           count(*) filter (where r.failed_at is not null) as failing,
+           -- a slot run that waits for another one of its job is not late: that is what overlap asks for
+           min(r.run_at) filter (where r.status <> 'running' and not (r.exclusive and r.busy)) as oldest_due_at,
+           min(r.id) filter (where r.scheduled_for is not null) as earlier_run_id
+    from (select o.definition_id, o.id, o.status, o.run_at, o.failed_at, o.exclusive, o.scheduled_for,
+                 bool_or(o.exclusive and o.status = 'running') over (partition by o.definition_id) as busy
+          from yamlsched.open_runs o) r
+    group by r.definition_id
+) open on open.definition_id = d.id;
+
+-- Jobs that nobody attends to: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it.
+create view yamlsched.overdue_jobs as
+select h.namespace, h.job_type, least(slot.due_at, run.due_at) as due_since,
+       clock_timestamp() - least(slot.due_at, run.due_at) as late_by,
+       case when slot.due_at <= run.due_at or run.due_at is null then 'no sync has made its slot''s run'
+            else 'no worker has taken its run' end as why
+from yamlsched.job_health h
+cross join lateral (
+    select case when h.earlier_run_id is null or d.overlap = 'allow' then h.next_slot_at end as due_at
+    from yamlsched.job_definitions d where d.id = h.definition_id
+) slot
+cross join lateral (select h.oldest_due_at as due_at) run
+where h.retired_at is null and h.enabled and not h.paused
+  and least(slot.due_at, run.due_at) < clock_timestamp() - interval '2 minutes';
