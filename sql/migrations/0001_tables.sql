@@ -102,6 +102,8 @@ create index job_runs_history on yamlsched.job_runs (definition_id, id);
 create index job_runs_finished on yamlsched.job_runs (definition_id, finished_at) where finished_at is not null;
 create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
 create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at) where failed_at is not null;
+-- What a run fanned out.
+create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;
 
 -- One row per failed or lost attempt: the audit trail.
 create table yamlsched.job_failures (
@@ -169,8 +171,8 @@ create table yamlsched.schedule_files (
     environment       text not null,   -- '' where none is given
     host              text not null,
     path              text not null,
-    yamlsched_version text not null,   -- of the tick that presented or applied it last
-    tzdata_version    text not null,
+    yamlsched_version text not null,   -- of the tick that applied it last; before that, of the first to present it
+    tzdata_version    text not null,   -- likewise
     retention         jsonb not null default '{}',
     first_presented_at timestamptz not null default clock_timestamp(),
     presented_since_at timestamptz not null default clock_timestamp(),
@@ -181,7 +183,7 @@ create table yamlsched.schedule_files (
 );
 create index schedule_files_in_force on yamlsched.schedule_files (namespace, applied_at desc) where applied_at is not null;
 create index schedule_files_hash on yamlsched.schedule_files (hash);
-create index schedule_files_place on yamlsched.schedule_files (host, path, last_presented_at desc);
+create index schedule_files_place on yamlsched.schedule_files (host, path);
 
 -- What operators did by hand.
 create table yamlsched.operator_actions (
