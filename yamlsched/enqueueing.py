@@ -1,0 +1,250 @@
+"""Enqueue runs from an application, inside its own transaction: no commit, no run.
+
+The work is the SQL functions ``yamlsched.enqueue`` and ``yamlsched.enqueue_many``, the same for every language. What
+can be known without the database is checked before it is asked, so that a mistake does not spoil the transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from yamlsched.errors import Refused
+
+if TYPE_CHECKING:
+    import psycopg
+
+LARGEST_PAYLOAD = 65_536
+"""Bytes of a payload as JSON."""
+LONGEST_KEY = 500
+"""Characters of an idempotency key."""
+
+
+class Enqueued(NamedTuple):
+    """What became of an enqueue.
+
+    ``created`` is false where a run with this key existed already, and ``run_id`` is that run. ``run_id`` is None
+    where the key was used by a run that has been pruned since: what it named has been done, and nothing was made.
+    """
+
+    run_id: int | None
+    created: bool
+
+
+@overload
+def enqueue(
+    connection: psycopg.Connection[Any],
+    job: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    run_at: datetime | None = None,
+    namespace: str = "default",
+) -> Enqueued: ...
+
+
+@overload
+def enqueue(
+    connection: psycopg.AsyncConnection[Any],
+    job: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    run_at: datetime | None = None,
+    namespace: str = "default",
+) -> Awaitable[Enqueued]: ...
+
+
+def enqueue(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    job: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    run_at: datetime | None = None,
+    namespace: str = "default",
+) -> Enqueued | Awaitable[Enqueued]:
+    """Make a run of ``job`` in the caller's transaction; with an AsyncConnection, await the answer.
+
+    ``payload`` becomes the handler's keyword arguments. A second enqueue with the same ``key`` makes nothing and
+    answers with the first one's run. ``run_at`` is aware; None is now. Raises Refused, before anything is written, for
+    a job that is not known or is disabled, for a payload that is not JSON or over 64 KiB, and for a key that cannot be.
+    """
+    [text], _ = checked(job, [payload or {}], [key])
+    parameters = {"job": job, "payload": text, "key": key, "run_at": _aware(run_at), "namespace": namespace}
+    answer: Enqueued | Awaitable[Enqueued] = _ask(connection, "enqueue", parameters, lambda rows: rows[0])
+    return answer
+
+
+@overload
+def enqueue_many(
+    connection: psycopg.Connection[Any],
+    job: str,
+    payloads: Iterable[Mapping[str, Any]],
+    keys: Iterable[str | None] | None = None,
+    *,
+    run_at: datetime | None = None,
+    namespace: str = "default",
+) -> list[Enqueued]: ...
+
+
+@overload
+def enqueue_many(
+    connection: psycopg.AsyncConnection[Any],
+    job: str,
+    payloads: Iterable[Mapping[str, Any]],
+    keys: Iterable[str | None] | None = None,
+    *,
+    run_at: datetime | None = None,
+    namespace: str = "default",
+) -> Awaitable[list[Enqueued]]: ...
+
+
+def enqueue_many(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    job: str,
+    payloads: Iterable[Mapping[str, Any]],
+    keys: Iterable[str | None] | None = None,
+    *,
+    run_at: datetime | None = None,
+    namespace: str = "default",
+) -> list[Enqueued] | Awaitable[list[Enqueued]]:
+    """Make a run of ``job`` for each of ``payloads``, all or none, by one statement; answers stand in their order.
+
+    ``keys`` has one key, or None, for each payload. Otherwise as ``enqueue``.
+    """
+    texts, names = checked(job, payloads, keys)
+    parameters = {
+        "job": job,
+        "payloads": texts,
+        "keys": names if any(name is not None for name in names) else None,
+        "run_at": _aware(run_at),
+        "namespace": namespace,
+    }
+    answer: list[Enqueued] | Awaitable[list[Enqueued]] = _ask(connection, "enqueue_many", parameters, list)
+    return answer
+
+
+def checked(
+    job: str, payloads: Iterable[Mapping[str, Any]], keys: Iterable[str | None] | None
+) -> tuple[list[str], list[str | None]]:
+    """Return ``payloads`` as JSON texts, and a key or None for each of them.
+
+    Raises Refused for the first that cannot be stored, saying where in it the fault lies.
+    """
+    texts = [_json(job, payload) for payload in payloads]
+    names: list[str | None] = [None] * len(texts) if keys is None else list(keys)
+    if len(names) != len(texts):
+        raise Refused(f'{len(texts)} payloads for job "{job}", but {len(names)} keys: give one, or None, for each')
+    for name in names:
+        if name is not None:
+            _check_key(name)
+    return texts, names
+
+
+def _json(job: str, payload: Mapping[str, Any]) -> str:
+    if not isinstance(payload, Mapping):
+        raise Refused(
+            f'payload of job "{job}" is a {type(payload).__name__}: give a dict, whose keys become keyword arguments'
+        )
+    for where, fault in _faults(payload, "payload"):
+        raise Refused(f'{where} of job "{job}" {fault}')
+    text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
+    if len(text) * 4 > LARGEST_PAYLOAD and (size := len(text.encode())) > LARGEST_PAYLOAD:
+        raise Refused(
+            f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and pass a reference'
+        )
+    return text
+
+
+def _faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield what in ``value`` is not JSON that PostgreSQL can store, with its path."""
+    if isinstance(value, str):
+        if fault := _text_fault(value):
+            yield where, fault
+    elif value is None or isinstance(value, int):
+        return
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield where, f"is {value}, which is no JSON number: pass None or a text"
+    elif depth > 50:
+        yield where, "is nested over 50 deep, or holds itself"
+    elif isinstance(value, dict) or (depth == 0 and isinstance(value, Mapping)):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield where, f"has the key {key!r}, a {type(key).__name__}: JSON keys are texts"
+            elif fault := _text_fault(key):
+                yield f"a key of {where}", fault
+            else:
+                yield from _faults(item, f"{where}.{key}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for nth, item in enumerate(value):
+            yield from _faults(item, f"{where}[{nth}]", depth + 1)
+    else:
+        yield where, f"is a {type(value).__name__}, which is no JSON value: pass text, a number, a list or a dict"
+
+
+def _text_fault(text: str) -> str:
+    if "\x00" in text:
+        return "contains a NUL character, which PostgreSQL cannot store"
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        return "contains half of a surrogate pair, which is not Unicode text"
+    return ""
+
+
+def _check_key(key: str) -> None:
+    if not isinstance(key, str):
+        raise Refused(f"the key {key!r} is a {type(key).__name__}: keys are texts")
+    if not key:
+        raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
+    if len(key) > LONGEST_KEY:
+        raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {LONGEST_KEY}")
+    if fault := _text_fault(key):
+        raise Refused(f"an idempotency key {fault}")
+
+
+def _aware(run_at: datetime | None) -> datetime | None:
+    if run_at is not None and run_at.utcoffset() is None:
+        raise Refused(f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)")
+    return run_at
+
+
+def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: Any) -> Any:
+    """Carry out ``statement`` whatever the caller's row and cursor factories are; return or await ``answer`` of it."""
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    from yamlsched.store.statements import load
+
+    sql = load("enqueue")[statement]
+    if isinstance(connection, psycopg.AsyncConnection):
+        held = connection
+
+        async def ask() -> Any:
+            with _in_our_words():
+                async with psycopg.AsyncCursor(held, row_factory=tuple_row) as cursor:
+                    await cursor.execute(sql, parameters)
+                    return answer([Enqueued(*row) for row in await cursor.fetchall()])
+
+        return ask()
+    with _in_our_words(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(sql, parameters)
+        return answer([Enqueued(*row) for row in cursor.fetchall()])
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Turn what the SQL functions refuse (YS001 to YS004) into Refused."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        if not (error.sqlstate or "").startswith("YS"):
+            raise
+        hint = f". {error.diag.message_hint}" if error.diag.message_hint else ""
+        raise Refused(f"{error.diag.message_primary}{hint}") from error
