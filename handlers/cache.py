@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from handlers import app
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from yamlsched import Run
 
 
-def refresh(run: Run) -> dict[str, Any]:
+def refresh(run: Run) -> None:
     """Write the activity of the last seven days to ``var/cache/activity.json``, and record what was written."""
     path = app.VAR / "cache" / "activity.json"
     with run.transaction() as connection:
@@ -40,8 +40,8 @@ def refresh(run: Run) -> dict[str, Any]:
             """,
             [path.name, sha256],
         )
+        run.result = {"users": len(rows), "sha256": sha256}
     run.log.info("wrote %s, %d users", path.name, len(rows))
-    return {"users": len(rows), "sha256": sha256}
 
 
 def write_whole(path: Path, data: bytes) -> None:

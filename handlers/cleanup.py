@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 BATCH = 1000
 
 
-def run(run: Run, older_than_days: int) -> dict[str, Any]:
-    """Delete expired sessions, and temporary files of more than ``older_than_days`` days; return how many of each."""
+def run(run: Run, older_than_days: int) -> None:
+    """Delete expired sessions, and temporary files of more than ``older_than_days`` days; the result counts both."""
     if older_than_days < 1:
         raise Discard(f"older_than_days is {older_than_days}: below 1, files still in use would be deleted")
     # files first: deleting them twice does no harm, and nothing may fail once the transaction has committed
@@ -27,8 +27,8 @@ def run(run: Run, older_than_days: int) -> dict[str, Any]:
     with run.transaction() as connection:
         app.ensure_tables(connection)
         sessions = delete_expired_sessions(connection)
+        run.result = {"sessions": sessions, "files": files}
     run.log.info("deleted %d sessions and %d files", sessions, files)
-    return {"sessions": sessions, "files": files}
 
 
 def delete_expired_sessions(connection: psycopg.Connection[Any]) -> int:

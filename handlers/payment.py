@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from handlers import app, web
 from yamlsched.errors import Discard, Snooze
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ASK_AGAIN = 30  # seconds
 
 
-def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> dict[str, Any]:
+def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> None:
     """Charge one invoice at the provider that EXAMPLE_PAYMENTS names (an address), and record it once it is paid."""
     provider = os.environ.get("EXAMPLE_PAYMENTS")
     if not provider:
@@ -43,4 +43,4 @@ def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> dict[str, An
             """,
             [invoice_id, charge_id, amount_cents],
         )
-    return {"charge_id": charge_id}
+        run.result = {"charge_id": charge_id}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from yamlsched import Run
 
 
-def weekly_activity(run: Run, week: str | None = None) -> dict[str, Any]:
+def weekly_activity(run: Run, week: str | None = None) -> None:
     """Enqueue ``send_weekly_report`` for each active user, for ``week`` or else the one before this run's slot."""
     with run.transaction() as connection:
         app.ensure_tables(connection)
@@ -30,22 +30,24 @@ def weekly_activity(run: Run, week: str | None = None) -> dict[str, Any]:
             [{"user_id": user, "week": week} for user in users],
             keys=[f"weekly_report:{user}:{week}" for user in users],
         )
+        run.result = {"week": week, "users": len(users)}
     run.log.info("enqueued %d reports for %s", len(users), week)
-    return {"week": week, "users": len(users)}
 
 
-def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, Any]:
+def send_weekly_report(run: Run, user_id: int, week: str) -> None:
     """Mail one user what they did in ``week`` (``2026-W03``), once."""
     with run.transaction() as connection:
         app.ensure_tables(connection)
         user = connection.execute("select name, email from app.users where id = %s", [user_id]).fetchone()
         if user is None:
-            return {"sent": False, "why": "the user is gone"}
+            run.result = {"sent": False, "why": "the user is gone"}
+            return
         claimed = connection.execute(
             "insert into app.sent_reports (user_id, week) values (%s, %s) on conflict do nothing", [user_id, week]
         ).rowcount
         if not claimed:
-            return {"sent": False, "why": "another run has sent it"}
+            run.result = {"sent": False, "why": "another run has sent it"}
+            return
         message = compose(user, week, activity(connection, user_id, week))
         with run.once("mail") as effect:
             if effect.first:
@@ -54,8 +56,8 @@ def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, Any]:
                 message["Message-ID"] = f"<{hashlib.sha256(effect.key.encode()).hexdigest()[:32]}@example.org>"
                 mail.deliver(message)
                 effect.result = {"message_id": message["Message-ID"]}
+        run.result = {"sent": True}
     run.log.info("sent the report of %s to user %d", week, user_id)
-    return {"sent": True}
 
 
 def activity(connection: psycopg.Connection[Any], user_id: int, week: str) -> list[tuple[str, int]]:

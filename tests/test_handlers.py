@@ -56,6 +56,8 @@ class FakeRun:
     key: str | None = None
     scheduled_for: datetime | None = None
     attempt: int = 1
+    last_error: str | None = None
+    result: Any = None
     commit_fails: bool = False
     effects: dict[str, Any] = field(default_factory=dict)  # results by key; IN_DOUBT while unknown
     enqueued: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
@@ -150,13 +152,14 @@ def test_cleanup_deletes_what_has_expired_and_nothing_else(run: FakeRun, tables,
     expired = ask(tables, "select count(*) from app.sessions where expires_at < now()")
     kept = ask(tables, "select count(*) from app.sessions where expires_at >= now()")
 
-    result = cleanup.run(run, older_than_days=30)
+    cleanup.run(run, older_than_days=30)
 
-    assert result == {"sessions": expired, "files": 2}
+    assert run.result == {"sessions": expired, "files": 2}
     assert expired > 2 * cleanup.BATCH
     assert ask(tables, "select count(*) from app.sessions") == kept > 0
     assert [path.name for path in (var / "tmp").iterdir()] == ["upload-3.part"]
-    assert cleanup.run(run, older_than_days=30) == {"sessions": 0, "files": 0}
+    cleanup.run(run, older_than_days=30)
+    assert run.result == {"sessions": 0, "files": 0}
 
 
 def test_cleanup_leaves_a_session_that_somebody_holds_and_does_not_wait_for_it(run: FakeRun, tables, app_dsn: str):
@@ -253,9 +256,11 @@ def test_the_week_before_an_instant_is_the_whole_week_that_ended_last(instant: d
 def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_before_its_slot(run: FakeRun, tables):
     tables.execute("update app.users set active = (id <= 2)")
 
-    result = reports.weekly_activity(replace(run, scheduled_for=MONDAY))
+    run.scheduled_for = MONDAY
 
-    assert result == {"week": "2026-W03", "users": 2}
+    reports.weekly_activity(run)
+
+    assert run.result == {"week": "2026-W03", "users": 2}
     assert run.enqueued == [
         ("send_weekly_report", {"user_id": 1, "week": "2026-W03"}, "weekly_report:1:2026-W03"),
         ("send_weekly_report", {"user_id": 2, "week": "2026-W03"}, "weekly_report:2:2026-W03"),
@@ -265,17 +270,18 @@ def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_b
 def test_weekly_activity_by_hand_takes_the_week_it_is_given_or_the_last_one_by_the_databases_clock(
     run: FakeRun, tables
 ):
-    assert reports.weekly_activity(run, week="2025-W52")["week"] == "2025-W52"
+    reports.weekly_activity(run, week="2025-W52")
+    assert run.result["week"] == "2025-W52"
 
     before = reports.week_before(ask(tables, "select now()"))
-    week = reports.weekly_activity(run)["week"]
-    assert week in (before, reports.week_before(ask(tables, "select now()")))
+    reports.weekly_activity(run)
+    assert run.result["week"] in (before, reports.week_before(ask(tables, "select now()")))
 
 
 def test_the_sample_rows_give_every_active_user_something_to_report(run: FakeRun, tables):
-    week = reports.weekly_activity(run)["week"]
+    reports.weekly_activity(run)
 
-    assert all(reports.activity(tables, payload["user_id"], week) for _, payload, _ in run.enqueued)
+    assert all(reports.activity(tables, payload["user_id"], payload["week"]) for _, payload, _ in run.enqueued)
 
 
 def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, tables, smtp: Mailbox):
@@ -290,9 +296,9 @@ def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, ta
     ):
         tables.execute("insert into app.events (user_id, kind, happened_at) values (1, %s, %s)", [kind, at])
 
-    result = reports.send_weekly_report(run, user_id=1, week="2026-W03")
+    reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
-    assert result == {"sent": True}
+    assert run.result == {"sent": True}
     [envelope] = smtp.mails
     text = envelope.content.decode()
     assert envelope.rcpt_tos == ["ada@example.org"]
@@ -313,9 +319,10 @@ def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(
         reports.send_weekly_report(replace(run, commit_fails=True), user_id=1, week="2026-W03")
     assert ask(tables, "select count(*) from app.sent_reports") == 0
 
-    result = reports.send_weekly_report(replace(run, attempt=2), user_id=1, week="2026-W03")
+    second = replace(run, attempt=2)
+    reports.send_weekly_report(second, user_id=1, week="2026-W03")
 
-    assert result == {"sent": True}
+    assert second.result == {"sent": True}
     assert len(smtp.mails) == 1
     assert ask(tables, "select count(*) from app.sent_reports") == 1
 
@@ -323,9 +330,10 @@ def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(
 def test_a_second_run_for_the_same_user_and_week_sends_nothing(run: FakeRun, smtp: Mailbox):
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
-    result = reports.send_weekly_report(replace(run, id=119), user_id=1, week="2026-W03")
+    other = replace(run, id=119)
+    reports.send_weekly_report(other, user_id=1, week="2026-W03")
 
-    assert result == {"sent": False, "why": "another run has sent it"}
+    assert other.result == {"sent": False, "why": "another run has sent it"}
     assert len(smtp.mails) == 1
 
 
@@ -373,9 +381,9 @@ def test_all_mails_of_a_run_carry_one_message_id_and_those_of_another_run_anothe
 
 
 def test_a_user_who_is_gone_gets_no_report_and_no_dead_run(run: FakeRun, smtp: Mailbox):
-    result = reports.send_weekly_report(run, user_id=999, week="2026-W03")
+    reports.send_weekly_report(run, user_id=999, week="2026-W03")
 
-    assert result == {"sent": False, "why": "the user is gone"}
+    assert run.result == {"sent": False, "why": "the user is gone"}
     assert smtp.mails == []
 
 
@@ -391,14 +399,14 @@ def test_a_week_that_is_none_is_refused_for_good(run: FakeRun, smtp: Mailbox, we
 
 
 def test_a_refresh_writes_the_file_and_records_what_it_wrote(run: FakeRun, tables, var: Path):
-    result = cache.refresh(run)
+    cache.refresh(run)
 
     path = var / "cache" / "activity.json"
     figures = [entry["events"] for entry in json.loads(path.read_text())["most_active"]]
     assert figures == sorted(figures, reverse=True)
     assert sum(figures) == ask(tables, "select count(*) from app.events where happened_at > now() - interval '7 days'")
-    assert result["sha256"] == ask(tables, "select sha256 from app.cached_files where name = 'activity.json'")
-    assert result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert run.result["sha256"] == ask(tables, "select sha256 from app.cached_files where name = 'activity.json'")
+    assert run.result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_second_refresh_replaces_the_file_and_the_record(run: FakeRun, tables, var: Path):
@@ -594,8 +602,9 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
 
 
 def test_an_invoice_is_charged_and_recorded(run: FakeRun, tables, provider: Provider):
-    assert payment.charge_invoice(run, invoice_id=812, amount_cents=4900) == {"charge_id": "ch_1"}
+    payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 
+    assert run.result == {"charge_id": "ch_1"}
     assert provider.charges == {"invoice_charge:812": {"id": "ch_1", "invoice_id": 812, "amount_cents": 4900}}
     assert (
         ask(tables, "select charge_id || ' ' || amount_cents from app.payments where invoice_id = 812") == "ch_1 4900"
@@ -618,9 +627,10 @@ def test_a_charge_in_doubt_after_a_crash_is_asked_for_again_under_its_key(run: F
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
     run.effects["invoice_charge:812"] = IN_DOUBT
 
-    result = payment.charge_invoice(replace(run, attempt=2), invoice_id=812, amount_cents=4900)
+    second = replace(run, attempt=2)
+    payment.charge_invoice(second, invoice_id=812, amount_cents=4900)
 
-    assert result == {"charge_id": "ch_1"}
+    assert second.result == {"charge_id": "ch_1"}
     assert len(provider.charges) == 1
 
 
@@ -663,10 +673,11 @@ def test_a_payment_without_a_provider_says_what_to_set():
 
 
 def test_the_operator_is_told_which_run_is_dead_and_what_to_do(var: Path):
-    alerts.mail_operator(FakeRun(id=118, job_type="cleanup_nightly", key="cleanup_nightly:2026-01-14"))
+    alerts.mail_operator(FakeRun(id=118, job_type="cleanup_nightly", last_error="the disk is full"))
 
     [message] = mailbox.Maildir(var / "mail", create=False)
     assert message["Subject"] == "cleanup_nightly: run 118 is dead"
+    assert "The last error: the disk is full" in message.get_payload()
     assert "yamlsched retry 118" in message.get_payload()
 
 
@@ -708,3 +719,73 @@ def test_editors_find_the_schema_from_the_first_line():
     first = (ROOT / "schedules.yaml").read_text().splitlines()[0]
 
     assert first == "# yaml-language-server: $schema=./schedules.schema.json"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+
+
+PYTHON = blocks("python")
+QUOTED = [block.split("\n", 1) for block in PYTHON if block.startswith("# handlers/")]
+OWN = [block for block in PYTHON if not block.startswith("# handlers/")]
+
+
+@pytest.mark.parametrize("place, code", QUOTED, ids=[place for place, _ in QUOTED])
+def test_code_that_the_document_quotes_stands_so_in_the_example(place: str, code: str):
+    assert code in (ROOT / place.removeprefix("# ")).read_text()
+
+
+@pytest.mark.parametrize("code", OWN, ids=lambda code: re.findall(r"def (\w+)", code)[-1])
+def test_code_of_the_documents_own_runs(code: str):
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/handlers.md", "exec"), names)
+
+    functions = [value for name, value in names.items() if inspect.isfunction(value)]
+    assert functions
+    for function in functions:
+        if function.__name__.startswith("test_"):
+            function()
+
+
+def test_the_document_names_no_handler_that_does_not_exist():
+    names = set(re.findall(r"`(handlers(?:\.\w+)+)`", DOCUMENT))
+
+    assert len(names) > 5
+    assert all(callable(callable_named(name)) for name in names)
+
+
+def test_the_document_shows_jobs_as_the_file_has_them():
+    for block in blocks("yaml"):
+        for name, job in yaml.safe_load(block)["jobs"].items():
+            assert job.items() <= JOBS["jobs"][name].items()
+
+
+def test_the_documents_sql_enqueues_once(db: psycopg.Connection[Any]):
+    # given the job, as a sync would store it
+    db.execute(
+        """
+        insert into yamlsched.job_definitions (
+            namespace, job_type, handler, timezone, max_attempts, backoff, timeout, lease, overlap, catchup,
+            catchup_window, spread, enabled, effective_from)
+        values ('default', 'charge_invoice', 'handlers.payment.charge_invoice', 'UTC', 5, '{}', '2m', '2m', 'wait',
+            'latest', '1d', '0s', true, now())
+        """
+    )
+    [statement] = blocks("sql")
+
+    [first] = db.execute(statement.encode()).fetchall()
+    [again] = db.execute(statement.encode()).fetchall()
+
+    assert (first.created, again.created) == (True, False)
+    assert first.run_id == again.run_id
+
+
+def test_every_link_of_the_document_leads_somewhere():
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", DOCUMENT, re.MULTILINE)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", DOCUMENT):
+        assert (
+            target.startswith("https://") or target.removeprefix("#") in headings or (ROOT / "docs" / target).exists()
+        ), target
