@@ -5,6 +5,7 @@
 
     lease       who uses the server; the first starts it, the last stops it    <- start reading here
     server      one server process: create its data, start, find, stop
+    processes   which processes of the machine are the server's
     place       where everything lies, and as which operating system user the server runs
     binaries    where PostgreSQL's programs come from
     dump        out to a real server, and back in
@@ -14,7 +15,17 @@ docs/embedded.md tells the rules from the user's side.
 """
 
 from yamlsched.embedded.binaries import available, find_binaries
-from yamlsched.embedded.lease import Status, running, start_and_keep, status, stop
+from yamlsched.embedded.lease import Status, discard, running, start_and_keep, status, stop
 from yamlsched.embedded.place import data_folder
 
-__all__ = ["Status", "available", "data_folder", "find_binaries", "running", "start_and_keep", "status", "stop"]
+__all__ = [
+    "Status",
+    "available",
+    "data_folder",
+    "discard",
+    "find_binaries",
+    "running",
+    "start_and_keep",
+    "status",
+    "stop",
+]

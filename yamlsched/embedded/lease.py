@@ -18,6 +18,7 @@ from typing import BinaryIO
 from yamlsched.embedded import server
 from yamlsched.embedded.binaries import find_binaries
 from yamlsched.embedded.place import Place, data_folder, find, make_folder, open_file, settle
+from yamlsched.embedded.processes import exists, postmaster
 from yamlsched.errors import EnvironmentFailed, Refused
 
 MUTEX_SECONDS = 180  # longer than any start or stop that another one may be busy with
@@ -120,6 +121,24 @@ def stop(schedules_file: Path, force: bool = False) -> bool:
         return True
 
 
+def discard(schedules_file: Path) -> bool:
+    """Remove the database with all its data, unless it is in use; say whether it is gone. For throw-away ones."""
+    import shutil
+
+    folder = data_folder(schedules_file)
+    if not folder.exists():
+        return True
+    with _in_our_words(folder), open_file(folder / "lease") as lease, _mutex(folder):
+        if not _nobody_else_holds(lease):
+            return False
+        place = find(folder)
+        server.stop(place)
+        for remove in (place.home, folder):
+            if remove.exists():
+                shutil.rmtree(remove)
+    return True
+
+
 def status(schedules_file: Path) -> Status:
     folder = data_folder(schedules_file)
     place = find(folder)
@@ -132,7 +151,7 @@ def status(schedules_file: Path) -> Status:
         log=place.log,
         dsn=place.dsn if exists else None,
         version=(place.data / "PG_VERSION").read_text().strip() if exists else None,
-        pid=server.postmaster(place),
+        pid=postmaster(place),
         users=_users(folder),
         size=sum(_size(Path(at, name)) for at, _, names in os.walk(place.data) for name in names),
     )
@@ -194,17 +213,7 @@ def _users(folder: Path) -> list[int]:
         words = (folder / "lease").read_text(errors="replace").split()
     except OSError:
         return []
-    return [int(word) for word in words if word.isdigit() and _exists(int(word))]
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
+    return [int(word) for word in words if word.isdigit() and exists(int(word))]
 
 
 def _show(pids: list[int]) -> str:

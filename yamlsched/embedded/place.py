@@ -63,6 +63,15 @@ class Place:
         return self.home / "data"
 
     @property
+    def uid(self) -> int:
+        return self.account.uid if self.account else os.geteuid()
+
+    @property
+    def name(self) -> str:
+        """What the server's processes call themselves in the list of processes."""
+        return f"yamlsched-{_short_hash(self.home)}"
+
+    @property
     def log(self) -> Path:
         return self.folder / "postgres.log"
 
@@ -72,8 +81,7 @@ class Place:
         here = os.fsencode(self.home / f".s.PGSQL.{PORT}")
         if len(here) <= LONGEST_SOCKET and not any(byte < 32 or byte in b",\"'\\" for byte in here):
             return self.home
-        uid = self.account.uid if self.account else os.geteuid()
-        return SHORT_HOME / f"yamlsched-{uid}-{_short_hash(self.home)}"
+        return SHORT_HOME / f"{self.name}-{self.uid}"
 
     @property
     def dsn(self) -> str:
@@ -88,6 +96,7 @@ def make_folder(folder: Path) -> None:
     """Make ``.yamlsched`` where it is missing, closed to others and unseen by git."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        _account(folder)  # whose it is comes before what they may do in it
         if not os.path.lexists(folder / ".gitignore"):
             with open_file(folder / ".gitignore") as file:
                 file.write(b"*\n")
@@ -183,17 +192,16 @@ def _make_sockets(place: Place) -> None:
     folder = place.sockets
     if folder == place.home:
         return
-    uid = place.account.uid if place.account else os.geteuid()
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if place.account and folder.lstat().st_uid == 0:
         os.chown(folder, place.account.uid, place.account.gid, follow_symlinks=False)
     # Anybody may make folders in /tmp: one with our name is ours only if its owner is.
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != place.uid or stat.S_IMODE(found.st_mode) & 0o077:
         raise EnvironmentFailed(
-            f"{folder}, where the embedded PostgreSQL's socket should go, is not a private folder of {_name_of(uid)}: "
-            "remove it, or move schedules.yaml to a shorter path"
+            f"{folder}, where the embedded PostgreSQL's socket should go, is not a private folder "
+            f"of {_name_of(place.uid)}: remove it, or move schedules.yaml to a shorter path"
         )
 
 

