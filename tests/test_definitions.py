@@ -1,0 +1,300 @@
+"""schedules.yaml to jobs: yamlsched.definitions.load."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yamlsched import cron, durations
+from yamlsched.backoff import POLICIES, Backoff
+from yamlsched.definitions import shape
+from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.load import Loaded, load
+
+ROOT = Path(__file__).parent.parent
+
+
+def loaded(text: str | bytes, environment: str | None = None) -> Loaded:
+    return load(text.encode() if isinstance(text, str) else text, "schedules.yaml", environment)
+
+
+def codes(text: str | bytes, environment: str | None = None) -> list[str]:
+    return [diagnostic.code for diagnostic in loaded(text, environment).diagnostics]
+
+
+def a_file(job: str = "", top: str = "") -> str:
+    """Return a file with one job, ``cleanup``, that has the given lines besides its handler."""
+    lines = "".join(f"    {line}\n" for line in job.splitlines())
+    return f"version: 1\n{top}jobs:\n  cleanup:\n    handler: handlers.cleanup.run\n{lines}"
+
+
+def the_job(job: str = "", top: str = "", environment: str | None = None) -> Job:
+    found = loaded(a_file(job, top), environment)
+    assert found.diagnostics == ()
+    return found.jobs["cleanup"]
+
+
+def test_the_example_of_the_documentation_is_read_whole():
+    found = loaded(
+        """\
+version: 1
+timezone: Europe/Berlin
+defaults:
+  max_attempts: 10
+  backoff: {policy: exponential, delay: 1m, max_delay: 30m}
+jobs:
+  cleanup_nightly:
+    owner: team-platform
+    cron: "0 2 * * *"
+    handler: handlers.cleanup.run
+    payload: {older_than_days: 30}
+  refresh_cache:
+    cron: "*/10 * * * *"
+    handler: handlers.cache:refresh
+    overlap: skip
+    catchup_window: 10m
+    timeout: 5m
+"""
+    )
+
+    assert found.diagnostics == ()
+    assert (found.namespace, found.timezone, found.retention) == ("default", "Europe/Berlin", Retention())
+    backoff = Backoff("exponential", timedelta(minutes=1), timedelta(minutes=30))
+    assert found.jobs == {
+        "cleanup_nightly": Job(
+            "cleanup_nightly",
+            "handlers.cleanup.run",
+            cron.parse("0 2 * * *"),
+            {"older_than_days": 30},
+            "Europe/Berlin",
+            max_attempts=10,
+            backoff=backoff,
+            owner="team-platform",
+        ),
+        "refresh_cache": Job(
+            "refresh_cache",
+            "handlers.cache:refresh",
+            cron.parse("*/10 * * * *"),
+            timezone="Europe/Berlin",
+            max_attempts=10,
+            backoff=backoff,
+            timeout=timedelta(minutes=5),
+            overlap=Overlap.SKIP,
+            catchup_window=timedelta(minutes=10),
+        ),
+    }
+
+
+def test_no_jobs_is_an_answer_and_an_empty_file_is_a_mistake():
+    assert loaded("version: 1\njobs: {}\n").jobs == {}
+    assert not loaded("version: 1\njobs: {}\n").has_errors
+    assert [codes(text) for text in ("", "\n\n", "# nothing\n", "---\n")] == [["YS012"]] * 4
+    assert codes("version: 1\njobs:\n") == ["YS101"]
+
+
+def test_the_schema_says_the_defaults_that_a_job_has():
+    job = Job("a", "a.b")
+    said = {key: schema["default"] for key, schema in shape.JOB_KEYS.items() if "default" in schema}
+
+    read = the_job("\n".join(f"{key}: {json.dumps(value)}" for key, value in said.items()) + '\ncron: "@daily"')
+
+    assert {key: getattr(read, key) for key in said} == {key: getattr(job, key) for key in said}
+    retention = json.dumps(shape.SCHEMA["properties"]["retention"]["default"])
+    assert loaded(a_file(top=f"retention: {retention}\n")).retention == Retention()
+
+
+def test_the_schema_at_the_top_level_is_the_one_in_the_package():
+    assert (ROOT / "schedules.schema.json").read_text() == (
+        ROOT / "yamlsched/definitions/schedules.schema.json"
+    ).read_text()
+
+
+def test_a_job_is_enabled_only_in_the_environments_that_it_names():
+    top = "environments: [staging, production]\n"
+
+    assert [
+        the_job("environments: [production]", top, environment).enabled
+        for environment in ("production", "staging", None)
+    ] == [True, False, False]
+    assert the_job("", top, "staging").enabled
+    assert not the_job("environments: [production]\nenabled: false", top, "production").enabled
+
+
+def test_an_environment_that_the_file_does_not_know_is_a_mistake():
+    [found] = loaded(a_file(top="environments: [production]\n"), "prodution").diagnostics
+
+    assert (found.code, found.line, found.remedy) == ("YS116", 2, 'Did you mean "production"?')
+
+
+def test_jobs_that_are_sound_are_told_whatever_is_wrong_with_others():
+    found = loaded(
+        "version: 1\nnamspace: x\ndefaults: {max_atempts: 3, timeout: 5}\njobs:\n"
+        "  a: {handler: a.b, timeout: 1m}\n  b: {handler: a.b}\n  c: {handler: a}\n"
+        "  d: {handler: a.b, timeout: 1m, x: 1}\n"
+    )
+
+    assert list(found.jobs) == ["a"]
+    assert len(found.diagnostics) == 5
+
+
+def test_aliases_and_merge_keys_give_a_job_what_they_stand_for():
+    found = loaded(
+        "version: 1\nx-base: &base {timeout: 5m, max_attempts: 3}\njobs:\n"
+        "  a: {<<: *base, handler: a.b, max_attempts: 4}\n  b: {<<: [*base, {lease: 1m}], handler: &h a.c}\n"
+        "  c: {handler: *h}\n"
+    )
+
+    assert found.diagnostics == ()
+    assert (found.jobs["a"].timeout, found.jobs["a"].max_attempts) == (timedelta(minutes=5), 4)
+    assert (found.jobs["b"].max_attempts, found.jobs["b"].lease) == (3, timedelta(minutes=1))
+    assert found.jobs["c"].handler == "a.c"
+
+
+@pytest.mark.parametrize(
+    "written, meant",
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("22:30", "22:30"),
+        ("2026-01-14", "2026-01-14"),
+        ("1_000", "1_000"),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("-3", -3),
+        ("1.5e3", 1500.0),
+        ("~", None),
+        ("", None),
+        ("True", True),
+        ("=", "="),
+        ("'1'", "1"),
+        ("!!str 1", "1"),
+        ("!!int '1'", 1),
+        ("<<", "<<"),
+    ],
+)
+def test_a_scalar_means_what_the_core_schema_of_yaml_1_2_says(written: str, meant: Any):
+    value = the_job(f"payload:\n  a: {written}").payload["a"]
+
+    assert (value, type(value)) == (meant, type(meant))
+
+
+def bomb(levels: int, form: str) -> str:
+    lines = ["version: 1", "jobs: {}", "x-0: &a0 {k0: 1}"]
+    for level in range(1, levels):
+        names = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"x-{level}: &a{level} " + form.replace("NAMES", names).replace("K", f"k{level}"))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(30, "[NAMES]"),
+        bomb(30, "{<<: [NAMES], K: 1}"),
+        "[" * 100_000,
+        "{a: " * 100_000,
+        "- " * 60 + "a\n",
+        "x: &a [*a]\n",
+        "a: " + "x" * 10_000_001,
+    ],
+    ids=["aliases", "merges", "lists", "mappings", "block lists", "itself", "bytes"],
+)
+def test_a_bomb_is_refused_in_one_diagnostic(text: str):
+    assert [code for code in codes(text) if not code.startswith("YS1")] in (["YS013"], ["YS014"])
+
+
+TEXTS = ["", "a", "a.b", "a:b", "5m", "1h30m", "wait", "all", "steps", "Clean-up"]
+SCALARS = st.sampled_from([*TEXTS, 0, 1, 5, 101, 1.0, 0.5, True, None])
+KEYS = st.sampled_from(["a", "policy", "delays"])
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def mostly(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(good, good, good, VALUES)
+
+
+def a_value(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    examples = [*schema.get("examples", []), *([schema["default"]] if "default" in schema else [])]
+    return mostly(st.sampled_from(examples) if examples else VALUES)
+
+
+def an_object(properties: dict[str, Any], more: dict[str, Any]) -> st.SearchStrategy[Any]:
+    keys = {key: a_value(shape.resolved(schema)) for key, schema in properties.items()}
+    return st.fixed_dictionaries({}, optional={**keys, **more, "typo": SCALARS})
+
+
+JOB = st.builds(
+    lambda handler, rest: {**handler, **rest},
+    st.sampled_from([{"handler": "a.b"}, {"handler": "a.b"}, {}]),
+    an_object(shape.JOB_KEYS, {"backoff": an_object(shape.JOB_KEYS["backoff"]["properties"], {})}),
+)
+DOCUMENTS = st.builds(
+    lambda start, rest: {**start, **rest},
+    st.sampled_from([{"version": 1, "jobs": {}}, {"version": 1, "jobs": {}}, {}]),
+    an_object(
+        shape.SCHEMA["properties"],
+        {
+            "jobs": mostly(st.dictionaries(st.sampled_from(["a", "b_1", "C", "d-e", ""]), mostly(JOB), max_size=2)),
+            "defaults": mostly(an_object(shape.SCHEMA["properties"]["defaults"]["properties"], {"cron": SCALARS})),
+            "retention": an_object(shape.SCHEMA["properties"]["retention"]["properties"], {}),
+            "x-notes": VALUES,
+        },
+    ),
+)
+
+
+@given(DOCUMENTS)
+@settings(max_examples=300, deadline=None)
+def test_load_refuses_the_shape_of_a_file_if_and_only_if_jsonschema_does(document: Any):
+    by_schema = not jsonschema.Draft7Validator(shape.SCHEMA).is_valid(document)
+
+    found = {code for code in codes(json.dumps(document)) if code in shape.CODES}
+
+    assert bool(found) == by_schema
+
+
+def test_the_schema_uses_no_keyword_that_is_not_checked():
+    def schemas(schema: dict[str, Any]) -> Any:
+        yield schema
+        for key in ("properties", "definitions", "patternProperties"):
+            for inner in schema.get(key, {}).values():
+                yield from schemas(inner)
+        for key in ("items", "additionalProperties", "propertyNames"):
+            if isinstance(schema.get(key), dict):
+                yield from schemas(schema[key])
+
+    jsonschema.Draft7Validator.check_schema(shape.SCHEMA)
+    used = {keyword for schema in schemas(shape.SCHEMA) for keyword in schema}
+    notes = {"$schema", "title", "description", "default", "examples", "definitions"}
+    checked = {"$ref", "type", "enum", "const", "minimum", "maximum", "minLength", "maxLength", "pattern", "minItems"}
+    checked |= {"maxItems", "uniqueItems", "items", "properties", "patternProperties", "additionalProperties"}
+    checked |= {"required", "propertyNames"}
+    assert used - notes == checked
+    assert all("description" in schema and "type" in schema for schema in schemas(shape.SCHEMA) if "examples" in schema)
+    for schema in schemas(shape.SCHEMA):
+        for key, inner in schema.get("properties", {}).items():
+            resolved = shape.resolved(inner)
+            assert resolved["description"], key
+            assert resolved["examples"] or resolved["default"] is not None, key
+            for example in [*resolved["examples"], *([resolved["default"]] if "default" in resolved else [])]:
+                scope = {**resolved, "definitions": shape.SCHEMA["definitions"]}
+                assert jsonschema.Draft7Validator(scope).is_valid(example), (key, example)
+
+
+def test_patterns_and_choices_of_the_schema_are_those_of_the_code():
+    patterns = {schema["pattern"] for schema in shape.JOB_KEYS.values() if "pattern" in schema}
+    assert patterns == {durations.PATTERN, shape.HANDLER}
+    assert set(shape.JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
+    assert set(shape.JOB_KEYS["overlap"]["enum"]) == set(Overlap)
+    assert set(shape.JOB_KEYS["catchup"]["enum"]) == set(Catchup)

@@ -1,0 +1,208 @@
+"""A mistake and its place, and the source it is found in."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.tree import Node
+
+ERROR, WARNING = "error", "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Another place that belongs to a diagnostic: where the first of two keys stands, where an anchor is used."""
+
+    file: str
+    line: int
+    column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One mistake. Lines and columns count characters from 1; ``end_column`` is the first column after it.
+
+    ``source`` is the line it stands on, as it was written. ``remedy`` may be empty.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_column: int
+    code: str
+    severity: str
+    message: str
+    remedy: str = ""
+    source: str = ""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def order(self) -> tuple[str, int, int, str, str]:
+        return (self.file, self.line, self.column, self.code, self.message)
+
+
+class Source:
+    """The text of a file, and the way from an offset to a line and a column."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and column of an offset, both from 1. The end of the text belongs to its last written line."""
+        at = max(0, min(at, len(self.text)))
+        line = bisect_right(self._starts, at)
+        if at == len(self.text) and line > 1 and at == self._starts[-1]:
+            line -= 1
+            return line, len(self.line(line)) + 1
+        return line, at - self._starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """Return a line, counted from 1, without its end."""
+        end = self._starts[number] if number < len(self._starts) else len(self.text)
+        return self.text[self._starts[number - 1] : end].rstrip("\r\n")
+
+    def within(self, value: str, at: int, end: int, style: str | None, start: int, stop: int) -> tuple[int, int]:
+        """Return the offsets of ``value[start:stop]``, where ``value`` is the scalar written from ``at`` to ``end``.
+
+        Its characters are looked for one after the other, past quotes, line breaks and indentation. The whole
+        scalar is returned where an escape makes that fail.
+        """
+        where = self.text.find("\n", at, end) + 1 if style in (">", "|") else at + bool(style)
+        places = []
+        for character in value[:stop]:
+            if character.isspace():
+                where = max(where, at)
+            else:
+                where = self.text.find(character, where, end)
+                if where < 0:
+                    return at, end
+            places.append(where)
+            where += 1
+        if not places[start:stop]:
+            return at, end
+        return places[start], places[-1] + 1
+
+    def diagnostic(
+        self,
+        code: str,
+        at: int,
+        end: int,
+        message: str,
+        remedy: str = "",
+        notes: Iterable[tuple[int, str]] = (),
+        severity: str = ERROR,
+    ) -> Diagnostic:
+        """Return the diagnostic for the text from offset ``at`` to ``end``; what goes past the line is cut off."""
+        line, column = self.place(at)
+        source = self.line(line)
+        end_column = max(column + 1, min(column + max(end, at) - at, len(source.rstrip()) + 1))
+        placed = tuple(Note(self.file, *self.place(where), text) for where, text in notes)
+        return Diagnostic(self.file, line, column, end_column, code, severity, message, remedy, source, placed)
+
+
+def quoted(value: Any, longest: int = 60) -> str:
+    """Return a value as messages show it: in double quotes if it is text, on one line, cut when long."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    text = "".join(c if c.isprintable() else "\\" + f"x{ord(c):02x}" for c in text)
+    if len(text) > longest:
+        text = text[: longest - 3] + "..."
+    return f'"{text}"' if isinstance(value, str) else text
+
+
+def near(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the one of ``words`` that ``word`` was probably meant to be."""
+    if len(word) > 100:
+        return None
+    by_fold = {w.casefold().replace("-", "_").replace(" ", "_"): w for w in words}
+    folded = word.casefold().replace("-", "_").replace(" ", "_")
+    found = get_close_matches(folded, by_fold, n=1, cutoff=cutoff)
+    return by_fold[found[0]] if found else None
+
+
+def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
+    """Return the remedy for a misspelt word: the nearest one, else ``otherwise``."""
+    meant = near(word, words)
+    return f'Did you mean "{meant}"?' if meant else otherwise
+
+
+def listed(words: Iterable[str], last: str = "or") -> str:
+    """Return words as a sentence lists them: ``wait, skip or allow``."""
+    *head, tail = words
+    return f"{', '.join(head)} {last} {tail}" if head else tail
+
+
+Path = tuple[str | int, ...]
+"""The keys and list positions that lead to a value, from the top."""
+
+
+class Findings:
+    """Collects mistakes. One that is reached again through an alias is one diagnostic, with a note of each use."""
+
+    MOST_USES = 3
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.wrong: set[Path] = set()
+        """The paths of what is wrong and of all that contains it."""
+        self.meant: set[Path] = set()
+        """The paths of keys that were probably meant by unknown ones: nobody shall report them as missing."""
+        self._found: dict[tuple[int, str], tuple[Diagnostic, list[int]]] = {}
+
+    def add(
+        self,
+        code: str,
+        node: Node,
+        path: Path,
+        use: int | None,
+        message: str,
+        remedy: str = "",
+        span: tuple[int, int] | None = None,
+        notes: Iterable[tuple[int, str]] = (),
+    ) -> None:
+        """Report a mistake at ``node``, or at the offsets ``span``, that makes what lies at ``path`` unsound.
+
+        ``use`` is the offset of the alias through which the path gets there, if it does.
+        """
+        for length in range(1, len(path) + 1):
+            self.wrong.add(path[:length])
+        at, end = span or (node.at, node.end)
+        _, uses = self._found.setdefault(
+            (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes), [])
+        )
+        use = node.use if use is None else use
+        if use is not None and use not in uses:
+            uses.append(use)
+
+    def diagnostics(self) -> list[Diagnostic]:
+        return [self._with_uses(found, uses) for found, uses in self._found.values()]
+
+    def _with_uses(self, found: Diagnostic, uses: list[int]) -> Diagnostic:
+        notes = [Note(found.file, *self.source.place(use), "used here") for use in uses[: self.MOST_USES]]
+        if more := len(uses) - len(notes):
+            notes[-1] = replace(notes[-1], text=f"used here and in {more} more places")
+        return replace(found, notes=(*found.notes, *notes)) if notes else found
+
+
+def where(path: Path) -> str:
+    """Name the value at ``path`` as messages do: ``delay of backoff of job "cleanup"``."""
+    if path[:1] == ("jobs",) and len(path) > 1:
+        base, rest = f"job {quoted(str(path[1]))}", path[2:]
+    elif not path:
+        return "the file"
+    else:
+        base, rest = str(path[0]), path[1:]
+    parts = [f"item {part + 1}" if isinstance(part, int) else part for part in reversed(rest)]
+    return " of ".join([*parts, base])

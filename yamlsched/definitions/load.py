@@ -1,0 +1,89 @@
+"""From the bytes of schedules.yaml to its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from yamlsched.definitions import meaning, shape, tree
+from yamlsched.definitions.diagnostic import ERROR, Diagnostic, Findings, Source, did_you_mean, quoted
+from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.tree import Node
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a file says, and all that is wrong with it, in the order of the file.
+
+    ``namespace`` is None where it cannot be told. ``jobs`` has the jobs whose own entry is sound, with what they
+    inherit, whatever is wrong elsewhere. ``source`` and ``root`` are for further checks.
+    """
+
+    namespace: str | None
+    timezone: str
+    environments: tuple[str, ...]
+    retention: Retention
+    jobs: dict[str, Job]
+    diagnostics: tuple[Diagnostic, ...]
+    source: Source = field(repr=False, compare=False)
+    root: Node | None = field(repr=False, compare=False)
+
+    @property
+    def has_errors(self) -> bool:
+        return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
+
+
+def load(data: bytes, file: str, environment: str | None) -> Loaded:
+    """Return the jobs of a schedule as they hold in ``environment``, and every mistake. Never raises for its input.
+
+    ``file`` is the name that diagnostics show.
+    """
+    source, root, diagnostics = tree.parse(data, file)
+    found = Findings(source)
+    if root is not None:
+        shape.check(root, found)
+    if root is None or not isinstance(root.value, dict):
+        return _loaded(None, "UTC", (), Retention(), {}, diagnostics, found, root)
+
+    top = root.value
+    environments = _environments(top.get("environments"), environment, found)
+    reader = meaning.Reader(found, environments)
+    reader.has_environments = "environments" in top
+    reader.closes_environments = ("environments",) not in found.wrong | found.meant and not _flawed(top, "environments")
+    namespace = top["namespace"].value if "namespace" in top else "default"
+    if ("namespace",) in found.wrong or _flawed(top, "namespace"):
+        namespace = None
+    timezone = reader.read("timezone", top["timezone"], ("timezone",), None) if "timezone" in top else "UTC"
+    retention = meaning.retention(root, reader)
+    jobs = meaning.jobs(root, reader, timezone, environment)
+    if "version" in top and (("version",) in found.wrong or _flawed(top, "version")):
+        jobs = {}  # written for another version, a job may mean something else
+    return _loaded(namespace, timezone or "UTC", environments, retention, jobs, diagnostics, found, root)
+
+
+def _flawed(top: dict[str, Node], key: str) -> bool:
+    return key in top and top[key].flawed
+
+
+def _environments(node: Node | None, environment: str | None, found: Findings) -> tuple[str, ...]:
+    if node is None or not isinstance(node.value, list):
+        return ()
+    names = tuple(item.value for item in node.value if isinstance(item.value, str))
+    if environment is not None and environment not in names:
+        message = f"the environment {quoted(environment)} that is asked for is not in the environments of the file"
+        remedy = did_you_mean(environment, names, "Add it here, or correct --env or YAMLSCHED_ENV.")
+        found.add("YS116", node.key or node, ("environments",), None, message, remedy)
+    return names
+
+
+def _loaded(
+    namespace: str | None,
+    timezone: str,
+    environments: tuple[str, ...],
+    retention: Retention,
+    jobs: dict[str, Job],
+    diagnostics: list[Diagnostic],
+    found: Findings,
+    root: Node | None,
+) -> Loaded:
+    ordered = tuple(sorted([*diagnostics, *found.diagnostics()], key=lambda diagnostic: diagnostic.order))
+    return Loaded(namespace, timezone, environments, retention, jobs, ordered, found.source, root)

@@ -1,0 +1,236 @@
+"""What sound values mean together: defaults merged in, the rules that no schema can state, and the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from yamlsched import cron, durations
+from yamlsched.backoff import Backoff
+from yamlsched.definitions import shape, zones
+from yamlsched.definitions.diagnostic import Findings, Path, did_you_mean, quoted, where
+from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.tree import Node
+from yamlsched.errors import CronError
+
+Use = int | None
+
+LONGEST = timedelta(days=3650)
+"""No duration is longer, so that no instant overflows."""
+LIMITS = {
+    "timeout": (timedelta(seconds=1), LONGEST),
+    "lease": (timedelta(seconds=2), LONGEST),
+    "catchup_window": (timedelta(minutes=1), LONGEST),
+    "spread": (timedelta(0), timedelta(minutes=59, seconds=59)),
+}
+CRON_ONLY = ("overlap", "catchup", "catchup_window", "spread", "timezone")
+"""Keys that say nothing about a job without cron."""
+
+INHERITABLE = frozenset(shape.SCHEMA["properties"]["defaults"]["properties"])
+
+parsed = lru_cache(maxsize=4096)(durations.parse)
+
+
+class Reader:
+    """Turns nodes of a sound shape into values. What is wrong is reported and None returned."""
+
+    def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
+        self.found = found
+        self.environments = environments
+        self.has_environments = True
+        self.closes_environments = True
+
+    def read(self, name: str, node: Node, path: Path, use: Use) -> Any:
+        """Return the value of a job's key, None if there is a mistake in it."""
+        if node.flawed or path in self.found.wrong:
+            self.found.wrong.update(path[:length] for length in range(1, len(path) + 1))
+            return None
+        reader = READERS.get(name)
+        return node.value if reader is None else reader(self, node, path, node.use if use is None else use)
+
+    def duration(self, node: Node, path: Path, use: Use) -> timedelta | None:
+        value = parsed(node.value)
+        low, high = LIMITS.get(str(path[-1]), (timedelta(0), LONGEST))
+        if low <= value <= high:
+            return value
+        if value < low:
+            reason, bound = f"is too short; at least {durations.show(low)} is needed", f"{durations.show(low)} or more"
+        else:
+            reason, bound = f"is too long; at most {durations.show(high)} is taken", f"{durations.show(high)} or less"
+        self.found.add("YS111", node, path, use, f"{where(path)}: {node.value} {reason}", f"Write {bound}.")
+        return None
+
+    def cron(self, node: Node, path: Path, use: Use) -> cron.Cron | None:
+        text: str = node.value
+        try:
+            return cron.parse(text.rstrip("\n") if node.style in (">", "|") else text)
+        except CronError as error:
+            written = text[error.start : error.end]
+            if text.strip().startswith("@"):
+                code = "YS203"
+            elif len(text.split()) != 5:
+                code = "YS202"
+            else:
+                code = "YS204" if " " in written.strip() else "YS201"
+            remedy = error.remedy[:1].upper() + error.remedy[1:]
+            if code == "YS203" and "@reboot" not in text:
+                remedy = did_you_mean(text.strip(), cron.ALIASES, remedy)
+            span = self.found.source.within(node.value, node.at, node.end, node.style, error.start, error.end)
+            self.found.add(code, node, path, use, f"{where(path)}: {error.message}", remedy, span)
+            return None
+
+    def timezone(self, node: Node, path: Path, use: Use) -> str | None:
+        if node.value in zones.names():
+            return str(node.value)
+        code, reason, remedy = zones.explain(node.value)
+        self.found.add(code, node, path, use, f"{where(path)}: {reason}", remedy)
+        return None
+
+    def listed_environments(self, node: Node, path: Path, use: Use) -> tuple[str, ...]:
+        for number, item in enumerate(node.value):
+            if item.value not in self.environments and self.closes_environments:
+                message = f"{where(path)}: {quoted(item.value)} is not in the environments of the file"
+                remedy = did_you_mean(item.value, self.environments, f"Known: {', '.join(self.environments)}.")
+                if not self.has_environments:
+                    remedy = f"List it at the top level: environments: [{item.value}]"
+                self.found.add("YS112", item, (*path, number), item.use or use, message, remedy)
+        return tuple(item.value for item in node.value)
+
+    def tags(self, node: Node, path: Path, use: Use) -> tuple[str, ...]:
+        return tuple(item.value for item in node.value)
+
+    def integer(self, node: Node, path: Path, use: Use) -> int:
+        return int(node.value)
+
+    def payload(self, node: Node, path: Path, use: Use) -> Any:
+        return node.plain()
+
+    def backoff(self, node: Node, path: Path, use: Use) -> Backoff | None:
+        given: dict[str, Node] = node.value
+        policy = given["policy"].value if "policy" in given else Backoff().policy
+        values: dict[str, Any] = {"policy": policy}
+        for key in ("delay", "max_delay"):
+            if key in given:
+                values[key] = self.duration(given[key], (*path, key), use)
+        if "jitter" in given:
+            values["jitter"] = float(given["jitter"].value)
+        if "delays" in given:
+            values["delays"] = tuple(
+                self.duration(item, (*path, "delays", number), use) for number, item in enumerate(given["delays"].value)
+            )
+            if policy != "steps" and (*path, "policy") not in self.found.meant:
+                message = f"{where(path)} has delays, which the policy {policy} does not use"
+                remedy = "Write policy: steps, or delay: for the first delay."
+                self.found.add("YS113", key_of(given["delays"]), (*path, "delays"), use, message, remedy)
+        elif policy == "steps" and (*path, "delays") not in self.found.meant:
+            message = f"{where(path)} has the policy steps, but no delays"
+            self.found.add("YS113", given["policy"], (*path, "policy"), use, message, "Add delays: [1m, 10m, 1h]")
+        return Backoff(**values) if path not in self.found.wrong else None
+
+
+READERS: dict[str, Callable[[Reader, Node, Path, Use], Any]] = {
+    "cron": Reader.cron,
+    "timezone": Reader.timezone,
+    "environments": Reader.listed_environments,
+    "max_attempts": Reader.integer,
+    "backoff": Reader.backoff,
+    "timeout": Reader.duration,
+    "lease": Reader.duration,
+    "catchup_window": Reader.duration,
+    "spread": Reader.duration,
+    "payload": Reader.payload,
+    "tags": Reader.tags,
+    "overlap": lambda self, node, path, use: Overlap(node.value),
+    "catchup": lambda self, node, path, use: Catchup(node.value),
+}
+
+
+def key_of(node: Node) -> Node:
+    """Return the node to point at when the key, not the value, is what is wrong."""
+    return node.key or node
+
+
+def retention(root: Node, reader: Reader) -> Retention:
+    node = root.value.get("retention")
+    if node is None or node.flawed or ("retention",) in reader.found.wrong:
+        return Retention()
+    values = {key: reader.duration(item, ("retention", key), node.use) for key, item in node.value.items()}
+    return Retention(**{key: value for key, value in values.items() if value is not None})
+
+
+def jobs(root: Node, reader: Reader, timezone: str | None, environment: str | None) -> dict[str, Job]:
+    """Return the jobs that are sound, with what they inherit; report what is wrong with the others."""
+    nodes: Node | None = root.value.get("jobs")
+    node: Node | None = root.value.get("defaults")
+    defaults: dict[str, Node] = {}
+    use = None
+    if node is not None and isinstance(node.value, dict):
+        defaults = {key: item for key, item in node.value.items() if key in INHERITABLE}
+        use = node.use
+    inherited = {key: reader.read(key, item, ("defaults", key), use) for key, item in defaults.items()}
+    _together(inherited, defaults, {}, ("defaults",), use, reader.found)
+    if nodes is None or not isinstance(nodes.value, dict):
+        return {}
+    sound = {}
+    for name, node in nodes.value.items():
+        job = _job(name, node, nodes.use, reader, inherited, defaults, timezone, environment)
+        if job is not None:
+            sound[name] = job
+    return sound
+
+
+def _job(
+    name: str,
+    node: Node,
+    use: Use,
+    reader: Reader,
+    inherited: dict[str, Any],
+    defaults: dict[str, Node],
+    timezone: str | None,
+    environment: str | None,
+) -> Job | None:
+    path = ("jobs", name)
+    if not isinstance(node.value, dict):
+        return None
+    use = use if node.use is None else node.use
+    own: dict[str, Node] = node.value
+    values = {"timezone": timezone, **inherited}
+    on_call = "cron" not in own and (*path, "cron") not in reader.found.meant
+    for key, item in own.items():
+        if not (on_call and key in CRON_ONLY):
+            values[key] = reader.read(key, item, (*path, key), use)
+    if on_call:
+        for key in CRON_ONLY:
+            values.pop(key, None)
+            if key in own and (*path, key) not in reader.found.wrong:
+                message = f"{key} of job {quoted(name)} has no meaning without cron"
+                remedy = "Remove it, or give the job a cron expression."
+                reader.found.add("YS114", key_of(own[key]), (*path, key), own[key].use or use, message, remedy)
+    else:
+        _together(values, own, defaults, path, use, reader.found)
+    if node.flawed or path in reader.found.wrong or any(values[key] is None for key in values):
+        return None
+    environments = values.pop("environments", None)
+    if environments is not None:
+        values["enabled"] = values.get("enabled", True) and environment in environments
+    return Job(name, **values)
+
+
+def _together(
+    values: dict[str, Any], own: dict[str, Node], defaults: dict[str, Node], path: Path, use: Use, found: Findings
+) -> None:
+    """Report keys that contradict each other, at one that is the job's own."""
+    if values.get("catchup") is Catchup.ALL and values.get("overlap") is Overlap.SKIP:
+        at, other = ("catchup", "overlap") if "catchup" in own else ("overlap", "catchup")
+        if at not in own:
+            # both are inherited, and reported there
+            found.wrong.add(path)
+            return
+        node = own[at]
+        elsewhere = own.get(other) or defaults.get(other)
+        notes = [(key_of(elsewhere).at, f"{other}: {values[other]} is here")] if elsewhere else []
+        message = f"{where(path)}: catchup all cannot stand with overlap skip"
+        remedy = "Slots that are made together would skip each other: write overlap: wait, or catchup: latest."
+        found.add("YS115", node, (*path, at), node.use or use, message, remedy, notes=notes)

@@ -1,0 +1,167 @@
+"""What is wrong with a text that is not YAML, in words that say what to do about it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import yaml
+
+from yamlsched.definitions.diagnostic import Diagnostic, Source, did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.tree import Node
+
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""What YAML 1.2 does not let a text contain, and the line breaks of YAML 1.1 that 1.2 does not know."""
+
+PROPERTIES = re.compile(r"([&!][^\s]*\s*)+")
+VALUE = re.compile(r"[^#\r\n]*?(?=\s*(?:#|$|[\r\n]))")
+CRON_LIKE = re.compile(r"\*\S*(\s+\S+){4,5}")
+CHARACTERS = {
+    "@": "begins with @, which YAML keeps for itself",
+    "`": "begins with a backtick, which YAML keeps for itself",
+    "%": "begins with %, which YAML keeps for itself",
+}
+
+
+def decode(data: bytes, file: str, longest: int) -> tuple[Source, list[Diagnostic]]:
+    """Return the text of a file, and why it cannot be read, if so."""
+    empty = Source(file, "")
+    if len(data) > longest:
+        message = f"the file has {len(data):,} bytes; at most {longest:,} are read"
+        return empty, [empty.diagnostic("YS013", 0, 0, message, "Split it into several namespaces.")]
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return empty, [empty.diagnostic("YS002", 0, 0, "the file is in UTF-16", "Save it as UTF-8.")]
+    if data[:3] == b"\xef\xbb\xbf":
+        message = "the file begins with a byte order mark"
+        return empty, [empty.diagnostic("YS002", 0, 0, message, "Save it as UTF-8 without BOM.")]
+    try:
+        source = Source(file, data.decode())
+    except UnicodeDecodeError as error:
+        # all up to the bad byte is sound, so that its place can be told
+        source = Source(file, data[: error.start].decode() + "\ufffd")
+        at = len(source.text) - 1
+        message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
+        return source, [source.diagnostic("YS002", at, at + 1, message, "Save the file as UTF-8.")]
+    if bad := FORBIDDEN.search(source.text):
+        at, code = bad.start(), ord(bad[0])
+        name = "NUL" if code == 0 else f"U+{code:04X}"
+        remedy = "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
+        if code == 0 and source.text.count("\0") * 4 > len(source.text):
+            return source, [source.diagnostic("YS002", at, at + 1, "the file is in UTF-16", "Save it as UTF-8.")]
+        return source, [source.diagnostic("YS003", at, at + 1, f"the character {name} is not allowed", remedy)]
+    return source, []
+
+
+def after_properties(text: str, at: int, end: int) -> int:
+    """Return where a value begins whose place begins with an anchor or a tag."""
+    properties = PROPERTIES.match(text, at)
+    return min(properties.end(), end) if properties else at
+
+
+def unknown_alias(source: Source, name: str, at: int, end: int, known: list[str]) -> Diagnostic:
+    value = _value(source, at)
+    if CRON_LIKE.fullmatch(value):
+        return _to_be_quoted(source, at, value)
+    return source.diagnostic(
+        "YS014",
+        at,
+        end,
+        f"the alias *{name} has no anchor &{name} before it",
+        did_you_mean(name, known, f'For a text that begins with *, write "{value}" in quotes.'),
+    )
+
+
+def not_a_text_key(source: Source, key: Node) -> Diagnostic:
+    if isinstance(key.value, (dict, list)):
+        remedy = "Write one name before the colon."
+        if source.text[key.at : key.at + 1] == "{" and source.text[key.at - 1 : key.at] == "{":
+            remedy = "Templates are not filled in here: fill them in before, or write the text in quotes."
+        return source.diagnostic("YS007", key.at, key.end, "a key must be a name, this is a collection", remedy)
+    written = source.text[key.at : key.end].strip()
+    if not written:
+        return source.diagnostic("YS007", key.at, key.end, "a key is missing here", "Write a name before the colon.")
+    kind = "null" if key.value is None else "true or false" if isinstance(key.value, bool) else "a number"
+    return source.diagnostic(
+        "YS007", key.at, key.end, f"a key must be a text, {quoted(written)[1:-1]} is {kind}", f'Write "{written}":'
+    )
+
+
+def explain(error: yaml.YAMLError, source: Source) -> Diagnostic:
+    """Say in our words what libyaml could not read."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem, context = getattr(error, "problem", "") or "", getattr(error, "context", "") or ""
+    begun = getattr(error, "context_mark", None)
+    at: int = mark.index if mark else 0
+    at = min(at, len(source.text))
+    line, column = source.place(at)
+    indent = source.line(line)[: column - 1]
+    character = source.text[at : at + 1]
+
+    if "alias" in context and begun:
+        value = _value(source, begun.index)
+        while CRON_LIKE.match(value) is None and begun.index > 0 and source.text[begun.index - 1] in "* \t":
+            # `* * * * *` is read as the alias `*` only at its first star; libyaml may stop at a later one
+            break
+        return _to_be_quoted(source, begun.index, value)
+    if "anchor" in context and begun:
+        return _to_be_quoted(source, begun.index, _value(source, begun.index), "begins with &, which marks an anchor")
+    if (character == "\t" and not indent.strip()) or "tab character" in problem:
+        tab = source.text.find("\t", source.text.rfind("\n", 0, at) + 1)
+        return source.diagnostic("YS004", tab, tab + 1, "a tab cannot indent", "Indent with spaces.")
+    if "cannot start any token" in problem and character in CHARACTERS:
+        return _to_be_quoted(source, at, _value(source, at), CHARACTERS[character])
+    if "unexpected end of stream" in problem and "quoted" in context and begun:
+        quote = source.text[begun.index]
+        where, message = begun.index, f"the quote {quote} is not closed"
+        return source.diagnostic("YS001", where, where + 1, message, f"Close it with {quote}")
+    for part, message, remedy in PROBLEMS:
+        if part in problem:
+            notes = []
+            if begun and ("flow" in context or "block" in context) and begun.index != at:
+                notes = [(begun.index, "what it is part of begins here")]
+            return source.diagnostic("YS001", at, at + 1, message.format(quoted(character)[1:-1]), remedy, notes)
+    return source.diagnostic("YS001", at, at + 1, "this is not YAML", "Look at the quotes and the indentation here.")
+
+
+PROBLEMS = (
+    (
+        "mapping values are not allowed",
+        "a second colon stands where a value is expected, or the line above is not finished",
+        'Put a text that contains ": " into quotes; indent keys of one mapping alike.',
+    ),
+    ("sequence entries are not allowed", "a list cannot begin on this line", "Begin it on a line of its own."),
+    ("expected ',' or ']'", "the list is not closed, or a comma is missing", "Write [a, b]."),
+    ("expected ',' or '}'", "the mapping is not closed, or a comma is missing", "Write {a: 1, b: 2}."),
+    (
+        "did not find expected key",
+        "a key was expected here: the indentation fits nothing above, or text follows a closed value",
+        "Indent the keys of one mapping alike.",
+    ),
+    ("expected '-' indicator", "a list item was expected here", 'Begin it with "- ", indented like the ones above.'),
+    ("could not find expected ':'", "a colon is missing", "Write key: value, with a space after the colon."),
+    ("unknown escape", "\\{0} is not an escape", "In double quotes write \\\\ for a backslash, or use single quotes."),
+    ("Unicode character escape", "this escape is not a character", "Leave it out."),
+    ("expected hexdecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
+    ("expected hexadecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
+    ("undefined tag handle", "this tag is not known", "Leave it out, or put the text into quotes."),
+    ("<document start>", "text follows after the end of the document", "Put all jobs into one document."),
+    ("incompatible YAML", "this version of YAML is not read", "Remove the %YAML line."),
+    ("comment or line break", "text follows on the line that begins a block", "Begin the text on the next line."),
+    ("expected node content", "a value is missing, or a bracket is out of place", "Look at the brackets before it."),
+    ("cannot start any token", "the character {0} cannot begin a value", "Put the value into quotes."),
+    ("duplicate", "this stands here twice", "Remove one of the two."),
+)
+
+
+def _value(source: Source, at: int) -> str:
+    """Return what is written from ``at`` to the end of the line or to a comment."""
+    found = VALUE.match(source.text, at)
+    return found[0] if found else ""
+
+
+def _to_be_quoted(source: Source, at: int, value: str, why: str = "") -> Diagnostic:
+    why = why or "begins with *, which YAML takes for an alias"
+    text = value.replace("\\", "\\\\").replace('"', '\\"')
+    return source.diagnostic("YS005", at, at + len(value), f"{quoted(value)} {why}", f'Put it into quotes: "{text}"')

@@ -1,0 +1,75 @@
+"""The names of time zones, and what people write instead of them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from yamlsched.definitions.diagnostic import near, quoted
+
+ABBREVIATIONS = {
+    "ACST": "Australia/Adelaide",
+    "AEDT": "Australia/Sydney",
+    "AEST": "Australia/Brisbane",
+    "AKST": "America/Anchorage",
+    "AST": "America/Halifax",
+    "AWST": "Australia/Perth",
+    "BRT": "America/Sao_Paulo",
+    "BST": "Europe/London",
+    "CDT": "America/Chicago",
+    "CEST": "Europe/Berlin",
+    "CET": "Europe/Berlin",
+    "CST": "America/Chicago",
+    "EDT": "America/New_York",
+    "EEST": "Europe/Helsinki",
+    "EET": "Europe/Helsinki",
+    "EST": "America/New_York",
+    "GST": "Asia/Dubai",
+    "HKT": "Asia/Hong_Kong",
+    "HST": "Pacific/Honolulu",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "KST": "Asia/Seoul",
+    "MDT": "America/Denver",
+    "MET": "Europe/Berlin",
+    "MSK": "Europe/Moscow",
+    "MST": "America/Denver",
+    "NZDT": "Pacific/Auckland",
+    "NZST": "Pacific/Auckland",
+    "PDT": "America/Los_Angeles",
+    "PHT": "Asia/Manila",
+    "PKT": "Asia/Karachi",
+    "PST": "America/Los_Angeles",
+    "SGT": "Asia/Singapore",
+    "WEST": "Europe/Lisbon",
+    "WET": "Europe/Lisbon",
+    "WIB": "Asia/Jakarta",
+}
+"""An abbreviation names an offset, or one of several places; this is the zone most people mean."""
+
+
+@cache
+def names() -> frozenset[str]:
+    """Return the zones of the tzdata package, the same on every host."""
+    from importlib.resources import files
+
+    listed = files("tzdata").joinpath("zones").read_text("ascii").split()
+    return frozenset(listed) - {"Factory"}
+
+
+def explain(text: str) -> tuple[str, str, str]:
+    """Return code, reason and remedy for a name that is no zone."""
+    meant = ABBREVIATIONS.get(text.upper())
+    if meant:
+        return "YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?'
+    if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
+        remedy = "Name the zone: the host's is not looked at, or two hosts might disagree."
+        return "YS205", f"{quoted(text)} is not a time zone", remedy
+    if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
+        remedy = "Name a place such as Europe/Berlin; UTC if there is none."
+        return "YS205", f"{quoted(text)} is an offset, not a time zone", remedy
+    cities = {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
+    folded = text.replace(" ", "_")
+    guess = near(folded, names(), 0.75) or cities.get(near(folded.rpartition("/")[2], cities, 0.75) or "")
+    remedy = f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
+    return "YS205", f"{quoted(text)} is not a time zone", remedy
