@@ -105,7 +105,7 @@ def _check_item(rule: FieldRule, item: str, at: int) -> None:
             f"{rule.name} {item}: {letter} (a value chosen by chance) is not taken",
             at,
             end,
-            f"write a {rule.name} of your choice; spread moves many jobs apart",
+            "write a number of your choice; spread moves many jobs apart",
         )
     if lower == "?":
         if days_only:
@@ -152,9 +152,7 @@ def _check_step(rule: FieldRule, item: str, step: str, at: int, end: int) -> Non
             f'{rule.name} {item}: the step "{step}" is not a number', start, end, f"write a step from 1 to {rule.size}"
         )
     if not 1 <= int(step) <= rule.size:
-        reason = (
-            "a step of 0 never moves" if int(step) == 0 else f"a {rule.name} has only {rule.size} values to step by"
-        )
+        reason = "a step of 0 never moves" if int(step) == 0 else f"the field has only {rule.size} values to step by"
         raise CronError(f"{rule.name} {item}: {reason}", start, end, f"write a step from 1 to {rule.size}")
 
 
@@ -201,7 +199,7 @@ def _forwards(rule: FieldRule, item: str, first: int, last: int) -> str:
 
 def _value(rule: FieldRule, text: str, at: int) -> int:
     end = at + len(text)
-    remedy = f"write a {rule.name} from {rule.low} to {rule.high}"
+    remedy = f"write a number from {rule.low} to {rule.high}"
     if re.fullmatch(r"[0-9]+", text):
         if not rule.low <= int(text) <= rule.high:
             raise CronError(f"{rule.name} {text} is not in {rule.low}-{rule.high}", at, end, remedy)

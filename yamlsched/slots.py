@@ -86,7 +86,7 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
     """
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
         for local in _matches(cron, piece):
-            yield _slot(cron, piece, local)
+            yield _slot(piece, local)
 
 
 def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
@@ -95,7 +95,7 @@ def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
     horizon = start + HORIZON_YEARS * 366 * DAY
     for piece in _pieces(cron, zone, start, min(horizon, LAST_MINUTE)):
         for local in _matches(cron, piece):
-            return _slot(cron, piece, local)
+            return _slot(piece, local)
     return None
 
 
@@ -103,7 +103,7 @@ def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) ->
     """Return the last slot in (after, until], searched from ``until`` backwards; None if there is none."""
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until), backwards=True):
         for local in _matches(cron, piece, backwards=True):
-            return _slot(cron, piece, local)
+            return _slot(piece, local)
     return None
 
 
@@ -146,7 +146,7 @@ def _end_minute(until: datetime) -> int:
     return min((until - EPOCH) // MINUTE + 1, LAST_MINUTE)
 
 
-def _slot(cron: Cron, piece: Piece, local: int) -> Slot:
+def _slot(piece: Piece, local: int) -> Slot:
     stretch = piece.stretch
     nominal = LOCAL_EPOCH + local * MINUTE
     if piece.at is not None:

@@ -1,0 +1,355 @@
+"""What a cron expression may say, what is refused and where."""
+
+from __future__ import annotations
+
+import string
+import subprocess
+import sys
+from datetime import datetime
+from itertools import product
+
+import pytest
+from croniter import croniter
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from yamlsched.cron import ALIASES, day_advice, days, misses, parse
+from yamlsched.errors import CronError
+
+EVERY_DAY = tuple(range(1, 32))
+
+
+def refusal(text: str) -> CronError:
+    with pytest.raises(CronError) as caught:
+        parse(text)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "text, minutes_after_midnight",
+    [
+        ("5 2 * * *", [125]),
+        ("05 02 * * *", [125]),
+        ("0,30 2 * * *", [120, 150]),
+        ("30,0,30 2 * * *", [120, 150]),
+        ("0-10/5 2 * * *", [120, 125, 130]),
+        ("*/20 2 * * *", [120, 140, 160]),
+        ("50/5 2 * * *", [170, 175]),
+        ("59/15 2 * * *", [179]),
+        ("*/60 2 * * *", [120]),
+        ("0 */24 * * *", [0]),
+        ("0 22,23,0-1 * * *", [0, 60, 1320, 1380]),
+        ("* 2 * * *", list(range(120, 180))),
+    ],
+)
+def test_minute_and_hour_fields_say_at_which_minutes_of_a_day_it_fires(text, minutes_after_midnight):
+    assert list(parse(text).times) == minutes_after_midnight
+
+
+@pytest.mark.parametrize(
+    "text, year, month, expected",
+    [
+        ("0 0 * * *", 2026, 1, EVERY_DAY),
+        ("0 0 ? * ?", 2026, 1, EVERY_DAY),
+        ("0 0 * feb *", 2026, 1, ()),
+        ("0 0 * Jan-mar *", 2026, 1, EVERY_DAY),
+        ("0 0 * 12 *", 2026, 12, EVERY_DAY),
+        ("0 0 31 * *", 2026, 4, ()),
+        ("0 0 29 2 *", 2026, 2, ()),
+        ("0 0 29 2 *", 2028, 2, (29,)),
+        ("0 0 L * *", 2028, 2, (29,)),
+        ("0 0 l,1 * *", 2026, 2, (1, 28)),
+        ("0 0 15-L/5 * *", 2026, 2, (15, 20, 25)),
+        # croniter 7.0 reads this as every day; the 1st is not in it
+        ("0 0 2-31,L * *", 2026, 1, EVERY_DAY[1:]),
+        ("0 0 */10 * *", 2026, 1, (1, 11, 21, 31)),
+        # January 2026 begins on a Thursday
+        ("0 0 * * 0", 2026, 1, (4, 11, 18, 25)),
+        ("0 0 * * 7", 2026, 1, (4, 11, 18, 25)),
+        ("0 0 * * SUN", 2026, 1, (4, 11, 18, 25)),
+        ("0 0 * * 0-7", 2026, 1, EVERY_DAY),
+        ("0 0 * * 6-7", 2026, 1, (3, 4, 10, 11, 17, 18, 24, 25, 31)),
+        ("0 0 * * sat-sun", 2026, 1, (3, 4, 10, 11, 17, 18, 24, 25, 31)),
+        ("0 0 * * 5-7/2", 2026, 1, (2, 4, 9, 11, 16, 18, 23, 25, 30)),
+        ("0 0 * * mon#1", 2026, 1, (5,)),
+        ("0 0 * * 4#5,7#1", 2026, 1, (4, 29)),
+        ("0 0 * * 1#5", 2026, 1, ()),
+        ("0 0 * * L5", 2026, 1, (30,)),
+        ("0 0 * * l7", 2026, 1, (25,)),
+        ("0 0 * * L1,1#1", 2026, 1, (5, 26)),
+        # both day fields restricted: either will do
+        ("0 0 13 * fri", 2026, 1, (2, 9, 13, 16, 23, 30)),
+        ("0 0 L * 1", 2026, 1, (5, 12, 19, 26, 31)),
+        ("0 0 30 2 1", 2026, 2, (2, 9, 16, 23)),
+        ("0 0 1-31 * 1", 2026, 1, EVERY_DAY),
+        ("0 0 1-31 * */2", 2026, 1, EVERY_DAY),
+        ("0 0 */15 * 1", 2026, 1, (1, 5, 12, 16, 19, 26, 31)),
+        # an unrestricted one leaves the choice to the other
+        ("0 0 ? * 1", 2026, 1, (5, 12, 19, 26)),
+        ("0 0 13 * ?", 2026, 1, (13,)),
+    ],
+)
+def test_date_fields_say_on_which_days_of_a_month_it_fires(text, year, month, expected):
+    assert days(parse(text), year, month) == expected
+
+
+def test_a_range_of_weekdays_may_end_on_sunday_with_any_step():
+    for first, step in product(range(7), range(1, 8)):
+        expected = {weekday % 7 for weekday in range(first, 8, step)}
+        for last in ("7", "sun"):
+            cron = parse(f"0 0 * * {first}-{last}/{step}")
+            # January 2023 begins on a Sunday, which is day 1
+            assert {day - 1 for day in days(cron, 2023, 1) if day <= 7} == expected
+
+
+@pytest.mark.parametrize(
+    "text, wildcard",
+    [
+        ("* * * * *", True),
+        ("*/5 2 * * *", True),
+        ("0 * * * *", True),
+        ("0 */2 * * *", True),
+        ("@hourly", True),
+        ("@daily", False),
+        ("@weekly", False),
+        ("0 2 * * *", False),
+        ("0-59 0-23 * * *", False),
+        ("0/5 0-23 * * *", False),
+        ("0 0 */2 * *", False),
+    ],
+)
+def test_a_job_is_wildcard_if_its_minute_or_hour_begins_with_a_star_in_the_text(text, wildcard):
+    assert parse(text).wildcard is wildcard
+
+
+def test_the_text_is_kept_for_people_and_the_expression_has_aliases_expanded_and_single_blanks():
+    cron = parse("  0\t 2  * *   MON ")
+
+    assert cron.text == "0\t 2  * *   MON"
+    assert cron.expression == "0 2 * * MON"
+    assert cron.fields == ("0", "2", "*", "*", "MON")
+
+
+@pytest.mark.parametrize("alias, fields", ALIASES.items())
+def test_an_alias_is_its_five_fields_in_either_case(alias, fields):
+    assert parse(alias).expression == parse(alias.upper()).expression == fields
+    assert parse(alias).times == parse(fields).times
+    assert parse(alias).text == alias
+
+
+REFUSED = [
+    # text, the wrong part, part of the message, part of the remedy
+    ("61 * * * *", "61", "minute 61 is not in 0-59", "write a number from 0 to 59"),
+    ("0 24 * * *", "24", "hour 24 is not in 0-23", "write a number from 0 to 23"),
+    ("0 0 0 * *", "0", "day-of-month 0 is not in 1-31", "from 1 to 31"),
+    ("0 0 1,32 * *", "32", "day-of-month 32 is not in 1-31", "from 1 to 31"),
+    ("0 0 * 13 *", "13", "month 13 is not in 1-12", "from 1 to 12"),
+    ("0 0 * * 8", "8", "day-of-week 8 is not in 0-7", "from 0 to 7"),
+    ("0-60 * * * *", "60", "minute 60 is not in 0-59", "from 0 to 59"),
+    ("a * * * *", "a", 'minute "a" is not a number', "from 0 to 59"),
+    ("1.5 * * * *", "1.5", "not a number", "from 0 to 59"),
+    ("1_0 * * * *", "1_0", "not a number", "from 0 to 59"),
+    ("+5 * * * *", "+5", "not a number", "from 0 to 59"),
+    ("-5 * * * *", "-5", "half a range", "0-59"),
+    ("5- * * * *", "5-", "half a range", "0-59"),
+    ("1-2-3 * * * *", "2-3", "not a number", "from 0 to 59"),
+    ("0 0 * january *", "january", 'month "january"', "write jan"),
+    ("0 0 * * Monday", "Monday", 'day-of-week "Monday"', "write mon"),
+    ("0 0 * * foo", "foo", "nor a name", "sun mon tue"),
+    ("0 0 * mon *", "mon", 'month "mon"', "jan feb"),
+    # lists
+    ("1,,2 * * * *", ",", "minute 1,,2 has an empty place", "between every two commas"),
+    ("1, * * * *", ",", "empty place", "none after the last"),
+    (", * * * *", ",", "empty place", "commas"),
+    ("*,5 * * * *", "*", "* in a list already means every value", "write * alone"),
+    ("0 0 ?,5 * *", "?", "? in a list already means every value", "write ? alone"),
+    # ranges
+    ("5-5 * * * *", "5-5", "minute range 5-5 is one value", "write 5"),
+    ("5-05 * * * *", "5-05", "is one value", "write 5"),
+    ("0 0 * jan-1 *", "jan-1", "is one value", "write jan"),
+    ("0 0 * * sun-sun", "sun-sun", "is one value", "write sun"),
+    ("0 0 * * 7-sun", "7-sun", "is one value", "write 7"),
+    ("0 22-4 * * *", "22-4", "hour range 22-4 runs backwards", "write 22-23,0-4"),
+    ("0 23-0 * * *", "23-0", "runs backwards", "write 23,0"),
+    ("0 22-4/2 * * *", "22-4/2", "runs backwards", "as a list"),
+    ("0 0 * nov-feb *", "nov-feb", "runs backwards", "write 11-12,1-2"),
+    ("0 0 * * sat-2", "sat-2", "runs backwards", "write 6,0-2"),
+    ("0 0 * * 5-0", "5-0", "runs backwards", "write 5-7"),
+    ("0 0 * * 7-3", "7-3", "runs backwards", "write 0-3"),
+    # steps
+    ("*/0 * * * *", "0", "a step of 0 never moves", "from 1 to 60"),
+    ("*/90 * * * *", "90", "only 60 values", "from 1 to 60"),
+    ("0 */25 * * *", "25", "only 24 values", "from 1 to 24"),
+    ("*/99999999999999999999 * * * *", "99999999999999999999", "only 60 values", "from 1 to 60"),
+    ("*/a * * * *", "a", 'the step "a" is not a number', "from 1 to 60"),
+    ("*/ * * * *", "/", 'the step "" is not a number', "from 1 to 60"),
+    ("1//2 * * * *", "/2", "is not a number", "from 1 to 60"),
+    ("0 0 * * 7/2", "7/2", "two ways", "0/2"),
+    # what others know and we do not
+    ("? * * * *", "?", "only for the two day fields", "write *"),
+    ("R * * * *", "R", "chosen by chance", "of your choice"),
+    ("r(0-9)/2 * * * *", "r(0-9)/2", "chosen by chance", "of your choice"),
+    ("0 H * * *", "H", "hour H: H (a value chosen by chance)", "spread"),
+    ("0 0 15W * *", "15W", "W (the nearest weekday)", "a day number"),
+    ("0 0 LW * *", "LW", "W (the nearest weekday)", "a day number"),
+    ("0 0 L/2 * *", "L", 'day-of-month "L" is not a number', "from 1 to 31"),
+    ("0 0 L-3 * *", "L", 'day-of-month "L" is not a number', "from 1 to 31"),
+    ("0 0 * * L", "L", "L stands before the number of a weekday", "L5"),
+    ("0 0 * * 5L", "5L", "L stands before", "L5"),
+    ("0 0 * * 1#6", "1#6", "a number from 1 to 5", "1#2"),
+    ("0 0 * * 1#0", "1#0", "a number from 1 to 5", "1#2"),
+    ("0 0 * * #2", "#2", "a number from 1 to 5", "1#2"),
+    ("0 0 * * 8#1", "8", "day-of-week 8 is not in 0-7", "from 0 to 7"),
+    ("0 0 * * mon-fri#2", "mon-fri#2", "between one weekday and a number", "1#2"),
+    ("0 0 * * 1#2,3", "1#2,3", "mixes plain weekdays with # or L", "two jobs"),
+    ("0 0 13 * 5#2", "13", "day-of-month 13 beside day-of-week 5#2", "write * as day-of-month"),
+    ("0 0 1-31 * L5", "1-31", "beside day-of-week L5", "two jobs"),
+    # the whole
+    ("", "", "empty", "five fields"),
+    ("   ", "   ", "empty", "five fields"),
+    ("* * * *", "* * * *", "4 fields where cron has five", "minute hour day-of-month month day-of-week"),
+    ("now", "now", "1 field where cron has five", "minute hour"),
+    ("0 30 2 * * *", "0 30 2 * * *", "seconds and years are not taken", 'write "30 2 * * *"'),
+    ("0 30 2 * * * 2026", "0 30 2 * * * 2026", "seconds and years are not taken", 'write "30 2 * * *"'),
+    ("* * * * * * * *", "* * * * * * * *", "8 fields", "minute hour"),
+    ("@reboot", "@reboot", "names no time", "when it shall fire"),
+    ("@every 5m", "@every 5m", "not an alias", "*/10"),
+    ("@fortnightly", "@fortnightly", "not an alias", "@weekly"),
+    ("@daily *", "@daily *", "not an alias", "@daily"),
+    ("0 0 30 2 *", "30 2 *", "it never fires: no date within 50 years", "a day that the month has"),
+    ("0 0 31 4,6,9,11 ?", "31 4,6,9,11 ?", "it never fires", "a day that the month has"),
+    # characters
+    ("0 2 * * *\n", "\n", "control character U+000A", "on one line"),
+    ("0 2\n* * *", "\n", "control character U+000A", "on one line"),
+    ("0 2 * *\x00 *", "\x00", "control character U+0000", "on one line"),
+    ("0 2 * * *\x7f", "\x7f", "control character U+007F", "on one line"),
+    ("0 ٢ * * *", "٢", "(U+0662) in the cron expression is not ASCII", "0 2 * * *"),
+    ("0 ² * * *", "²", "is not ASCII", "0 2 * * *"),
+    ("0 2\u00a0* * *", "\u00a0", "(U+00A0)", "0 2 * * *"),
+    ("\u2003@daily", "\u2003", "(U+2003)", "0 2 * * *"),
+    ("0 \ud800 * * *", "\ud800", "(U+D800)", "0 2 * * *"),
+]
+
+
+@pytest.mark.parametrize("text, wrong, message, remedy", REFUSED)
+def test_what_is_refused_is_refused_with_its_place_its_reason_and_a_remedy(text, wrong, message, remedy):
+    error = refusal(text)
+
+    assert text[error.start : error.end] == wrong
+    assert message in error.message
+    assert remedy in error.remedy
+
+
+def test_offsets_are_of_the_text_as_it_was_given():
+    error = refusal("  1  61 * * *")
+
+    assert (error.start, error.end) == (5, 7)
+
+
+def test_256_characters_are_taken_and_257_are_not():
+    longest = "0," * 123 + "00 * * * *"
+    assert len(parse(f"  {longest} ").text) == 256
+
+    error = refusal("0" + longest)
+
+    assert "257 characters, more than 256" in error.message
+
+
+@pytest.mark.parametrize("text", ["1," * 5_000_000, " " * 10_000_000, "*" * 10_000_000, "٣" * 1_000_000])
+def test_a_huge_text_is_refused_without_reading_it_field_by_field(text):
+    assert len(refusal(text).message) < 200
+
+
+FIELD_CHARACTERS = "0123456789*,-/?#LWHRlw@ jansunmofri"
+
+
+ONE_ODD_FIELD = st.builds(
+    lambda index, odd: " ".join([*"****"[:index], odd, *"****"[index:]]),
+    st.integers(0, 4),
+    st.text(FIELD_CHARACTERS, min_size=1, max_size=6),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(st.text(), st.text(FIELD_CHARACTERS), ONE_ODD_FIELD))
+@example("0 0 * * 0-sun")
+@example("0 0 L,l * *")
+def test_any_text_is_either_taken_or_refused_at_a_place_inside_it(text):
+    try:
+        cron = parse(text)
+    except CronError as refused:
+        error = refused
+    else:
+        assert croniter.is_valid(cron.expression)
+        assert cron.times
+        assert list(cron.times) == sorted(set(cron.times))
+        assert parse(cron.expression).times == cron.times
+        return
+
+    assert 0 <= error.start <= error.end <= len(text)
+    assert error.start < error.end or not text
+    assert error.message
+    assert error.remedy
+    assert "cannot be read" not in error.message, "croniter refused what our own check let through"
+    assert all(character in string.printable for character in error.remedy)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("0 0 */2 * 1", True),
+        ("0 0 1 * */2", True),
+        ("0 0 */2 * *", False),
+        ("0 0 ? * */2", False),
+        ("0 0 1-31/2 * 1", False),
+        ("0 0 1 * 1", False),
+    ],
+)
+def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, told):
+    advice = day_advice(parse(text))
+
+    assert ("either matches" in advice and "only if both do" in advice) is told
+    assert bool(advice) is told
+
+
+@pytest.mark.parametrize(
+    "text, wall, expected",
+    [
+        ("0 2 * * *", datetime(2026, 1, 5, 2, 0), []),
+        ("0 2 * * *", datetime(2026, 1, 5, 3, 7), ["minute 7 is not in 0", "hour 3 is not in 2"]),
+        ("0 2 * feb *", datetime(2026, 1, 5, 2, 0), ["month 1 is not in feb"]),
+        ("0 2 6 * *", datetime(2026, 1, 5, 2, 0), ["day-of-month 5 is not in 6"]),
+        ("0 2 * * 2", datetime(2026, 1, 5, 2, 0), ["day-of-week mon is not in 2"]),
+        ("0 2 6 * 2", datetime(2026, 1, 5, 2, 0), ["day-of-month 5 is not in 6", "day-of-week mon is not in 2"]),
+    ],
+)
+def test_the_fields_that_say_no_are_named(text, wall, expected):
+    assert misses(parse(text), wall) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["*", "?", "1", "13", "29", "31", "1-7", "*/2", "*/9", "28-31", "5,15,25", "L", "1,L"]),
+    st.sampled_from(["*", "2", "feb,apr", "*/3", "6-9"]),
+    st.sampled_from(["*", "?", "0", "7", "mon", "1-5", "fri-sun", "*/3", "1,3", "1#1", "L5", "sat#5,L0"]),
+    st.integers(1970, 2090),
+)
+def test_dates_are_those_that_croniter_finds(day_of_month, month, day_of_week, year):
+    try:
+        cron = parse(f"0 0 {day_of_month} {month} {day_of_week}")
+    except CronError:
+        assume(False)
+
+    ours = [datetime(year, number, day) for number in range(1, 13) for day in days(cron, year, number)]
+
+    theirs = []
+    steps = croniter(cron.expression, datetime(year - 1, 12, 31, 23, 59))
+    while (found := steps.get_next(datetime)).year == year:
+        theirs.append(found)
+    assert ours == theirs
+
+
+def test_importing_the_module_does_not_import_croniter():
+    code = "import sys, yamlsched.cron, yamlsched.slots, yamlsched.keys; sys.exit('croniter' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,444 @@
+"""When an expression fires, around clock changes above all.
+
+``Reference`` is an independent matcher: its own field parser, and a walk over the wall clock minute by minute.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from yamlsched.cron import parse
+from yamlsched.errors import CronError
+from yamlsched.keys import slot_key
+from yamlsched.slots import Slot, is_slot, mismatch, newest_slot, next_slot, slots, span
+
+NEW_YORK = ZoneInfo("America/New_York")
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+DOCUMENT = Path(__file__).parent.parent / "docs" / "time.md"
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def fires(text: str, zone: str, after: str, until: str) -> list[str]:
+    """The slots in (after, until] as "MM-DD HH:MM" in UTC."""
+    found = slots(parse(text), ZoneInfo(zone), utc(after), utc(until))
+    return [f"{slot.at:%m-%d %H:%M}" for slot in found]
+
+
+class Tick(NamedTuple):
+    """A UTC minute, the wall clock then, and the wall minutes that were skipped just before it."""
+
+    at: datetime
+    wall: datetime
+    skipped: tuple[datetime, ...]
+    seen: bool
+
+
+@lru_cache(maxsize=8)
+def walk(zone: ZoneInfo, after: datetime, until: datetime) -> list[Tick]:
+    """Read the wall clock at every UTC minute of (after, until]; ``seen`` are wall minutes it showed before."""
+    ticks: list[Tick] = []
+    shown: set[datetime] = set()
+    at = (after - 2 * DAY).replace(second=0, microsecond=0)
+    previous = None
+    while at <= until:
+        wall = at.astimezone(zone).replace(second=0, microsecond=0, tzinfo=None, fold=0)
+        skipped: list[datetime] = []
+        while previous is not None and previous + MINUTE < wall:
+            previous += MINUTE
+            skipped.append(previous)
+        if at > after:
+            ticks.append(Tick(at, wall, tuple(skipped), wall in shown))
+        shown.add(wall)
+        previous, at = wall, at + MINUTE
+    return ticks
+
+
+def reference_values(field: str, low: int, high: int, names: str = "") -> set[int]:
+    values: set[int] = set()
+    for item in field.lower().split(","):
+        for number, name in enumerate(names.split(), low):
+            item = item.replace(name, str(number))
+        item, _, step = item.partition("/")
+        first, _, last = item.partition("-")
+        if item in ("*", "?"):
+            first, last = str(low), str(high)
+        elif not last:
+            last = str(high) if step else first
+        values |= set(range(int(first), int(last) + 1, int(step or 1)))
+    return values
+
+
+class Reference:
+    def __init__(self, text: str) -> None:
+        minute, hour, self.day_of_month, month, self.day_of_week = text.split()
+        self.wildcard = minute.startswith("*") or hour.startswith("*")
+        self.minutes = reference_values(minute, 0, 59)
+        self.hours = reference_values(hour, 0, 23)
+        self.months = reference_values(month, 1, 12, "jan feb mar apr may jun jul aug sep oct nov dec")
+        self.on_date = lru_cache(maxsize=4096)(self.date_matches)
+
+    def date_matches(self, day: date) -> bool:
+        if day.month not in self.months:
+            return False
+        length = monthrange(day.year, day.month)[1]
+        weekday = day.isoweekday() % 7
+        numbers = [item for item in self.day_of_month.split(",") if item != "L"]
+        by_number = bool(numbers) and day.day in reference_values(",".join(numbers), 1, 31)
+        by_number |= len(numbers) < len(self.day_of_month.split(",")) and day.day == length
+        if "#" in self.day_of_week:
+            which, nth = map(int, self.day_of_week.split("#"))
+            by_weekday = weekday == which % 7 and day.day in range(nth * 7 - 6, nth * 7 + 1)
+        elif self.day_of_week.startswith("L"):
+            by_weekday = weekday == int(self.day_of_week[1:]) % 7 and day.day > length - 7
+        else:
+            named = reference_values(self.day_of_week, 0, 7, "sun mon tue wed thu fri sat")
+            by_weekday = weekday in {number % 7 for number in named}
+        free = ("*", "?")
+        if self.day_of_month not in free and self.day_of_week not in free:
+            return by_number or by_weekday
+        return by_number and by_weekday
+
+    def matches(self, wall: datetime) -> bool:
+        return wall.minute in self.minutes and wall.hour in self.hours and self.on_date(wall.date())
+
+    def fires(self, ticks: list[Tick]) -> list[tuple[datetime, datetime]]:
+        """The slots among ``ticks`` with the nominal wall time of each."""
+        found = []
+        for tick in ticks:
+            if self.matches(tick.wall) and (self.wildcard or not tick.seen):
+                found.append((tick.at, tick.wall))
+            elif not self.wildcard and 0 < len(tick.skipped) < 180:
+                late = [wall for wall in tick.skipped if self.matches(wall)]
+                if late:
+                    found.append((tick.at, late[-1]))
+        return found
+
+
+CHANGES = [
+    # zone, a date within a day of a clock change, what is special about it
+    ("America/New_York", "2026-03-08"),
+    ("America/New_York", "2026-11-01"),
+    ("Europe/London", "2026-03-29"),
+    ("Europe/London", "2026-10-25"),
+    ("Europe/Dublin", "2026-10-25"),  # summer time is standard there, winter time the exception
+    ("Australia/Lord_Howe", "2026-04-05"),  # half an hour
+    ("Australia/Lord_Howe", "2026-10-04"),
+    ("America/Santiago", "2026-04-05"),  # midnight happens twice
+    ("America/Santiago", "2026-09-06"),  # midnight does not happen
+    ("Africa/Cairo", "2026-04-24"),
+    ("Africa/Cairo", "2026-10-30"),
+    ("Antarctica/Troll", "2026-03-29"),  # two hours
+    ("Antarctica/Troll", "2026-10-25"),
+    ("America/St_Johns", "2006-04-02"),  # at one minute past midnight
+    ("America/St_Johns", "2006-10-29"),
+    ("Africa/Casablanca", "2026-02-15"),
+    ("Africa/Casablanca", "2026-03-22"),
+    ("Asia/Pyongyang", "2018-05-05"),
+    ("America/Caracas", "2016-05-01"),
+    ("Pacific/Apia", "2011-12-30"),  # a day that does not happen
+    ("Pacific/Kwajalein", "1993-08-21"),
+    ("Pacific/Kwajalein", "1969-10-01"),  # a day that happens twice
+    ("Asia/Manila", "1844-12-31"),
+    ("America/Sitka", "1867-10-19"),
+    ("Africa/Monrovia", "1972-01-07"),  # 44 minutes and 30 seconds
+    ("Europe/Paris", "1911-03-11"),  # 9 minutes and 21 seconds back
+    ("Asia/Kolkata", "1945-10-15"),
+    ("Europe/London", "1941-05-04"),  # to double summer time
+    ("UTC", "2026-03-29"),
+]
+
+
+def numbers(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    ranges = st.tuples(number, number).filter(lambda ends: ends[0] < ends[1]).map(lambda ends: f"{ends[0]}-{ends[1]}")
+    stepped = st.builds("{}/{}".format, ranges, st.integers(1, high - low + 1))
+    return st.lists(number.map(str) | ranges | stepped, min_size=1, max_size=3).map(",".join)
+
+
+def stars(high: int) -> st.SearchStrategy[str]:
+    return st.just("*") | st.integers(1, high).map("*/{}".format)
+
+
+EXPRESSIONS = st.builds(
+    "{} {} {} {} {}".format,
+    st.sampled_from(["0", "30", "15,45", "0-59", "5/20"]) | stars(60) | numbers(0, 59),
+    st.sampled_from(["0", "1", "2", "3", "23", "0-23"]) | stars(24) | numbers(0, 23),
+    st.sampled_from(["*", "*", "*", "?", "L", "1,L", "L,2-31"]) | stars(31) | numbers(1, 31),
+    st.sampled_from(["*", "*", "*", "feb-may", "SEP-dec,1"]) | stars(12) | numbers(1, 12),
+    st.sampled_from(["*", "*", "*", "?", "sat-sun", "fri", "0-7", "5-7/2", "7", "0#1", "L0", "L6"])
+    | stars(7)
+    | numbers(0, 6),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=EXPRESSIONS,
+    place=st.sampled_from(CHANGES),
+    year=st.none() | st.integers(1900, 2060),
+    early=st.integers(0, 2 * 1440),
+    length=st.integers(0, 3 * 1440),
+    seconds=st.sampled_from([0, 0, 1, 59]),
+)
+@example("30 23 * * *", ("America/Santiago", "2026-04-05"), None, 1440, 2880, 0)
+@example("0,30 0-3 * * *", ("Antarctica/Troll", "2026-03-29"), None, 1440, 2880, 0)
+@example("0 12 31 * *", ("America/Sitka", "1867-10-19"), None, 2000, 2880, 0)
+@example("30 2 * * *", ("Pacific/Kwajalein", "1969-10-01"), None, 2000, 4000, 0)
+@example("* * * * *", ("Africa/Monrovia", "1972-01-07"), None, 60, 120, 30)
+def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, place, year, early, length, seconds):
+    # given an expression, and a span near a clock change or on that date of some other year
+    zone = ZoneInfo(place[0])
+    changed_on = datetime.fromisoformat(place[1]).replace(tzinfo=UTC)
+    try:
+        cron = parse(text)
+    except CronError as error:
+        assume("never fires" not in error.message and "beside day-of-week" not in error.message)
+        raise
+    after = changed_on.replace(year=year or changed_on.year) - early * MINUTE + timedelta(seconds=seconds)
+    until = after + length * MINUTE
+
+    # when each function is asked
+    found = list(slots(cron, zone, after, until))
+
+    # then all agree with the walk
+    expected = Reference(text).fires(walk(zone, after, until))
+    assert [(slot.at, slot.nominal) for slot in found] == expected
+    total = span(cron, zone, after, until)
+    newest = newest_slot(cron, zone, after, until)
+    if found:
+        assert total is not None
+        assert (total.first, total.last, total.count) == (found[0].at, found[-1].at, len(found))
+        assert newest == found[-1]
+        assert next_slot(cron, zone, after) == found[0]
+    else:
+        assert total is None
+        assert newest is None
+        coming = next_slot(cron, zone, after)
+        assert coming is None or coming.at > until
+    for tick in walk(zone, after, until)[:: max(1, length // 40)]:
+        expected_here = any(at == tick.at for at, _ in expected)
+        assert is_slot(cron, zone, tick.at) is expected_here
+        assert bool(mismatch(cron, zone, tick.at)) is not expected_here
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=EXPRESSIONS, place=st.sampled_from(CHANGES), cut=st.integers(0, 5 * 1440))
+def test_a_span_cut_in_two_has_the_same_slots_and_two_spans_never_share_one(text, place, cut):
+    try:
+        cron = parse(text)
+    except CronError:
+        assume(False)
+    zone = ZoneInfo(place[0])
+    start = datetime.fromisoformat(place[1]).replace(tzinfo=UTC) - 2 * DAY
+    middle, end = start + cut * MINUTE, start + 5 * DAY
+
+    whole = list(slots(cron, zone, start, end))
+    parts = [*slots(cron, zone, start, middle), *slots(cron, zone, middle, end)]
+
+    assert parts == whole
+    assert all(earlier.at < later.at for earlier, later in pairwise(whole))
+
+
+def test_a_whole_year_agrees_with_the_walk():
+    after, until = utc("2026-01-01"), utc("2027-01-01")
+    zone = ZoneInfo("Australia/Lord_Howe")
+    ticks = walk(zone, after, until)
+
+    for text in ["30 2 * * *", "*/7 1-3 * * *", "0,30 1,2 * * sun", "0 0 L * *"]:
+        expected = Reference(text).fires(ticks)
+        found = slots(parse(text), zone, after, until)
+        assert [(slot.at, slot.nominal) for slot in found] == expected
+        assert span(parse(text), zone, after, until).count == len(expected)
+
+
+# Facts from the tests and documents of other implementations, where their rule is the same as ours. Times are local
+# in the left column and UTC in the right.
+PUBLISHED = [
+    # cuu508/cronsim, tests/test_cronsim.py: Europe/Riga, 2021-03-28 03:00 -> 04:00
+    ("cronsim", "0 * * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00"]),
+    ("cronsim", "*/30 * * * *", "Europe/Riga", "2021-03-28 00:10", ["03-28 00:30", "03-28 01:00", "03-28 01:30"]),
+    ("cronsim", "*/15 * * * *", "Europe/Riga", "2021-03-28 00:40", ["03-28 00:45", "03-28 01:00"]),
+    ("cronsim", "0 */2 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00", "03-28 03:00"]),
+    ("cronsim", "30 */2 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:30", "03-28 01:30"]),
+    ("cronsim", "0 1,2,3,4,5 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00", "03-28 02:00"]),
+    ("cronsim", "30 1,2,3,4,5 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:30", "03-28 01:00", "03-28 01:30"]),
+    ("cronsim", "0 2 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 23:00"]),
+    ("cronsim", "0 3 * * *", "Europe/Riga", "2021-03-26 23:30", ["03-27 01:00", "03-28 01:00", "03-29 00:00"]),
+    ("cronsim", "15 3 * * *", "Europe/Riga", "2021-03-26 22:00", ["03-27 01:15", "03-28 01:00", "03-29 00:15"]),
+    ("cronsim", "0 1-5 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00", "03-28 02:00"]),
+    ("cronsim", "* 1-6 * * *", "Europe/Riga", "2021-03-28 00:58", ["03-28 00:59", "03-28 01:00"]),
+    # and 2021-10-31 04:00 -> 03:00
+    ("cronsim", "0 * * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:00", "10-31 00:00", "10-31 01:00"]),
+    ("cronsim", "0 */2 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:00", "10-31 02:00", "10-31 04:00"]),
+    ("cronsim", "0 */3 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-31 00:00", "10-31 01:00", "10-31 04:00"]),
+    ("cronsim", "0 1,2,3,4,5 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:00", "10-31 00:00", "10-31 02:00"]),
+    ("cronsim", "30 1,2,3,4,5 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:30", "10-31 00:30", "10-31 02:30"]),
+    ("cronsim", "0 3 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-31 00:00", "11-01 01:00"]),
+    ("cronsim", "15 3 * * *", "Europe/Riga", "2021-10-29 21:00", ["10-30 00:15", "10-31 00:15", "11-01 01:15"]),
+    ("cronsim", "* * * * *", "Europe/Riga", "2021-10-31 00:58", ["10-31 00:59", "10-31 01:00", "10-31 01:01"]),
+    ("cronsim", "1 1 * * 1#2", "UTC", "2020-01-01 00:00", ["01-13 01:01"]),
+    ("cronsim", "1 1 * * */3", "UTC", "2020-01-01 00:00", ["01-01 01:01", "01-04 01:01", "01-05 01:01", "01-08 01:01"]),
+    # HangfireIO/Cronos, tests/Cronos.Tests: Eastern time, 2016-03-13 02:00 -> 03:00, 2016-11-06 02:00 -> 01:00
+    ("Cronos", "30 2 * * *", "America/New_York", "2016-03-12 07:30", ["03-13 07:00"]),
+    ("Cronos", "0,30 2 13 3 *", "America/New_York", "2016-03-13 06:45", ["03-13 07:00"]),
+    ("Cronos", "30 0-23/2 * * *", "America/New_York", "2016-03-13 05:30", ["03-13 07:00"]),
+    ("Cronos", "0 0/2 * * *", "America/New_York", "2016-11-06 04:30", ["11-06 07:00"]),
+    ("Cronos", "30 * * * *", "America/New_York", "2016-11-06 05:30", ["11-06 06:30", "11-06 07:30"]),
+    ("Cronos", "*/30 1 * * *", "America/New_York", "2016-11-06 05:00", ["11-06 05:30", "11-06 06:00", "11-06 06:30"]),
+    # dagster, schedule tests: Europe/Berlin, 2023-03-26 02:00 -> 03:00
+    ("dagster", "0 2 * * *", "Europe/Berlin", "2023-03-25 00:00", ["03-25 01:00", "03-26 01:00", "03-27 00:00"]),
+    # Debian's cron(8), notes on clock changes, with the example that Healthchecks.io measured: 01:00 <-> 02:00
+    ("Debian cron", "30 1 * * *", "Europe/London", "2026-03-28 12:00", ["03-29 01:00", "03-30 00:30"]),
+    ("Debian cron", "30 1 * * *", "Europe/London", "2026-10-24 12:00", ["10-25 00:30", "10-26 01:30"]),
+    ("Debian cron", "*/30 * * * *", "Europe/London", "2026-03-29 00:15", ["03-29 00:30", "03-29 01:00"]),
+]
+
+
+@pytest.mark.parametrize("source, text, zone, after, expected", PUBLISHED)
+def test_published_cases_of_other_implementations_hold_here(source, text, zone, after, expected):
+    found = slots(parse(text), ZoneInfo(zone), utc(after), utc(after) + 30 * DAY)
+
+    assert [f"{next(found).at:%m-%d %H:%M}" for _ in expected] == expected, source
+
+
+def table_of_real_dates() -> list[list[str]]:
+    lines = DOCUMENT.read_text().splitlines()
+    start = lines.index("| zone | date | cron | slots (UTC) | keys of job `x` | why |")
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+@pytest.mark.parametrize("row", table_of_real_dates(), ids=lambda row: f"{row[0]} {row[1]} {row[2]}")
+def test_the_table_in_the_document_is_true(row):
+    zone, day, cron, expected, keys, _ = (cell.replace("`", "") for cell in row)
+    noon = datetime.fromisoformat(day).replace(tzinfo=UTC) + DAY / 2
+
+    found = [
+        slot
+        for slot in slots(parse(cron), ZoneInfo(zone), noon - 2 * DAY, noon + 2 * DAY)
+        if slot.at.astimezone(ZoneInfo(zone)).date().isoformat() == day
+    ]
+
+    assert [f"{slot.at:%Y-%m-%dT%H:%MZ}" for slot in found] == [
+        one for one in re.split(r",\s*", expected) if one != "—"
+    ]
+    assert [slot_key("x", parse(cron), slot) for slot in found] == [
+        one for one in re.split(r",\s*", keys) if one != "—"
+    ]
+
+
+def test_the_left_end_is_open_and_the_right_end_is_closed():
+    cron, zone = parse("0 * * * *"), ZoneInfo("UTC")
+    ten, eleven = utc("2026-01-05 10:00"), utc("2026-01-05 11:00")
+
+    assert [slot.at for slot in slots(cron, zone, ten, eleven)] == [eleven]
+    assert list(slots(cron, zone, ten, ten)) == []
+    assert list(slots(cron, zone, eleven, ten)) == []
+    assert [slot.at for slot in slots(cron, zone, ten - timedelta(microseconds=1), ten)] == [ten]
+    assert newest_slot(cron, zone, ten, eleven - timedelta(microseconds=1)) is None
+    assert span(cron, zone, eleven, ten) is None
+
+
+def test_the_ends_may_be_in_any_zone_and_must_be_aware():
+    cron, zone = parse("30 1 * * *"), NEW_YORK
+    after = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK)
+
+    assert next_slot(cron, zone, after) == Slot(utc("2026-11-02 06:30"), datetime(2026, 11, 2, 1, 30), "")
+    with pytest.raises(TypeError):
+        next_slot(cron, zone, datetime(2026, 11, 1))
+
+
+def test_what_a_clock_change_did_is_said_in_a_note():
+    def notes(text: str, after: str, zone: str = "America/New_York") -> list[str]:
+        return [slot.note for slot in slots(parse(text), ZoneInfo(zone), utc(after), utc(after) + DAY) if slot.note]
+
+    assert notes("30 2 * * *", "2026-03-08") == [
+        "02:30 does not exist on 2026-03-08 (clocks go forward): runs at 03:00"
+    ]
+    assert notes("30 23 * * *", "2026-03-28 12:00", "America/Scoresbysund") == [
+        "23:30 does not exist on 2026-03-28 (clocks go forward): runs at 2026-03-29 00:00"
+    ]
+    assert notes("30 1 * * *", "2026-11-01") == ["first pass"]
+    assert notes("*/30 * * * *", "2026-11-01") == ["first pass", "first pass", "second pass", "second pass"]
+    assert notes("0 3 * * *", "2026-03-08") == notes("0 3 * * *", "2026-11-01") == []
+
+
+def test_times_of_a_gap_that_land_on_a_time_that_exists_are_one_slot_under_its_name():
+    [slot] = slots(parse("0,30 2,3 8 3 *"), NEW_YORK, utc("2026-03-08 00:00"), utc("2026-03-08 07:15"))
+
+    assert (slot.at, slot.nominal, slot.note) == (utc("2026-03-08 07:00"), datetime(2026, 3, 8, 3, 0), "")
+
+
+def test_mismatch_says_in_words_what_stands_against_an_instant():
+    cron = parse("30 1 * * *")
+
+    assert mismatch(cron, NEW_YORK, utc("2026-11-01 05:30")) == ""
+    assert mismatch(cron, NEW_YORK, utc("2026-11-01 06:30")) == (
+        "01:30 happens twice on 2026-11-01: the slot is its first pass"
+    )
+    assert mismatch(cron, NEW_YORK, utc("2026-11-01 07:45:10")) == (
+        "02:45:10 is not a whole minute; minute 45 is not in 30; hour 2 is not in 1"
+    )
+    assert mismatch(parse("30 2 * * *"), NEW_YORK, utc("2026-03-08 07:00")) == ""
+
+
+def test_an_expression_that_fires_every_few_years_finds_its_next_slot():
+    leap_day = parse("0 0 29 2 *")
+
+    assert next_slot(leap_day, ZoneInfo("UTC"), utc("2096-03-01")).at == utc("2104-02-29")
+    assert newest_slot(leap_day, ZoneInfo("UTC"), utc("1990-01-01"), utc("2104-02-28")).at == utc("2096-02-29")
+
+
+def test_a_century_of_minutes_is_counted_without_being_enumerated():
+    found = span(parse("* * * * *"), NEW_YORK, utc("1970-01-01"), utc("2070-01-01"))
+
+    assert found is not None
+    assert found.count == (utc("2070-01-01") - utc("1970-01-01")) // MINUTE
+
+
+def test_the_ends_of_what_datetime_can_hold_do_no_harm():
+    cron = parse("0 0 1 1 *")
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+    assert next_slot(cron, NEW_YORK, first).at.year == 2
+    assert next_slot(cron, NEW_YORK, last) is None
+    assert newest_slot(cron, NEW_YORK, first, last).at.year == 9997
+    assert list(slots(cron, NEW_YORK, last, first)) == []
+
+
+@pytest.mark.parametrize(
+    "text, zone, after, until, expected",
+    [
+        ("30 1 * * *", "America/New_York", "2026-11-01", "2026-11-02", ["11-01 05:30"]),
+        ("30 2 * * *", "America/New_York", "2026-03-08", "2026-03-09", ["03-08 07:00"]),
+        ("0 * * * *", "America/New_York", "2026-11-01 04:00", "2026-11-01 06:00", ["11-01 05:00", "11-01 06:00"]),
+        (
+            "0 2 * * *",
+            "Pacific/Apia",
+            "2011-12-28 20:00",
+            "2011-12-31 20:00",
+            ["12-29 12:00", "12-30 12:00", "12-31 12:00"],
+        ),
+    ],
+)
+def test_literal_cases(text, zone, after, until, expected):
+    assert fires(text, zone, after, until) == expected
