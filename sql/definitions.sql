@@ -1,0 +1,143 @@
+-- name: differences
+-- What a file would change: one row per job that is new, gone, or written differently; nothing for the others.
+-- `changed` names the columns that differ. The database compares, so that 1 and true differ and 1.0 and 1 do not.
+with file as materialized (
+    select j.job_type, j.handler, j.payload, j.schedule, j.timezone, j.max_attempts, j.backoff, j.timeout, j.lease,
+           j.overlap, j.catchup, j.catchup_window, j.spread, j.on_dead, j.description, j.owner, j.tags, j.enabled
+    from jsonb_to_recordset(%(jobs)s) as j (
+        job_type text, handler text, payload jsonb, schedule text, timezone text, max_attempts integer, backoff jsonb,
+        timeout interval, lease interval, overlap text, catchup text, catchup_window interval, spread interval,
+        on_dead text, description text, owner text, tags text[], enabled boolean)
+), compared as (
+    select d.id, coalesce(f.job_type, d.job_type) as job_type, f.job_type is null as is_gone,
+           d.retired_at is not null as is_retired,
+           array_remove(array[
+               case when d.handler is distinct from f.handler then 'handler' end,
+               case when d.payload is distinct from f.payload then 'payload' end,
+               case when d.schedule is distinct from f.schedule then 'cron' end,
+               case when d.timezone is distinct from f.timezone then 'timezone' end,
+               case when d.max_attempts is distinct from f.max_attempts then 'max_attempts' end,
+               case when d.backoff is distinct from f.backoff then 'backoff' end,
+               case when d.timeout is distinct from f.timeout then 'timeout' end,
+               case when d.lease is distinct from f.lease then 'lease' end,
+               case when d.overlap is distinct from f.overlap then 'overlap' end,
+               case when d.catchup is distinct from f.catchup then 'catchup' end,
+               case when d.catchup_window is distinct from f.catchup_window then 'catchup_window' end,
+               case when d.spread is distinct from f.spread then 'spread' end,
+               case when d.on_dead is distinct from f.on_dead then 'on_dead' end,
+               case when d.description is distinct from f.description then 'description' end,
+               case when d.owner is distinct from f.owner then 'owner' end,
+               case when d.tags is distinct from f.tags then 'tags' end,
+               case when d.enabled is distinct from f.enabled then 'enabled' end
+           ], null) as changed
+    from (select s.id, s.job_type, s.retired_at, s.handler, s.payload, s.schedule, s.timezone, s.max_attempts,
+                 s.backoff, s.timeout, s.lease, s.overlap, s.catchup, s.catchup_window, s.spread, s.on_dead,
+                 s.description, s.owner, s.tags, s.enabled
+          from yamlsched.job_definitions s
+          where s.namespace = %(namespace)s) d
+    full join file f on f.job_type = d.job_type
+)
+select c.id, c.job_type, c.is_gone, c.is_retired, c.changed
+from compared c
+where case when c.is_gone then not c.is_retired else c.is_retired or c.id is null or c.changed <> '{}' end
+order by c.job_type;
+
+-- name: lock
+-- Waits for syncs that are making these jobs' runs. Other work on runs goes on: a foreign key needs less than this.
+select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
+       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+from yamlsched.job_definitions d
+where d.id = any (%(ids)s)
+order by d.id
+for no key update;
+
+-- name: scheduled
+-- All jobs with a slot to come, for a new computation of it.
+select d.id
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.next_slot_at is not null;
+
+-- name: named
+-- One job of a namespace.
+select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
+       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
+
+-- name: names
+-- The jobs of a namespace that are in its file.
+select d.job_type
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.retired_at is null
+order by d.job_type;
+
+-- name: converge
+-- Bring jobs to what the file says, in place: ids, and with them history and pauses, stay.
+insert into yamlsched.job_definitions as d
+    (namespace, job_type, handler, payload, schedule, timezone, max_attempts, backoff, timeout, lease, overlap, catchup,
+     catchup_window, spread, on_dead, description, owner, tags, enabled, effective_from, next_slot_at,
+     created_at, updated_at)
+select %(namespace)s, j.job_type, j.handler, j.payload, j.schedule, j.timezone, j.max_attempts, j.backoff, j.timeout,
+       j.lease, j.overlap, j.catchup, j.catchup_window, j.spread, j.on_dead, j.description, j.owner, j.tags, j.enabled,
+       j.effective_from, j.next_slot_at, %(now)s, %(now)s
+from jsonb_to_recordset(%(jobs)s) as j (
+    job_type text, handler text, payload jsonb, schedule text, timezone text, max_attempts integer, backoff jsonb,
+    timeout interval, lease interval, overlap text, catchup text, catchup_window interval, spread interval,
+    on_dead text, description text, owner text, tags text[], enabled boolean,
+    effective_from timestamptz, next_slot_at timestamptz)
+on conflict (namespace, job_type) do update
+set handler        = excluded.handler,
+    payload        = excluded.payload,
+    schedule       = excluded.schedule,
+    timezone       = excluded.timezone,
+    max_attempts   = excluded.max_attempts,
+    backoff        = excluded.backoff,
+    timeout        = excluded.timeout,
+    lease          = excluded.lease,
+    overlap        = excluded.overlap,
+    catchup        = excluded.catchup,
+    catchup_window = excluded.catchup_window,
+    spread         = excluded.spread,
+    on_dead        = excluded.on_dead,
+    description    = excluded.description,
+    owner          = excluded.owner,
+    tags           = excluded.tags,
+    enabled        = excluded.enabled,
+    effective_from = excluded.effective_from,
+    next_slot_at   = excluded.next_slot_at,
+    retired_at     = null,
+    updated_at     = excluded.updated_at;
+
+-- name: retire
+-- Jobs that left the file: no slots, no claims. Their unfinished runs are cancelled a day later (cancel_retired).
+update yamlsched.job_definitions d
+set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
+where d.id = any (%(ids)s) and d.retired_at is null;
+
+-- name: follow_overlap
+-- Whether runs of a job exclude each other is written on its runs. What is running keeps what it was claimed under.
+update yamlsched.job_runs r
+set exclusive = d.overlap <> 'allow', updated_at = %(now)s
+from yamlsched.job_definitions d
+where d.id = any (%(ids)s)
+  and r.definition_id = d.id
+  and r.finished_at is null
+  and r.status <> 'running'
+  and r.scheduled_for is not null
+  and r.exclusive <> (d.overlap <> 'allow');
+
+-- name: cancel_retired
+-- A day is enough for a rolling deploy to end: what a retired job then still has to do is not done any more.
+update yamlsched.job_runs r
+set status      = 'cancelled',
+    finished_at = c.now,
+    last_error  = 'job retired: it left schedules.yaml at ' || to_char(d.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+    updated_at  = c.now
+from yamlsched.job_definitions d
+cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+where d.namespace = %(namespace)s
+  and d.retired_at <= c.now - interval '1 day'
+  and r.definition_id = d.id
+  and r.finished_at is null
+  and (r.status <> 'running' or r.locked_until < c.now)
+returning r.id, r.job_type, r.idempotency_key;

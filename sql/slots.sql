@@ -1,0 +1,106 @@
+-- name: begin
+-- The start of a batch's transaction: its instant, and no plan that reads a whole table for a few hundred rows.
+select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+       set_config('enable_seqscan', 'off', true) as seqscan,
+       set_config('enable_hashjoin', 'off', true) as hashjoin,
+       set_config('enable_mergejoin', 'off', true) as mergejoin;
+
+-- name: due
+-- Jobs with a slot to account for, the longest due first. One that waits for its own unfinished run is passed over by
+-- one probe of an index, as a scalar subquery so that no plan makes a scan of it.
+select d.id
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s
+  and d.next_slot_at <= coalesce(%(now)s::timestamptz, clock_timestamp())
+  and (d.overlap <> 'wait' or (
+      select r.id
+      from yamlsched.job_runs r
+      where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive
+      order by r.run_at, r.id
+      limit 1
+  ) is null)
+order by d.next_slot_at, d.id;
+
+-- name: lock_due
+-- Another sync may be at work on some of these: those are left to it, and what it has done is no longer due.
+select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
+       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+from yamlsched.job_definitions d
+where d.id = any (%(ids)s) and d.next_slot_at <= %(now)s
+order by d.id
+for no key update skip locked;
+
+-- name: open_slots
+-- The earliest slot of each job that has an unfinished run. Its own statement, after the lock: it must see what the
+-- sync that held the lock before has made.
+select s.id, o.slot
+from unnest(%(ids)s::bigint[]) as s (id)
+cross join lateral (
+    select min(r.scheduled_for) as slot
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s and r.definition_id = s.id and r.finished_at is null and r.exclusive
+) o
+where o.slot is not null;
+
+-- name: holders
+-- Who has, or had, these keys.
+select k.key, h.job_type, h.scheduled_for
+from unnest(%(keys)s::text[]) as k (key)
+cross join lateral (
+    select r.job_type, r.scheduled_for
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s and r.idempotency_key = k.key
+    union all
+    select u.job_type, u.scheduled_for
+    from yamlsched.used_keys u
+    where u.namespace = %(namespace)s and u.idempotency_key = k.key
+    limit 1
+) h;
+
+-- name: make_runs
+-- The unique index on the key is what makes a second run impossible, whatever ticks race.
+insert into yamlsched.job_runs
+    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, max_attempts, exclusive,
+     created_at, updated_at)
+select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.max_attempts, d.overlap <> 'allow',
+       %(now)s, %(now)s
+from unnest(%(ids)s::bigint[], %(keys)s::text[], %(slots)s::timestamptz[], %(run_ats)s::timestamptz[])
+    with ordinality as s (id, key, slot, run_at, nth)
+cross join lateral (
+    select j.id, j.namespace, j.job_type, j.payload, j.max_attempts, j.overlap
+    from yamlsched.job_definitions j
+    where j.id = s.id
+    offset 0
+) d
+order by s.nth
+on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
+
+-- name: wake
+-- Workers that stay listen.
+select pg_notify('yamlsched', %(namespace)s);
+
+-- name: record_gaps
+-- A gap that goes on where the last one of its job and reason ended is the same gap.
+with g as materialized (
+    select u.id, u.first, u.last, u.slots, u.reason, u.follows
+    from unnest(%(ids)s::bigint[], %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::int[],
+                %(reasons)s::text[], %(follows)s::timestamptz[]) as u (id, first, last, slots, reason, follows)
+), extended as (
+    update yamlsched.skipped_slots s
+    set last_slot = g.last, slots = s.slots + g.slots
+    from g
+    where s.definition_id = g.id and s.last_slot = g.follows and s.reason = g.reason
+    returning s.definition_id, s.last_slot
+)
+insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)
+select g.id, g.first, g.last, g.slots, g.reason, %(now)s
+from g
+where not exists (select from extended e where e.definition_id = g.id and e.last_slot = g.last);
+
+-- name: move_cursors
+-- Names the cursor that was read: a definition that moved meanwhile is not moved again.
+update yamlsched.job_definitions d
+set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at
+from unnest(%(ids)s::bigint[], %(befores)s::timestamptz[], %(lasts)s::timestamptz[], %(nexts)s::timestamptz[])
+    as m (id, before, last_slot_at, next_slot_at)
+where d.id = m.id and d.last_slot_at is not distinct from m.before;

@@ -1,0 +1,108 @@
+"""Statements on job_definitions: see ``sql/definitions.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from yamlsched.store.statements import load
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are accounted for."""
+
+    id: int
+    job_type: str
+    schedule: str | None
+    timezone: str
+    enabled: bool
+    overlap: str
+    catchup: str
+    catchup_window: timedelta
+    spread: timedelta
+    effective_from: datetime
+    last_slot_at: datetime | None = None
+    next_slot_at: datetime | None = None
+    paused_at: datetime | None = None
+    paused_until: datetime | None = None
+    retired_at: datetime | None = None
+
+    @property
+    def accounted_to(self) -> datetime:
+        """The instant after which slots are owed."""
+        return max(self.effective_from, self.last_slot_at or self.effective_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One job in which a file and the database differ. ``id`` is None for one that the database does not know."""
+
+    id: int | None
+    job_type: str
+    is_gone: bool
+    is_retired: bool
+    changed: list[str]
+
+
+def differences(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]]) -> list[Difference]:
+    """Return the jobs that applying ``jobs`` (as ``sync.converge.row`` writes them) would change, by name."""
+    with connection.cursor(row_factory=class_row(Difference)) as cursor:
+        cursor.execute(load("definitions")["differences"], {"namespace": namespace, "jobs": Jsonb(jobs)})
+        return cursor.fetchall()
+
+
+def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
+    """Lock definitions until the transaction ends, and return them as they are then."""
+    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+        cursor.execute(load("definitions")["lock"], {"ids": list(ids)})
+        return cursor.fetchall()
+
+
+def scheduled(connection: Connection[Any], namespace: str) -> list[int]:
+    """Return the ids of the definitions that have a slot to come."""
+    rows = connection.execute(load("definitions")["scheduled"], {"namespace": namespace}).fetchall()
+    return [row.id for row in rows]
+
+
+def named(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
+    """Return one definition."""
+    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+        cursor.execute(load("definitions")["named"], {"namespace": namespace, "job_type": job_type})
+        return cursor.fetchone()
+
+
+def names(connection: Connection[Any], namespace: str) -> list[str]:
+    """Return the names of the jobs that are not retired."""
+    rows = connection.execute(load("definitions")["names"], {"namespace": namespace}).fetchall()
+    return [row.job_type for row in rows]
+
+
+def converge(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Write definitions, new ones and in place."""
+    sql = load("definitions")["converge"]
+    connection.execute(sql, {"namespace": namespace, "jobs": Jsonb(jobs), "now": now})
+
+
+def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
+    """Retire definitions."""
+    connection.execute(load("definitions")["retire"], {"ids": list(ids), "now": now})
+
+
+def follow_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
+    """Let the queued runs of these jobs exclude each other, or not, as the definitions now say."""
+    connection.execute(load("definitions")["follow_overlap"], {"ids": list(ids), "now": now})
+
+
+def cancel_retired(connection: Connection[Any], namespace: str, now: datetime | None) -> list[Any]:
+    """Cancel what jobs retired a day ago have left undone; return the runs."""
+    sql = load("definitions")["cancel_retired"]
+    return connection.execute(sql, {"namespace": namespace, "now": now}).fetchall()

@@ -1,0 +1,100 @@
+"""Statements on schedule_files: see ``sql/files.sql``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from yamlsched.store.statements import load
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What one look at the database says. Without a namespace the file is unknown, and nothing else is answered."""
+
+    version: int
+    now: datetime
+    namespace: str | None
+    in_force_hash: str | None
+    in_force_environment: str | None
+    in_force_yamlsched: str | None
+    in_force_tzdata: str | None
+    has_due_jobs: bool
+    has_claimable_runs: bool
+    needs_housekeeping: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a file stands among those that are presented in its namespace.
+
+    ``applied_at`` is when it was applied last itself; ``newer_presented_at`` when one that was applied after it was
+    presented last, within 5 minutes.
+    """
+
+    now: datetime
+    applied_at: datetime | None
+    presented_since_at: datetime
+    in_force_id: int | None
+    in_force_hash: str | None
+    in_force_environment: str | None
+    in_force_host: str | None
+    in_force_path: str | None
+    in_force_since: datetime | None
+    in_force_yamlsched: str | None
+    in_force_tzdata: str | None
+    newer_presented_at: datetime | None
+
+
+def glance(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> Glance:
+    """Say which file is presented, and return what there is to do: one round trip."""
+    with connection.cursor(row_factory=class_row(Glance)) as cursor:
+        cursor.execute(load("files")["glance"], {**presented, "now": now})
+        row = cursor.fetchone()
+    assert row is not None
+    return row
+
+
+def lock(connection: Connection[Any], namespace: str) -> None:
+    """Wait until nobody else applies a file to the namespace, and keep others waiting until the transaction ends."""
+    connection.execute(load("files")["lock"], {"namespace": namespace})
+
+
+def present(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> None:
+    """Record that a sound file is presented."""
+    connection.execute(load("files")["present"], {**presented, "namespace": namespace, "now": now})
+
+
+def stand_in(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> str | None:
+    """Let the file that this host and path presented last be presented still; return its namespace."""
+    row = connection.execute(load("files")["stand_in"], {**presented, "now": now}).fetchone()
+    return row.namespace if row else None
+
+
+def standing(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> Standing:
+    """Return what decides whether the file is applied."""
+    with connection.cursor(row_factory=class_row(Standing)) as cursor:
+        cursor.execute(load("files")["standing"], {**presented, "namespace": namespace, "now": now})
+        row = cursor.fetchone()
+    assert row is not None
+    return row
+
+
+def applied(
+    connection: Connection[Any], namespace: str, presented: dict[str, Any], retention: dict[str, str], now: datetime
+) -> None:
+    """Record that the file is in force from now on."""
+    given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
+    connection.execute(load("files")["applied"], given)
+
+
+def renewed(connection: Connection[Any], id: int, presented: dict[str, Any]) -> None:
+    """Record that the file in force was applied again by this version."""
+    connection.execute(load("files")["renewed"], {**presented, "id": id})

@@ -1,0 +1,149 @@
+"""Statements on slots, their runs and their gaps: see ``sql/slots.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from psycopg.rows import class_row
+
+from yamlsched.store.definitions import Definition
+from yamlsched.store.statements import load
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+CHUNK = 5000
+"""Rows of one insert: settling a year of a minutely job must not build one message of half a million."""
+
+
+class Holder(NamedTuple):
+    """Which slot of which job a key is, or was, the key of; an ad hoc run's has none."""
+
+    job_type: str
+    scheduled_for: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be made."""
+
+    definition_id: int
+    key: str
+    slot: datetime
+    run_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Slots that are not run. ``follows`` is the job's cursor if the gap begins right after it, else None."""
+
+    definition_id: int
+    job_type: str
+    first: datetime
+    last: datetime
+    slots: int
+    reason: str
+    follows: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A definition's cursor before and after, and its next slot."""
+
+    definition_id: int
+    before: datetime | None
+    last_slot_at: datetime | None
+    next_slot_at: datetime | None
+
+
+def begin(connection: Connection[Any], now: datetime | None) -> datetime:
+    """Prepare the transaction for work on a few hundred jobs by index, and return its instant."""
+    row = connection.execute(load("slots")["begin"], {"now": now}).fetchone()
+    assert row is not None
+    instant: datetime = row.now
+    return instant
+
+
+def due(connection: Connection[Any], namespace: str, now: datetime | None) -> list[int]:
+    """Return the ids of definitions that have a slot to account for and need not wait, the longest due first."""
+    rows = connection.execute(load("slots")["due"], {"namespace": namespace, "now": now}).fetchall()
+    return [row.id for row in rows]
+
+
+def lock_due(connection: Connection[Any], ids: Sequence[int], now: datetime) -> list[Definition]:
+    """Lock those of the definitions that are still due and that nobody else has locked."""
+    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+        cursor.execute(load("slots")["lock_due"], {"ids": list(ids), "now": now})
+        return cursor.fetchall()
+
+
+def open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:
+    """Return, by definition, the earliest slot with an unfinished run that excludes others."""
+    rows = connection.execute(load("slots")["open_slots"], {"namespace": namespace, "ids": list(ids)}).fetchall()
+    return {row.id: row.slot for row in rows}
+
+
+def holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) -> dict[str, Holder]:
+    """Return what those of the keys belong to that are, or were, in use."""
+    found = {}
+    for start in range(0, len(keys), CHUNK):
+        given = {"namespace": namespace, "keys": keys[start : start + CHUNK]}
+        for row in connection.execute(load("slots")["holders"], given):
+            found[row.key] = Holder(row.job_type, row.scheduled_for)
+    return found
+
+
+def make_runs(connection: Connection[Any], namespace: str, runs: Sequence[NewRun], now: datetime) -> int:
+    """Insert runs in order and return how many; those whose key is held are left out."""
+    made = 0
+    for start in range(0, len(runs), CHUNK):
+        chunk = runs[start : start + CHUNK]
+        cursor = connection.execute(
+            load("slots")["make_runs"],
+            {
+                "ids": [run.definition_id for run in chunk],
+                "keys": [run.key for run in chunk],
+                "slots": [run.slot for run in chunk],
+                "run_ats": [run.run_at for run in chunk],
+                "now": now,
+            },
+        )
+        made += cursor.rowcount
+    if made:
+        connection.execute(load("slots")["wake"], {"namespace": namespace})
+    return made
+
+
+def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
+    """Record gaps, or extend those that they continue."""
+    for start in range(0, len(gaps), CHUNK):
+        chunk = gaps[start : start + CHUNK]
+        connection.execute(
+            load("slots")["record_gaps"],
+            {
+                "ids": [gap.definition_id for gap in chunk],
+                "firsts": [gap.first for gap in chunk],
+                "lasts": [gap.last for gap in chunk],
+                "counts": [gap.slots for gap in chunk],
+                "reasons": [gap.reason for gap in chunk],
+                "follows": [gap.follows for gap in chunk],
+                "now": now,
+            },
+        )
+
+
+def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> int:
+    """Set cursors and next slots; return how many definitions were as expected."""
+    cursor = connection.execute(
+        load("slots")["move_cursors"],
+        {
+            "ids": [move.definition_id for move in moves],
+            "befores": [move.before for move in moves],
+            "lasts": [move.last_slot_at for move in moves],
+            "nexts": [move.next_slot_at for move in moves],
+        },
+    )
+    return cursor.rowcount

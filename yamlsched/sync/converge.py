@@ -1,0 +1,142 @@
+"""Bringing job_definitions to what a file says, in one transaction that also settles what the old ones owe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from yamlsched import durations
+from yamlsched.definitions.job import Job, Retention
+from yamlsched.store import definitions, slots
+from yamlsched.store.definitions import Definition
+from yamlsched.store.slots import Move
+from yamlsched.sync import due, plan
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of the jobs that a file changed, and what settling the old definitions made."""
+
+    now: datetime
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    retired: tuple[str, ...]
+    returned: tuple[str, ...]
+    settled: due.Made
+
+
+def row(job: Job) -> dict[str, Any]:
+    """Return a job as the statements take it: the columns of job_definitions that a file decides."""
+    backoff = job.backoff
+    return {
+        "job_type": job.name,
+        "handler": job.handler,
+        "payload": job.payload,
+        "schedule": job.cron.text if job.cron else None,
+        "timezone": job.timezone,
+        "max_attempts": job.max_attempts,
+        "backoff": {
+            "policy": backoff.policy,
+            "delay": durations.show(backoff.delay),
+            "max_delay": durations.show(backoff.max_delay),
+            "jitter": backoff.jitter,
+            "delays": [durations.show(delay) for delay in backoff.delays],
+        },
+        "timeout": _interval(job.timeout),
+        "lease": _interval(job.lease),
+        "overlap": str(job.overlap),
+        "catchup": str(job.catchup),
+        "catchup_window": _interval(job.catchup_window),
+        "spread": _interval(job.spread),
+        "on_dead": job.on_dead,
+        "description": job.description,
+        "owner": job.owner,
+        "tags": list(job.tags),
+        "enabled": job.enabled,
+    }
+
+
+def _interval(duration: timedelta) -> str:
+    return f"{duration.total_seconds():.6f} seconds"
+
+
+def retention(kept: Retention) -> dict[str, str]:
+    """Return what schedule_files remembers of a file's retention: intervals as text."""
+    return {name: durations.show(getattr(kept, name)) for name in Retention.__dataclass_fields__}
+
+
+def converge(
+    connection: Connection[Any], namespace: str, jobs: dict[str, Job], now: datetime | None, recompute: bool
+) -> Changes:
+    """Write what differs, inside the caller's transaction and under the namespace's lock.
+
+    ``recompute`` is for rules or time zone data newer than those that stored the next slots.
+    """
+    rows = {name: row(job) for name, job in jobs.items()}
+    differences = definitions.differences(connection, namespace, list(rows.values()))
+    known = [d.id for d in differences if d.id is not None]
+    locked = definitions.lock(
+        connection, set(known) | set(definitions.scheduled(connection, namespace) if recompute else ())
+    )
+    instant = slots.begin(connection, now)
+    if recompute:
+        _recompute(connection, locked)
+    settled = due.settle(connection, namespace, [d for d in locked if d.id in set(known)], instant)
+
+    before = {d.job_type: d for d in definitions.lock(connection, known)}
+    written = [d.job_type for d in differences if not d.is_gone]
+    if written:
+        placed = [rows[name] | placement(jobs[name], before.get(name), instant) for name in written]
+        definitions.converge(connection, namespace, placed, instant)
+    gone = [d for d in differences if d.is_gone and d.id is not None]
+    if gone:
+        definitions.retire(connection, [d.id for d in gone if d.id is not None], instant)
+    overlap = [d.id for d in differences if d.id is not None and not d.is_gone and "overlap" in d.changed]
+    if overlap:
+        definitions.follow_overlap(connection, overlap, instant)
+    return Changes(
+        now=instant,
+        added=tuple(d.job_type for d in differences if d.id is None),
+        changed=tuple(d.job_type for d in differences if d.id is not None and not d.is_gone and not d.is_retired),
+        retired=tuple(d.job_type for d in gone),
+        returned=tuple(d.job_type for d in differences if d.is_retired),
+        settled=settled,
+    )
+
+
+def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, str | None]:
+    """Return from when the slots of a job count, and its next one, as it is written at ``now``, settled up to then.
+
+    A job that is new, returned, re-enabled, or whose cron or timezone changed counts slots from now on.
+    """
+    schedule = job.cron.text if job.cron else None
+    effective_from, paused_at, paused_until = now, None, None
+    if before is not None:
+        paused_at, paused_until = before.paused_at, before.paused_until
+        is_fresh = (
+            before.retired_at is not None
+            or (job.enabled and not before.enabled)
+            or (schedule, job.timezone) != (before.schedule, before.timezone)
+        )
+        effective_from = now if is_fresh else before.effective_from
+    after = max(now, effective_from, (before.last_slot_at if before else None) or now)
+    next_slot_at = plan.next_slot_at(schedule, job.timezone, after, paused_at, paused_until) if job.enabled else None
+    return {
+        "effective_from": effective_from.isoformat(),
+        "next_slot_at": next_slot_at.isoformat() if next_slot_at else None,
+    }
+
+
+def _recompute(connection: Connection[Any], locked: list[Definition]) -> None:
+    moves = []
+    for definition in locked:
+        next_slot_at = plan.upcoming(definition, definition.accounted_to)
+        if next_slot_at != definition.next_slot_at:
+            cursor = definition.last_slot_at
+            moves.append(Move(definition.id, cursor, cursor, next_slot_at))
+    if moves:
+        slots.move_cursors(connection, moves)

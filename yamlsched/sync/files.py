@@ -1,0 +1,97 @@
+"""Which of the files that hosts present is in force. See docs/catchup.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from yamlsched.store.files import Standing
+
+ROLLBACK_AFTER = timedelta(minutes=5)
+FINDING_AFTER = timedelta(minutes=10)
+
+
+class Verdict(StrEnum):
+    """What to do with a sound file."""
+
+    CURRENT = "current"  # it is in force
+    RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
+    APPLY = "apply"
+    HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
+    OTHER_ENVIRONMENT = "other_environment"
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The file that is presented, and by which versions."""
+
+    hash: str
+    environment: str
+    yamlsched_version: str
+    tzdata_version: str
+
+
+def verdict(standing: Standing, ours: Ours, at_once: bool) -> Verdict:
+    """Say what becomes of a file, given where it stands. ``at_once`` is the wish of a person who knows."""
+    if standing.in_force_id is None:
+        return Verdict.APPLY
+    if (standing.in_force_hash, standing.in_force_environment) == (ours.hash, ours.environment):
+        known = is_known(standing.in_force_yamlsched, standing.in_force_tzdata, ours)
+        return Verdict.CURRENT if known else Verdict.RENEW
+    if at_once:
+        return Verdict.APPLY
+    if standing.in_force_environment != ours.environment:
+        return Verdict.OTHER_ENVIRONMENT
+    if standing.applied_at is None:
+        return Verdict.APPLY
+    is_steady = standing.now - standing.presented_since_at >= ROLLBACK_AFTER
+    return Verdict.APPLY if is_steady and standing.newer_presented_at is None else Verdict.HELD_BACK
+
+
+def is_known(yamlsched_version: str | None, tzdata_version: str | None, ours: Ours) -> bool:
+    """Say whether what was applied with these versions needs no second look by ours."""
+    applied = (_parts(yamlsched_version or "0"), tzdata_version or "")
+    return applied[0] >= _parts(ours.yamlsched_version) and applied[1] >= ours.tzdata_version
+
+
+def _parts(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"[0-9]+", version)]
+
+
+def held_since(standing: Standing) -> datetime:
+    """Return since when a file that is held back has been."""
+    return max(standing.presented_since_at, standing.in_force_since or standing.presented_since_at)
+
+
+def is_finding(standing: Standing) -> bool:
+    """Say whether a file has been held back for so long that it is no rolling deploy any more."""
+    return standing.now - held_since(standing) >= FINDING_AFTER
+
+
+def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
+    """Return in words why a file is not applied, and what to do."""
+    in_force = (
+        f"in force is {standing.in_force_path} of host {standing.in_force_host} "
+        f"(hash {(standing.in_force_hash or '')[:8]}), since {_utc(standing.in_force_since)}"
+    )
+    if verdict is Verdict.OTHER_ENVIRONMENT:
+        return (
+            f"{path} is not applied: its namespace belongs to {_environment(standing.in_force_environment)}, and this "
+            f"is {_environment(ours.environment)}; {in_force}. Correct --env, or give each environment a namespace or "
+            'a database of its own; "yamlsched sync" changes the environment'
+        )
+    return (
+        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file is still presented; "
+        f'{in_force}. Bring this host up to date, or run "yamlsched sync" to roll back at once; if these are two '
+        "services, give each a namespace"
+    )
+
+
+def _environment(name: str | None) -> str:
+    return f'environment "{name}"' if name else "no environment"
+
+
+def _utc(instant: datetime | None) -> str:
+    return f"{instant:%Y-%m-%dT%H:%M:%SZ}" if instant else "never"

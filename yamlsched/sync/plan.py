@@ -1,0 +1,188 @@
+"""Which slots of a job get a run, which are recorded as skipped and why, and where its cursor goes.
+
+The rules are those of docs/catchup.md.
+
+Pure: the instant and what the database knows are arguments. ``owed`` looks at the slots alone; ``decide`` at the runs
+and keys that stand in their way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from yamlsched import cron, slots
+from yamlsched.cron import Cron
+from yamlsched.keys import slot_key
+from yamlsched.slots import Slot
+from yamlsched.store.definitions import Definition
+from yamlsched.store.slots import Gap, Holder, Move, NewRun
+from yamlsched.zones import zone
+
+AT_MOST = 100
+"""Runs of one job with ``catchup: all`` that one sync makes: the others wait for the next."""
+NONE_WINDOW = timedelta(minutes=2)
+"""With ``catchup: none`` a slot is late when it is this old: a tick comes every minute, and may itself be late."""
+JUST_BEFORE = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """The slots to account for now: gaps that are certain, and candidates for a run, oldest first, by key."""
+
+    definition: Definition
+    gaps: tuple[Gap, ...]
+    candidates: tuple[tuple[str, Slot], ...]
+    last_slot_at: datetime | None
+    next_slot_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What accounts for a job's slots. All of it is written in one transaction, or nothing."""
+
+    runs: tuple[NewRun, ...]
+    gaps: tuple[Gap, ...]
+    move: Move
+
+
+def next_slot_at(
+    schedule: str | None, timezone: str, after: datetime, paused_at: datetime | None, paused_until: datetime | None
+) -> datetime | None:
+    """Return the first slot after ``after`` that a sync must account for by itself; None if there is none.
+
+    A pause with an end defers that to the first slot after it, one without an end until the job is resumed.
+    """
+    if schedule is None or (paused_at is not None and paused_until is None):
+        return None
+    if paused_at is not None and paused_until is not None:
+        after = max(after, paused_until)
+    slot = _next(cron.parse(schedule), zone(timezone), after)
+    return slot.at if slot else None
+
+
+def upcoming(definition: Definition, after: datetime) -> datetime | None:
+    """Return ``next_slot_at`` of a definition that is accounted for up to ``after``."""
+    if definition.retired_at is not None or not definition.enabled:
+        return None
+    return next_slot_at(definition.schedule, definition.timezone, after, definition.paused_at, definition.paused_until)
+
+
+def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
+    """Return what a definition owes in (accounted_to, now].
+
+    ``settling`` is for a definition about to be changed: everything is accounted for at once, so that what was due
+    under the old definition is not lost and the new one begins with a clean slate.
+    """
+    base = definition.accounted_to
+    if definition.schedule is None or now <= base:
+        return Owed(definition, (), (), definition.last_slot_at, upcoming(definition, max(now, base)))
+    expression, where = cron.parse(definition.schedule), zone(definition.timezone)
+
+    gaps: list[Gap] = []
+    start = base
+    for reason, until in _standstills(definition, now, expression):
+        if until > start:
+            span = _span(expression, where, start, until)
+            if span:
+                gaps.append(Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason))
+            start = until
+
+    candidates: list[Slot] = []
+    following = None
+    if start < now:
+        candidates, superseded, following = _candidates(definition, expression, where, start, now, settling)
+        if superseded:
+            first, last, count = superseded.first, superseded.last, superseded.count
+            gaps.append(Gap(definition.id, definition.job_type, first, last, count, "superseded"))
+    if gaps:
+        gaps[0] = replace(gaps[0], follows=definition.last_slot_at)
+
+    accounted = candidates[-1].at if candidates else gaps[-1].last if gaps else definition.last_slot_at
+    keyed = tuple((slot_key(definition.job_type, expression, slot), slot) for slot in candidates)
+    return Owed(definition, tuple(gaps), keyed, accounted, following.at if following else upcoming(definition, now))
+
+
+def _standstills(definition: Definition, now: datetime, expression: Cron) -> list[tuple[str, datetime]]:
+    """Return the reasons for which slots are skipped whatever runs there are, in order, and up to when each holds."""
+    if definition.retired_at is not None:
+        return [("retired", now)]
+    if not definition.enabled:
+        return [("disabled", now)]
+    reasons = []
+    if definition.paused_at is not None:
+        reasons.append(("paused", min(definition.paused_until or now, now)))
+    late = now - definition.catchup_window - JUST_BEFORE
+    if definition.catchup == "none":
+        late = max(late, now - NONE_WINDOW)
+    return [*reasons, ("late", late)]
+
+
+def _candidates(
+    definition: Definition, expression: Cron, where: ZoneInfo, start: datetime, now: datetime, settling: bool
+) -> tuple[list[Slot], slots.Span | None, Slot | None]:
+    """Return the slots in (start, now] to be run, those that the newest supersedes, and the first left for later."""
+    if definition.catchup == "latest":
+        newest = _newest(expression, where, start, now)
+        if newest is None:
+            return [], None, None
+        return [newest], _span(expression, where, start, newest.at - JUST_BEFORE), None
+    found = slots.slots(expression, where, start, now)
+    if definition.catchup == "all" and not settling:
+        first = list(islice(found, AT_MOST + 1))
+        return first[:AT_MOST], None, first[AT_MOST] if len(first) > AT_MOST else None
+    return list(found), None, None
+
+
+def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Holder]) -> Plan:
+    """Return what becomes of the candidates.
+
+    ``earliest_open`` is the earliest slot with an unfinished run that excludes others. ``holders`` has those keys of
+    the candidates that are or were in use. A slot whose own run exists (backfilled) is accounted for by that.
+    """
+    definition = owed.definition
+    runs: list[NewRun] = []
+    gaps = list(owed.gaps)
+    follows = None if gaps else definition.last_slot_at
+    adjoins = bool(gaps)
+    for key, slot in owed.candidates:
+        holder = holders.get(key)
+        reason = ""
+        if definition.overlap == "skip" and earliest_open is not None and earliest_open < slot.at:
+            reason = "overlap"
+        elif holder is not None and holder != (definition.job_type, slot.at):
+            reason = "key_taken"
+        elif holder is None:
+            run_at = slot.at + offset(definition.job_type, definition.spread)
+            runs.append(NewRun(definition.id, key, slot.at, run_at))
+            earliest_open = min(earliest_open or slot.at, slot.at)
+        if not reason:
+            adjoins, follows = False, None
+        elif adjoins and gaps[-1].reason == reason:
+            gaps[-1] = replace(gaps[-1], last=slot.at, slots=gaps[-1].slots + 1)
+        else:
+            gaps.append(Gap(definition.id, definition.job_type, slot.at, slot.at, 1, reason, follows))
+            adjoins, follows = True, None
+    move = Move(definition.id, definition.last_slot_at, owed.last_slot_at, owed.next_slot_at)
+    return Plan(tuple(runs), tuple(gaps), move)
+
+
+@lru_cache(maxsize=4096)
+def offset(job_type: str, spread: timedelta) -> timedelta:
+    """Return by how much ``spread`` moves the runs of a job: whole seconds in [0, spread), the same on every host."""
+    seconds = int(spread.total_seconds())
+    if seconds <= 0:
+        return timedelta(0)
+    digest = hashlib.sha256(job_type.encode()).digest()
+    return timedelta(seconds=int.from_bytes(digest[:8], "big") % seconds)
+
+
+# Many jobs share an expression, and then they owe the same slots.
+_next = lru_cache(maxsize=16384)(slots.next_slot)
+_newest = lru_cache(maxsize=16384)(slots.newest_slot)
+_span = lru_cache(maxsize=16384)(slots.span)

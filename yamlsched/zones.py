@@ -1,0 +1,26 @@
+"""Time zones from the ``tzdata`` package: the same on every host, whatever its operating system carries."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import tzdata  # type: ignore[import-untyped]
+
+FOLDER = Path(tzdata.__file__).parent / "zoneinfo"
+_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+
+
+@cache
+def zone(name: str) -> ZoneInfo:
+    """Return the zone called ``name``.
+
+    Raises KeyError for a name that the data does not have.
+    """
+    path = FOLDER / name
+    if not _NAME.fullmatch(name) or not path.is_file():
+        raise KeyError(f'no time zone "{name}" in time zone data {tzdata.IANA_VERSION}')
+    with path.open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
