@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from yamlsched.cli._settings import Settings, Verb
+
+if TYPE_CHECKING:
+    from yamlsched.sync import Synced
 
 
 @click.command(
@@ -24,7 +30,7 @@ def command(settings: Settings) -> int:
     if settings.wants_json:
         import json
 
-        changes, made = synced.changes, synced.made
+        changes = synced.changes
         document = {
             "format_version": 1,
             "namespace": synced.namespace,
@@ -33,10 +39,26 @@ def command(settings: Settings) -> int:
             "changed": changes.changed if changes else [],
             "retired": changes.retired if changes else [],
             "returned": changes.returned if changes else [],
-            "runs": made.runs if made else 0,
-            "skipped": sum(gap.slots for gap in made.gaps) if made else 0,
+            "runs": synced.runs,
+            "skipped": sum(gap.slots for gap in synced.gaps),
         }
         click.echo(json.dumps(document))
     else:
-        click.echo(_text(synced))
+        for line in _lines(synced):
+            click.echo(line)
     return synced.exit_code
+
+
+def _lines(synced: Synced) -> Iterator[str]:
+    changes = synced.changes
+    if changes:
+        for what in ("added", "changed", "retired", "returned"):
+            names = getattr(changes, what)
+            if names:
+                shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+                yield f"{what}: {shown}"
+    if synced.runs or synced.gaps:
+        skipped = sum(gap.slots for gap in synced.gaps)
+        yield f"runs made: {synced.runs}" + (f"; slots skipped: {skipped}" if skipped else "")
+    elif not changes and synced.exit_code == 0:
+        yield "nothing to do"

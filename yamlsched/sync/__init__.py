@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from yamlsched.definitions.load import Loaded
     from yamlsched.store.definitions import Definition
+    from yamlsched.store.slots import Gap
     from yamlsched.sync.converge import Changes
     from yamlsched.sync.due import Made
 
@@ -87,6 +88,16 @@ class Synced:
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
     loaded: Loaded | None = None
+
+    @property
+    def runs(self) -> int:
+        """How many runs were made, by settling or because they were due."""
+        return (self.made.runs if self.made else 0) + (self.changes.settled.runs if self.changes else 0)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The slots that were recorded as skipped."""
+        return (self.changes.settled.gaps if self.changes else []) + (self.made.gaps if self.made else [])
 
     @property
     def exit_code(self) -> int:

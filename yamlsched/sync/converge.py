@@ -79,9 +79,8 @@ def converge(
     rows = {name: row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))
     known = [d.id for d in differences if d.id is not None]
-    locked = definitions.lock(
-        connection, set(known) | set(definitions.scheduled(connection, namespace) if recompute else ())
-    )
+    scheduled = definitions.scheduled(connection, namespace) if recompute else []
+    locked = definitions.lock(connection, {*known, *scheduled})
     instant = slots.begin(connection, now)
     if recompute:
         _recompute(connection, locked)
