@@ -220,7 +220,7 @@ def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: An
 
     from yamlsched.store.statements import load
 
-    sql = load("enqueue")[statement]
+    sql = load("enqueueing")[statement]
     if isinstance(connection, psycopg.AsyncConnection):
         held = connection
 
