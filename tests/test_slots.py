@@ -70,7 +70,7 @@ def walk(zone: ZoneInfo, after: datetime, until: datetime) -> list[Tick]:
 
 def reference_values(field: str, low: int, high: int, names: str = "") -> set[int]:
     values: set[int] = set()
-    for item in field.lower().split(","):
+    for item in field.lower().replace("-sun", "-7").split(","):
         for number, name in enumerate(names.split(), low):
             item = item.replace(name, str(number))
         item, _, step = item.partition("/")

@@ -51,6 +51,7 @@ class Cron:
     expression: str
     fields: tuple[str, str, str, str, str]
     wildcard: bool
+    date_fields: tuple[str, str, str] = field(compare=False, repr=False)
     times: tuple[int, ...] = field(compare=False, repr=False)
 
 
@@ -83,7 +84,7 @@ def parse(text: str) -> Cron:
             place + len(day_of_month),
             "write * as day-of-month, or make two jobs of it",
         )
-    if not _ever_fires(day_of_month, month, day_of_week):
+    if not _ever_fires((day_of_month, month, day_of_week)):
         raise CronError(
             f"it never fires: no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month {month}",
             place,
@@ -95,17 +96,34 @@ def parse(text: str) -> Cron:
         expression=" ".join(parts),
         fields=(minute, hour, day_of_month, month, day_of_week),
         wildcard=minute.startswith("*") or hour.startswith("*"),
+        date_fields=(day_of_month, month, day_of_week),
         times=_times(minute, hour),
     )
 
 
-def days(cron: Cron, year: int, month: int) -> tuple[int, ...]:
-    """Return the days of a local month that match the three date fields, ascending.
+@lru_cache(maxsize=16384)
+def days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int, ...]:
+    """Return the days of a local month that match ``Cron.date_fields``, ascending.
 
     If both day fields are restricted either may match; an unrestricted one leaves the choice to the other.
     """
-    _, _, day_of_month, months, day_of_week = cron.fields
-    return _days(day_of_month, months, day_of_week, year, month)
+    day_of_month, months, day_of_week = date_fields
+    if month not in values(MONTH, months).plain:
+        return ()
+    first = date(year, month, 1)
+    length = (date(year + month // 12, month % 12 + 1, 1) - first).days
+    every_day = range(1, length + 1)
+    named = values(DAY_OF_MONTH, day_of_month)
+    on_month_day = {day for day in every_day if day in named.plain or (named.last_day and day == length)}
+    named = values(DAY_OF_WEEK, day_of_week)
+    on_weekday = set()
+    for day in every_day:
+        weekday = (first.isoweekday() + day - 1) % 7
+        is_last = day + 7 > length and (weekday, LAST) in named.nth
+        if weekday in named.plain or (weekday, (day + 6) // 7) in named.nth or is_last:
+            on_weekday.add(day)
+    either = is_restricted(day_of_month) and is_restricted(day_of_week)
+    return tuple(sorted(on_month_day | on_weekday if either else on_month_day & on_weekday))
 
 
 def misses(cron: Cron, wall: datetime) -> list[str]:
@@ -118,7 +136,7 @@ def misses(cron: Cron, wall: datetime) -> list[str]:
         found.append(f"hour {wall.hour} is not in {hour}")
     if wall.month not in values(MONTH, month).plain:
         found.append(f"month {wall.month} is not in {month}")
-    elif wall.day not in days(cron, wall.year, wall.month):
+    elif wall.day not in days(cron.date_fields, wall.year, wall.month):
         if is_restricted(day_of_month):
             found.append(f"day-of-month {wall.day} is not in {day_of_month}")
         if is_restricted(day_of_week):
@@ -141,33 +159,12 @@ def day_advice(cron: Cron) -> str:
     )
 
 
-@lru_cache(maxsize=16384)
-def _days(day_of_month: str, months: str, day_of_week: str, year: int, month: int) -> tuple[int, ...]:
-    if month not in values(MONTH, months).plain:
-        return ()
-    first = date(year, month, 1)
-    length = (date(year + month // 12, month % 12 + 1, 1) - first).days
-    every_day = tuple(range(1, length + 1))
-    by_month_day, by_weekday = is_restricted(day_of_month), is_restricted(day_of_week)
-    named = values(DAY_OF_MONTH, day_of_month)
-    on_month_day = {day for day in every_day if day in named.plain or (named.last_day and day == length)}
-    named = values(DAY_OF_WEEK, day_of_week)
-    on_weekday = set()
-    for day in every_day:
-        weekday = (first.isoweekday() + day - 1) % 7
-        is_last = day + 7 > length and (weekday, LAST) in named.nth
-        if weekday in named.plain or (weekday, (day + 6) // 7) in named.nth or is_last:
-            on_weekday.add(day)
-    matching = on_month_day | on_weekday if by_month_day and by_weekday else on_month_day & on_weekday
-    return tuple(sorted(matching))
-
-
 @lru_cache(maxsize=4096)
-def _ever_fires(day_of_month: str, months: str, day_of_week: str) -> bool:
+def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
     return any(
-        _days(day_of_month, months, day_of_week, year, month)
+        days(date_fields, year, month)
         for year in range(REFERENCE_YEAR, REFERENCE_YEAR + HORIZON_YEARS)
-        for month in values(MONTH, months).plain
+        for month in values(MONTH, date_fields[1]).plain
     )
 
 

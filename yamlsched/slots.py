@@ -70,12 +70,16 @@ class Stretch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Local minutes [low, high) whose matches are slots: all at the one UTC minute ``at``, or each where it is."""
+    """Local minutes [low, high) whose matches are slots: all at the one UTC minute ``at``, or each where it is.
+
+    ``dates`` are the matching dates of the window, as days since 1970.
+    """
 
     low: int
     high: int
     at: int | None
     stretch: Stretch
+    dates: tuple[int, ...]
 
 
 def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Slot]:
@@ -110,7 +114,7 @@ def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) ->
 def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
     """Return first, last and number of the slots in (after, until]; None if there are none.
 
-    Costs about a microsecond for every day of the span, whatever fires in it.
+    The work grows with the months of the span, not with what fires in it.
     """
     newest = newest_slot(cron, zone, after, until)
     if newest is None:
@@ -123,8 +127,10 @@ def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span |
 
 def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
     """Say whether ``cron`` fires exactly at ``at``."""
-    found = newest_slot(cron, zone, at - MINUTE, at)
-    return found is not None and found.at == at
+    minute, rest = divmod(at - EPOCH, MINUTE)
+    if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
+        return False
+    return any(_count(cron, piece) for piece in _pieces(cron, zone, minute, minute + 1))
 
 
 def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
@@ -133,7 +139,7 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
         return ""
     wall = at.astimezone(zone).replace(tzinfo=None)
     reasons = misses(cron, wall)
-    if wall.second or wall.microsecond:
+    if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
     return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
 
@@ -162,79 +168,63 @@ def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = 
     """Yield what of the UTC minutes [start, end) may hold slots, in order of time or against it."""
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
-        # Most windows of a rare job hold no date of its: they are passed by without asking the zone.
-        first_day, end_day = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
-        if next(_dates(cron, first_day, end_day), None) is None:
+        dates = _dates(cron.date_fields, number)
+        if not dates:
             continue
-        pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, stretch, start, end)]
+        pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, dates, stretch, start, end)]
         yield from reversed(pieces) if backwards else pieces
 
 
-def _cut(cron: Cron, stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
+def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
     begin, offset = stretch.start, stretch.offset
     low, high = max(begin, start) + offset, min(stretch.end, end) + offset
     if not cron.wildcard:
         low = max(low, stretch.reached)
         # A time that exists where the gap ends stands for the missing ones: one instant is one slot.
-        if stretch.gap < begin + offset and start <= begin < end and not _fires(cron, begin + offset):
-            yield Piece(stretch.gap, begin + offset, begin, stretch)
+        after_gap = Piece(begin + offset, begin + offset + 1, None, stretch, dates)
+        if stretch.gap < begin + offset and start <= begin < end and not _count(cron, after_gap):
+            yield Piece(stretch.gap, begin + offset, begin, stretch, dates)
     if low < high:
-        yield Piece(low, high, None, stretch)
-
-
-def _fires(cron: Cron, local: int) -> bool:
-    return next(_local_minutes(cron, local, local + 1), None) is not None
+        yield Piece(low, high, None, stretch, dates)
 
 
 def _matches(cron: Cron, piece: Piece, backwards: bool = False) -> Iterator[int]:
-    if piece.at is None:
-        yield from _local_minutes(cron, piece.low, piece.high, backwards)
-    else:
-        # All are one slot; it is named after the newest of them.
-        newest = next(_local_minutes(cron, piece.low, piece.high, backwards=True), None)
-        if newest is not None:
-            yield newest
+    """Yield the local minutes of ``piece`` that are slots; of a gap the newest, which names its only slot."""
+    in_gap = piece.at is not None
+    step = -1 if backwards or in_gap else 1
+    first, end = bisect_left(piece.dates, piece.low // DAY), bisect_left(piece.dates, -(-piece.high // DAY))
+    for day in piece.dates[first:end][::step]:
+        earliest, latest = (bisect_left(cron.times, edge - day * DAY) for edge in (piece.low, piece.high))
+        for time in cron.times[earliest:latest][::step]:
+            yield day * DAY + time
+            if in_gap:
+                return
 
 
 def _count(cron: Cron, piece: Piece) -> int:
     if piece.at is not None:
-        return len(list(_matches(cron, piece)))
-    count = 0
-    for day in _dates(cron, piece.low // DAY, -(-piece.high // DAY)):
-        first, end = piece.low - day * DAY, piece.high - day * DAY
-        if first <= 0 and end >= DAY:
-            count += len(cron.times)
-        else:
-            count += bisect_left(cron.times, end) - bisect_left(cron.times, first)
-    return count
+        return sum(1 for _ in _matches(cron, piece))
+
+    def before(edge: int) -> int:
+        day, time = divmod(edge, DAY)
+        index = bisect_left(piece.dates, day)
+        is_match = index < len(piece.dates) and piece.dates[index] == day
+        return index * len(cron.times) + (bisect_left(cron.times, time) if is_match else 0)
+
+    return before(piece.high) - before(piece.low)
 
 
-def _local_minutes(cron: Cron, low: int, high: int, backwards: bool = False) -> Iterator[int]:
-    """Yield the local minutes of [low, high) that match all five fields."""
-    step = -1 if backwards else 1
-    for day in _dates(cron, low // DAY, -(-high // DAY), backwards):
-        first, end = bisect_left(cron.times, low - day * DAY), bisect_left(cron.times, high - day * DAY)
-        for time in cron.times[first:end][::step]:
-            yield day * DAY + time
-
-
-def _dates(cron: Cron, first: int, end: int, backwards: bool = False) -> Iterator[int]:
-    """Yield the local dates of [first, end), as days since 1970, that match the date fields."""
-    if first >= end:
-        return
-    step = -1 if backwards else 1
+@lru_cache(maxsize=8192)
+def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
+    """Return the local dates, as days since 1970, that match in window ``number`` and around it."""
     epoch = LOCAL_EPOCH.toordinal()
+    first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
     earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
-    months = range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month)
-    for number in months[::step]:
-        year, month = number // 12, number % 12 + 1
-        matching = days(cron, year, month)
-        if not matching:
-            continue
-        before = date(year, month, 1).toordinal() - 1 - epoch
-        for day in matching[::step]:
-            if first <= before + day < end:
-                yield before + day
+    found = []
+    for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
+        before = date(month // 12, month % 12 + 1, 1).toordinal() - 1 - epoch
+        found += [before + day for day in days(date_fields, month // 12, month % 12 + 1)]
+    return tuple(day for day in found if first <= day < end)
 
 
 @lru_cache(maxsize=4096)
