@@ -1,0 +1,93 @@
+-- name: now
+-- The one clock.
+select clock_timestamp() as now;
+
+-- name: namespaces
+select d.namespace from yamlsched.job_definitions d
+union
+select f.namespace from yamlsched.schedule_files f
+order by namespace;
+
+-- name: namespace_of_file
+-- Whose a file is: known by its bytes, else by the place where it lies.
+select f.namespace
+from yamlsched.schedule_files f
+where f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s)
+order by (f.hash = %(hash)s) desc, f.last_presented_at desc
+limit 1;
+
+-- name: jobs
+-- The jobs of a namespace by name, those that left the file included.
+select d.id, d.job_type, d.tags, d.enabled, d.retired_at
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s
+order by d.job_type;
+
+-- name: runs
+-- Newest first, a page at a time: `before` is the id that ended the page before this one. A run's time is when it
+-- ended, else when its latest attempt began, else when it is due. Parameters that are null choose nothing; the planner
+-- sees them, so that one job, the dead and the unfinished are each found by their index.
+select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
+       r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s
+  and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
+  and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
+  and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))
+  and (%(only_dead)s is not true or r.dead_at is not null)
+  and (%(only_open)s is not true or r.finished_at is null and (r.exclusive or not r.exclusive))
+  and (%(since)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
+  and (%(until)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
+  and (%(key)s::text is null or r.idempotency_key = %(key)s)
+  and (%(key_like)s::text is null or r.idempotency_key like %(key_like)s)
+  and (%(worker)s::text is null or r.locked_by like %(worker)s)
+  and (%(before)s::bigint is null or r.id < %(before)s)
+order by r.id desc
+limit %(limit)s;
+
+-- name: id_of_key
+-- A key's run: there, or pruned and remembered.
+select r.id, null::timestamptz as pruned_at
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.idempotency_key = %(key)s
+union all
+select u.run_id, u.pruned_at
+from yamlsched.used_keys u
+where u.namespace = %(namespace)s and u.idempotency_key = %(key)s
+limit 1;
+
+-- name: run
+select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
+       r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
+       r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
+       r.last_stack, r.parent_id, d.handler, d.owner, d.timezone, d.enabled, d.retired_at,
+       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
+from yamlsched.job_runs r
+join yamlsched.job_definitions d on d.id = r.definition_id
+where r.id = %(id)s;
+
+-- name: failures
+select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type, f.stack, f.output
+from yamlsched.job_failures f
+where f.run_id = %(id)s
+order by f.attempt;
+
+-- name: effects
+select e.key, e.state, e.attempt, e.result, e.claimed_at, e.done_at
+from yamlsched.effects e
+where e.run_id = %(id)s
+order by e.id;
+
+-- name: children
+-- What the run's handler enqueued. Written with the run's finish, so they are younger and lie close behind it.
+select r.id, r.job_type, r.idempotency_key as key, r.status
+from yamlsched.job_runs r
+where r.parent_id = %(id)s
+order by r.id
+limit %(limit)s;
+
+-- name: actions
+select a.at, a.who, a.verb, a.detail
+from yamlsched.operator_actions a
+where a.namespace = %(namespace)s and a.target = 'run:' || %(id)s::text
+order by a.id;

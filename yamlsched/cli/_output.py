@@ -1,0 +1,132 @@
+"""How results are written: plain aligned tables, JSON with a version, times in UTC."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from yamlsched import durations
+
+FORMAT_VERSION = 1
+COLOURS = {
+    "ok": "green",
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "yellow",
+    "failing": "yellow",
+    "warn": "yellow",
+    "paused": "yellow",
+    "late": "red",
+    "stuck": "red",
+    "dead": "red",
+    "fail": "red",
+    "cancelled": "magenta",
+}
+
+
+def has_colours() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def coloured(word: str, text: str | None = None) -> str:
+    """Return ``text``, by default ``word``, in the colour of ``word`` where colours are wanted."""
+    shown = word if text is None else text
+    return click.style(shown, fg=COLOURS[word]) if word in COLOURS and has_colours() else shown
+
+
+def bold(text: str) -> str:
+    return click.style(text, bold=True) if has_colours() else text
+
+
+def instant(value: datetime | None) -> str:
+    """Return ``value`` in RFC 3339, UTC, to the second; "-" for None.
+
+    >>> instant(datetime(2026, 1, 14, 2, tzinfo=UTC))
+    '2026-01-14T02:00:00Z'
+    """
+    if value is None:
+        return "-"
+    return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def ago(value: datetime | None, now: datetime) -> str:
+    """Return how long before ``now`` that was, or how far ahead it lies, in at most two units.
+
+    >>> ago(datetime(2026, 1, 14, 2, tzinfo=UTC), datetime(2026, 1, 15, 3, 5, tzinfo=UTC))
+    '1d1h ago'
+    """
+    if value is None:
+        return "-"
+    return f"in {rough(value - now)}" if value > now else f"{rough(now - value)} ago"
+
+
+def rough(duration: timedelta) -> str:
+    """Return ``duration`` in its two largest units, rounded down.
+
+    >>> rough(timedelta(seconds=3725))
+    '1h2m'
+    """
+    seconds = int(abs(duration).total_seconds())
+    for unit in (86400, 3600, 60):
+        if seconds >= unit:
+            return durations.show(timedelta(seconds=seconds - seconds % {86400: 3600, 3600: 60, 60: 1}[unit]))
+    return f"{seconds}s"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` so that it cannot move the cursor or colour the terminal; line breaks and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
+    """Return lines of columns, two blanks apart; the last column is as wide as it likes.
+
+    Cells may be coloured: their width is that of what is seen.
+    """
+    lines = [list(headings), *([printable_cell(cell) for cell in row] for row in rows)]
+    widths = [max(len(click.unstyle(line[nth])) for line in lines) for nth in range(len(headings))]
+    out = []
+    for line in lines:
+        cells = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(line, widths, strict=True)]
+        out.append((indent + "  ".join(cells)).rstrip())
+    if has_colours():
+        out[0] = bold(out[0])
+    return "\n".join(out)
+
+
+def printable_cell(text: str) -> str:
+    return text if text != click.unstyle(text) else printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def document(**parts: Any) -> str:
+    """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
+    return json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON form here")
+
+
+def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return CSV with a line of headings; instants are RFC 3339, None is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    for row in rows:
+        writer.writerow([_plain(cell) if isinstance(cell, datetime) else cell for cell in row])
+    return text.getvalue().rstrip("\n")

@@ -1,0 +1,43 @@
+"""Instants as people write them on the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from yamlsched import durations
+
+LONGEST = timedelta(days=36_525)
+"""No duration is longer, so that no instant overflows."""
+
+
+def parse(text: str) -> datetime | timedelta:
+    """Return the instant that ``text`` writes in RFC 3339 (without an offset it is UTC), or the duration.
+
+    >>> parse("2026-01-14"), parse("90m")
+    (datetime.datetime(2026, 1, 14, 0, 0, tzinfo=datetime.timezone.utc), datetime.timedelta(seconds=5400))
+
+    Raises ValueError with a sentence that says what to write.
+    """
+    if re.fullmatch(r"[0-9dhms]+", text):
+        duration = durations.parse(text)
+        if duration > LONGEST:
+            raise ValueError(f"{text} is over a hundred years: write an instant such as 2026-01-14T02:00Z")
+        return duration
+    try:
+        instant = datetime.fromisoformat(text.replace("z", "Z"))
+    except ValueError:
+        raise ValueError(
+            f'"{text}" is no time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'
+        ) from None
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def before(value: datetime | timedelta | None, now: datetime) -> datetime | None:
+    """Return ``value``, a duration reaching back from ``now``."""
+    return now - value if isinstance(value, timedelta) else value
+
+
+def after(value: datetime | timedelta | None, now: datetime) -> datetime | None:
+    """Return ``value``, a duration reaching ahead of ``now``."""
+    return now + value if isinstance(value, timedelta) else value

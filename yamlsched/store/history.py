@@ -1,0 +1,225 @@
+"""Reading what happened: runs with filters, and one run with all that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import class_row, scalar_row
+
+from yamlsched.store.statements import load
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as far as it is needed to choose it."""
+
+    id: int
+    job_type: str
+    tags: list[str]
+    enabled: bool
+    retired_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of history."""
+
+    id: int
+    job_type: str
+    key: str | None
+    status: str
+    attempts: int
+    max_attempts: int
+    scheduled_for: datetime | None
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    created_at: datetime
+    worker: str | None
+    last_error: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, and of its job what explains it."""
+
+    id: int
+    namespace: str
+    job_type: str
+    key: str | None
+    status: str
+    attempts: int
+    max_attempts: int
+    scheduled_for: datetime | None
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    failed_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    worker: str | None
+    locked_until: datetime | None
+    exclusive: bool
+    payload: dict[str, Any]
+    result: Any
+    last_error: str | None
+    error_type: str | None
+    last_stack: str | None
+    parent_id: int | None
+    handler: str
+    owner: str
+    timezone: str
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed or lost attempt."""
+
+    attempt: int
+    worker: str
+    started_at: datetime | None
+    failed_at: datetime
+    error: str
+    error_type: str | None
+    stack: str | None
+    output: str | None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An effect that the run began."""
+
+    key: str
+    state: str
+    attempt: int
+    result: Any
+    claimed_at: datetime
+    done_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Child:
+    """A run that the run's handler enqueued."""
+
+    id: int
+    job_type: str
+    key: str | None
+    status: str
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an operator did to the run."""
+
+    at: datetime
+    who: str
+    verb: str
+    detail: dict[str, Any]
+
+
+def now(connection: psycopg.Connection[Any]) -> datetime:
+    """Return the database's time."""
+    return _column(connection, "now", {}, datetime)[0]
+
+
+def namespaces(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the namespaces that have jobs or files."""
+    return _column(connection, "namespaces", {}, str)
+
+
+def namespace_of_file(connection: psycopg.Connection[Any], sha256: str, host: str, path: str) -> str | None:
+    """Return the namespace of a file that some host presented with these bytes, or this host at this place."""
+    found = _column(connection, "namespace_of_file", {"hash": sha256, "host": host, "path": path}, str)
+    return found[0] if found else None
+
+
+def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[Job]:
+    """Return the jobs of ``namespace`` by name, those that left the file included."""
+    return _all(connection, Job, "jobs", {"namespace": namespace})
+
+
+def runs(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    *,
+    limit: int,
+    definitions: Sequence[int] | None = None,
+    statuses: Sequence[str] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+    key: str | None = None,
+    key_like: str | None = None,
+    worker: str | None = None,
+    before: int | None = None,
+) -> list[Row]:
+    """Return up to ``limit`` runs with an id below ``before``, newest first.
+
+    ``key_like`` and ``worker`` are patterns of LIKE;
+    ``since`` and ``until`` bound [since, until) when a run ended, else began, else is due.
+    """
+    parameters = {
+        "namespace": namespace,
+        "definition": definitions[0] if definitions is not None and len(definitions) == 1 else None,
+        "definitions": list(definitions) if definitions is not None and len(definitions) != 1 else None,
+        "statuses": list(statuses) or None,
+        "only_dead": set(statuses) == {"dead"},
+        "only_open": bool(statuses) and set(statuses) <= {"queued", "running", "failed"},
+        "since": since,
+        "until": until,
+        "key": key,
+        "key_like": key_like,
+        "worker": worker,
+        "before": before,
+        "limit": limit,
+    }
+    return _all(connection, Row, "runs", parameters)
+
+
+def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:
+    """Return the id of the run that has or had ``key``, and when that run was pruned."""
+    row = connection.execute(load("history")["id_of_key"], {"namespace": namespace, "key": key}).fetchone()
+    return (row.id, row.pruned_at) if row else None
+
+
+def run(connection: psycopg.Connection[Any], id: int) -> Run | None:
+    found = _all(connection, Run, "run", {"id": id})
+    return found[0] if found else None
+
+
+def failures(connection: psycopg.Connection[Any], id: int) -> list[Failure]:
+    return _all(connection, Failure, "failures", {"id": id})
+
+
+def effects(connection: psycopg.Connection[Any], id: int) -> list[Effect]:
+    return _all(connection, Effect, "effects", {"id": id})
+
+
+def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[Child]:
+    return _all(connection, Child, "children", {"id": id, "limit": limit})
+
+
+def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[Action]:
+    return _all(connection, Action, "actions", {"namespace": namespace, "id": id})
+
+
+def _all(
+    connection: psycopg.Connection[Any], kind: type[Value], statement: str, parameters: dict[str, Any]
+) -> list[Value]:
+    with connection.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(load("history")[statement], parameters).fetchall()
+
+
+def _column(
+    connection: psycopg.Connection[Any], statement: str, parameters: dict[str, Any], kind: type[Value]
+) -> list[Value]:
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(load("history")[statement], parameters).fetchall()
