@@ -84,10 +84,10 @@ def _says_ready(place: Place) -> bool:
 
 def ensure(place: Place, folder: Path) -> None:
     """Return when the server serves: create its data, start it from ``folder``, or outwait a dying one, as it takes."""
+    quick_until = time.monotonic() + 1
     deadline = time.monotonic() + START_SECONDS
     headless_since = None
     started_at = None  # the log's length when we started a server
-    pause = 0.002
     while not ready(place):
         now = time.monotonic()
         if not alive(place):
@@ -104,23 +104,20 @@ def ensure(place: Place, folder: Path) -> None:
             headless_since = None
         if now > deadline:
             raise _failed(f"the embedded PostgreSQL is not ready after {START_SECONDS} s", place, started_at)
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.05)
+        time.sleep(0.002 if now < quick_until else 0.05)
 
 
 def _create(place: Place, folder: Path) -> None:
     """Run initdb under another name, and give the data its own name only when it is complete."""
+    import secrets
     import shutil
     import subprocess
-    import tempfile
 
     number = programs.version(folder)
     print(f"yamlsched: first use: creating a private PostgreSQL {number} in {place.home}", file=sys.stderr)
     for left_over in place.home.glob("data.new-*"):
         shutil.rmtree(left_over)
-    new = Path(tempfile.mkdtemp(prefix="data.new-", dir=place.home))
-    if place.account:
-        os.chown(new, place.account.uid, place.account.gid)
+    new = place.home / f"data.new-{secrets.token_hex(4)}"  # initdb makes it: root makes nothing in others' folders
     folder = programs.within_reach(folder, place.account)
     # By code point, the same on every machine.
     locale = ["--locale=C"]
