@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from yamlsched import durations
 from yamlsched.operations import instants
 from yamlsched.runs import Status
 
@@ -15,34 +16,20 @@ if TYPE_CHECKING:
     from yamlsched.operations.history import Filter
 
 
-class Instant(click.ParamType):
-    """A time in RFC 3339, or a duration back from now or ahead of it."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, datetime | timedelta):
-            return value
-        try:
-            return instants.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def instant(text: str) -> datetime | timedelta:
+    """Read an option: a time in RFC 3339, or a duration back from now or ahead of it."""
+    try:
+        return instants.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-class Duration(click.ParamType):
-    """A duration such as 15m."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from yamlsched import durations
-
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return durations.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def duration(text: str) -> timedelta:
+    """Read an option: a duration such as 15m."""
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 namespace_option = click.option(
@@ -59,10 +46,11 @@ FILTERS = [
     ),
     click.option(
         "--since",
-        type=Instant(),
+        type=instant,
+        metavar="TIME",
         help="Runs that ended, else began, else are due since then: 2026-01-14T02:00Z, or 90m for the last 90 minutes.",
     ),
-    click.option("--until", type=Instant(), help="And before then."),
+    click.option("--until", type=instant, metavar="TIME", help="And before then."),
     namespace_option,
 ]
 
