@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -49,8 +48,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = shared / "server"
     folder.mkdir(exist_ok=True)
-    with embedded.running(Path(folder) / "schedules.yaml") as dsn:
+    file = folder / "schedules.yaml"
+    with embedded.running(file) as dsn:
         yield dsn
+    embedded.discard(file)  # as root its data may lie outside of pytest's folder; the last of the processes removes it
 
 
 @pytest.fixture(scope="session")
