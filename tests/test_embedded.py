@@ -526,6 +526,19 @@ def test_an_ordinary_user_cannot_use_root_s_and_is_told_who_can(project):
 
 
 @only_root
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv, to give up capabilities")
+def test_root_that_may_not_become_another_user_is_told_so(empty):
+    without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    command = [sys.executable, "-m", "yamlsched", "--file", str(empty), "db", "start"]
+
+    done = subprocess.run([*without, *command], capture_output=True, text=True)
+
+    assert done.returncode == 3
+    assert "root may not become" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@only_root
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(empty):
     said = as_nobody(lambda: use(empty))
 

@@ -47,7 +47,13 @@ class Account:
         import subprocess
 
         words = ["/bin/sh", "-c", f'{command} "$1"', "sh", os.fspath(path)]
-        return subprocess.run(words, cwd="/", stderr=subprocess.DEVNULL, **self.as_popen()).returncode == 0
+        try:
+            return subprocess.run(words, cwd="/", stderr=subprocess.DEVNULL, **self.as_popen()).returncode == 0
+        except PermissionError as error:
+            raise EnvironmentFailed(
+                f"PostgreSQL does not run as root, and root may not become {self.name} here (a container without the "
+                "capabilities SETUID and SETGID?): run yamlsched as another user, or set YAMLSCHED_DSN"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,7 @@ def _account(existing: Path) -> Account | None:
 
 
 def _make_home_for(account: Account, folder: Path, home: Path) -> None:
+    account.can("cd", Path("/"))  # where root cannot become another user at all, this says so
     if folder.stat().st_uid == 0:
         os.chown(folder, 0, account.gid)
         folder.chmod(0o710)  # the server's user may pass through, and see nothing
