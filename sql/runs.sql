@@ -150,6 +150,14 @@ where r.id = any (%(ids)s::bigint[])
        (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
 returning r.id;
 
+-- name: succeed_in
+-- The same for one run, as the last statement of its handler's own transaction.
+update yamlsched.job_runs r
+set status = 'succeeded', locked_until = null, exclusive_of = null, result = %(result)s::jsonb,
+    finished_at = clock_timestamp(), updated_at = clock_timestamp()
+where r.id = %(id)s and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s
+returning r.id;
+
 -- name: finish
 -- Write any outcomes, each only if its run is still ours, with the failure's row in the audit trail and, when the run
 -- is dead, the run that calls the job's on_dead. To be used for at most a hundred runs at once.

@@ -1,3 +1,43 @@
-"""yamlsched: jobs in schedules.yaml, state in PostgreSQL, one crontab line."""
+"""yamlsched: jobs in schedules.yaml, state in PostgreSQL, one crontab line.
+
+For handlers: ``Run``, ``Discard``, ``RetryAfter``, ``Snooze``. For applications: ``enqueue``, ``enqueue_many``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from yamlsched.attempt import Run
+    from yamlsched.enqueueing import Enqueued, enqueue, enqueue_many
+    from yamlsched.errors import Discard, Refused, RetryAfter, Snooze, YamlschedError
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Discard",
+    "Enqueued",
+    "Refused",
+    "RetryAfter",
+    "Run",
+    "Snooze",
+    "YamlschedError",
+    "__version__",
+    "enqueue",
+    "enqueue_many",
+]
+
+_HOMES = {
+    "Run": "yamlsched.attempt",
+    "Enqueued": "yamlsched.enqueueing",
+    "enqueue": "yamlsched.enqueueing",
+    "enqueue_many": "yamlsched.enqueueing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: an idle tick pays for none of them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "yamlsched.errors")), name)

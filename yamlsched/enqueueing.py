@@ -7,13 +7,13 @@ can be known without the database is checked before it is asked, so that a mista
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from yamlsched.errors import Refused
+from yamlsched.jsontext import faults, text_fault
 
 if TYPE_CHECKING:
     import psycopg
@@ -151,7 +151,7 @@ def _json(job: str, payload: Mapping[str, Any]) -> str:
         raise Refused(
             f'payload of job "{job}" is a {type(payload).__name__}: give a dict, whose keys become keyword arguments'
         )
-    for where, fault in _faults(payload, "payload"):
+    for where, fault in faults(payload, "payload"):
         raise Refused(f'{where} of job "{job}" {fault}')
     text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
     if len(text) * 4 > LARGEST_PAYLOAD and (size := len(text.encode())) > LARGEST_PAYLOAD:
@@ -161,41 +161,6 @@ def _json(job: str, payload: Mapping[str, Any]) -> str:
     return text
 
 
-def _faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield what in ``value`` is not JSON that PostgreSQL can store, with its path."""
-    if isinstance(value, str):
-        if fault := _text_fault(value):
-            yield where, fault
-    elif value is None or isinstance(value, int):
-        return
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            yield where, f"is {value}, which is no JSON number: pass None or a text"
-    elif depth > 50:
-        yield where, "is nested over 50 deep, or holds itself"
-    elif isinstance(value, dict) or (depth == 0 and isinstance(value, Mapping)):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                yield where, f"has the key {key!r}, a {type(key).__name__}: JSON keys are texts"
-            elif fault := _text_fault(key):
-                yield f"a key of {where}", fault
-            else:
-                yield from _faults(item, f"{where}.{key}", depth + 1)
-    elif isinstance(value, list | tuple):
-        for nth, item in enumerate(value):
-            yield from _faults(item, f"{where}[{nth}]", depth + 1)
-    else:
-        yield where, f"is a {type(value).__name__}, which is no JSON value: pass text, a number, a list or a dict"
-
-
-def _text_fault(text: str) -> str:
-    if "\x00" in text:
-        return "contains a NUL character, which PostgreSQL cannot store"
-    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-        return "contains half of a surrogate pair, which is not Unicode text"
-    return ""
-
-
 def _check_key(key: str) -> None:
     if not isinstance(key, str):
         raise Refused(f"the key {key!r} is a {type(key).__name__}: keys are texts")
@@ -203,7 +168,7 @@ def _check_key(key: str) -> None:
         raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
     if len(key) > LONGEST_KEY:
         raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {LONGEST_KEY}")
-    if fault := _text_fault(key):
+    if fault := text_fault(key):
         raise Refused(f"an idempotency key {fault}")
 
 

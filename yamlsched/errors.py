@@ -5,6 +5,8 @@
     │   └── CronError        a cron expression that cannot be taken, and where it is wrong
     ├── EnvironmentFailed    database, file system or binaries are not as needed      exit code 3
     │   └── NoDatabase       nothing says which database to use
+    ├── LeaseLost            an attempt that is not its run's any more: whatever it writes is refused
+    ├── EffectInDoubt        nobody knows whether an effect happened: a person looks it up
     └── HandlerSignal        raised by a handler to say how its attempt ends
         ├── Discard          straight to ``dead``
         ├── RetryAfter       fail, and try again after this delay
@@ -47,6 +49,14 @@ class EnvironmentFailed(YamlschedError):
 
 class NoDatabase(EnvironmentFailed):
     """Neither a DSN is set nor can the embedded database be used."""
+
+
+class LeaseLost(YamlschedError):
+    """The run was taken over by another attempt, or cancelled; nothing of this one is written."""
+
+
+class EffectInDoubt(YamlschedError):
+    """A process died inside ``run.once()``: whether the effect happened is not known."""
 
 
 class HandlerSignal(YamlschedError):

@@ -12,8 +12,6 @@ LONGEST_ERROR = 500
 """Characters of ``last_error``: one line that is safe to show."""
 LONGEST_STACK = 16_000
 """Characters of ``last_stack``; of a longer one the end is kept, where the cause is."""
-LARGEST_RESULT = 65_536
-"""Bytes of a handler's result as JSON."""
 ON_DEAD = "on_dead:"
 """Keys of the runs that call a job's ``on_dead``; the id of the dead run follows."""
 

@@ -8,7 +8,8 @@ as $$
     select key ~ ('^' || job_type || ':[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$')
 $$;
 
--- Enqueue runs of one job, in order, by one statement. Answers with a row for each position (from 1): the run's id,
+-- Enqueue runs of one job, in order, by one statement. What a payload does not say, the job's own payload in
+-- schedules.yaml says. Answers with a row for each position (from 1): the run's id,
 -- and whether it was made now. An existing run with the same key is returned as it is; a null id means that the key
 -- was used by a run that has been pruned. Every run is checked before the first is written.
 create function yamlsched.enqueue_many(
@@ -87,7 +88,7 @@ begin
     ), made as (
         insert into yamlsched.job_runs
             (namespace, definition_id, job_type, payload, idempotency_key, run_at, max_attempts, parent_id)
-        select enqueue_many.namespace, definition.id, definition.job_type, i.payload, i.key,
+        select enqueue_many.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
                coalesce(enqueue_many.run_at, clock_timestamp()), definition.max_attempts, enqueue_many.parent_id
         from items i
         where i.first

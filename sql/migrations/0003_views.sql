@@ -33,18 +33,24 @@ where r.status = 'running'
   and (r.locked_until < clock_timestamp() - interval '1 minute'
        or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
 
--- One row per job, with what it did last and what it has before it.
+-- One row per job: what it did last, what it has before it, and whether somebody attends to it.
+-- overdue_since: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it. A slot or a
+-- run that waits for another run of its job (overlap wait and skip) is not overdue.
 -- A run of on_dead says nothing about the job's own health: it is left out of success and streak.
 create view yamlsched.job_health as
 select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d.tags, d.schedule, d.timezone,
        d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
-       d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
-       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+       d.paused_at, d.paused_until, d.paused_by, d.paused_reason, state.paused,
        succeeded.finished_at as last_success_at, succeeded.run_id as last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error,
        streak.dead + coalesce(open.failing, 0) as failure_streak,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
-       open.oldest_due_at, open.earlier_run_id
+       open.oldest_due_at, open.slot_run_id as open_slot_run_id,
+       case when least(state.due_slot_at, open.oldest_due_at) < clock_timestamp() - interval '2 minutes'
+                 and d.enabled and d.retired_at is null and not state.paused
+            then least(state.due_slot_at, open.oldest_due_at) end as overdue_since,
+       case when state.due_slot_at <= coalesce(open.oldest_due_at, 'infinity') then 'no sync has made its slot''s run'
+            else 'no worker has taken its run' end as overdue_why
 from yamlsched.job_definitions d
 left join lateral (
     select r.id as run_id, r.finished_at
@@ -73,26 +79,22 @@ left join (
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
            count(*) filter (where r.failed_at is not null) as failing,
-           -- a slot run that waits for another one of its job is not late: that is what overlap asks for
-           min(r.run_at) filter (where r.status <> 'running' and not (r.exclusive and r.busy)) as oldest_due_at,
-           min(r.id) filter (where r.scheduled_for is not null) as earlier_run_id
+           min(r.run_at) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
+                                 and not (r.exclusive and r.is_busy)) as oldest_due_at,
+           min(r.id) filter (where r.scheduled_for is not null) as slot_run_id
     from (select o.definition_id, o.id, o.status, o.run_at, o.failed_at, o.exclusive, o.scheduled_for,
-                 bool_or(o.exclusive and o.status = 'running') over (partition by o.definition_id) as busy
+                 bool_or(o.exclusive and o.status = 'running') over (partition by o.definition_id) as is_busy
           from yamlsched.open_runs o) r
     group by r.definition_id
-) open on open.definition_id = d.id;
-
--- Jobs that nobody attends to: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it.
-create view yamlsched.overdue_jobs as
-select h.namespace, h.job_type, least(slot.due_at, run.due_at) as due_since,
-       clock_timestamp() - least(slot.due_at, run.due_at) as late_by,
-       case when slot.due_at <= run.due_at or run.due_at is null then 'no sync has made its slot''s run'
-            else 'no worker has taken its run' end as why
-from yamlsched.job_health h
+) open on open.definition_id = d.id
 cross join lateral (
-    select case when h.earlier_run_id is null or d.overlap = 'allow' then h.next_slot_at end as due_at
-    from yamlsched.job_definitions d where d.id = h.definition_id
-) slot
-cross join lateral (select h.oldest_due_at as due_at) run
-where h.retired_at is null and h.enabled and not h.paused
-  and least(slot.due_at, run.due_at) < clock_timestamp() - interval '2 minutes';
+    select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+           case when d.overlap = 'allow' or open.slot_run_id is null then d.next_slot_at end as due_slot_at
+) state;
+
+-- Jobs that nobody attends to.
+create view yamlsched.overdue_jobs as
+select h.namespace, h.job_type, h.overdue_since as due_since, clock_timestamp() - h.overdue_since as late_by,
+       h.overdue_why as why
+from yamlsched.job_health h
+where h.overdue_since is not null;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +23,8 @@ DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 20_000,  # milliseconds: a dead network is noticed before usual leases end
     "target_session_attrs": "read-write",  # a server in recovery cannot take runs
 }
-SESSION = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
+# our statements are short: compiling one (jit) costs a second where running it costs milliseconds
+SESSION = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s -c jit=off"
 
 
 def conninfo(dsn: str, session: str = SESSION) -> str:
@@ -40,14 +43,14 @@ def conninfo(dsn: str, session: str = SESSION) -> str:
     return make_conninfo("", **{**DEFAULTS, **given})
 
 
-def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Open a session in UTC, in autocommit mode; rows come as named tuples.
+def connect(dsn: str, session: str = SESSION) -> psycopg.Connection[Any]:
+    """Open a session in UTC, in autocommit mode; rows come as named tuples. ``session`` are options of the server.
 
     Raises EnvironmentFailed with a line for people when the server cannot be reached.
     """
     with in_utc():
         try:
-            return _open(conninfo(dsn))
+            return _open(conninfo(dsn, session))
         except psycopg.OperationalError as error:
             if not refuses_options(error):
                 raise EnvironmentFailed(describe(error)) from error
@@ -84,3 +87,26 @@ def in_utc() -> Iterator[None]:
             del os.environ["PGTZ"]
         else:
             os.environ["PGTZ"] = before
+
+
+async def connect_async(dsn: str) -> psycopg.AsyncConnection[Any]:
+    """Like ``connect``, for an event loop. Names are looked up without a thread: the caller may fork."""
+    loop = asyncio.get_running_loop()
+
+    async def look_up(host: Any, port: Any, **hints: Any) -> Any:
+        return socket.getaddrinfo(host, port, **hints)
+
+    loop.getaddrinfo = look_up  # type: ignore[method-assign]
+    with in_utc():
+        try:
+            return await _open_async(conninfo(dsn))
+        except psycopg.OperationalError as error:
+            if not refuses_options(error):
+                raise
+        return await _open_async(conninfo(dsn, session=""))
+
+
+async def _open_async(info: str) -> psycopg.AsyncConnection[Any]:
+    return await psycopg.AsyncConnection.connect(
+        info, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row
+    )

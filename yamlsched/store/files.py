@@ -98,3 +98,8 @@ def applied(
 def renewed(connection: Connection[Any], id: int, presented: dict[str, Any]) -> None:
     """Record that the file in force was applied again by this version."""
     connection.execute(load("files")["renewed"], {**presented, "id": id})
+
+
+def forget(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
+    """Forget files that were presented long ago and never applied."""
+    return connection.execute(load("files")["forget"], {"namespace": namespace, "now": now}).rowcount

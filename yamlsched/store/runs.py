@@ -150,7 +150,45 @@ async def give_back_claim(connection: psycopg.AsyncConnection[Any], namespace: s
     return len(await cursor.fetchall())
 
 
+def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None) -> bool:
+    """Write the success of a run inside its handler's own transaction; False: the run is not ours any more."""
+    run_id, attempt, token = fence
+    parameters = {"id": run_id, "attempt": attempt, "token": token, "result": result}
+    return connection.execute(load("runs")["succeed_in"], parameters).rowcount == 1
+
+
+def enqueue_from(connection: psycopg.Connection[Any], namespace: str, run_id: int, enqueued: list[Any]) -> None:
+    """Write what a handler has enqueued, inside its own transaction."""
+    for parameters in fan_out(namespace, run_id, enqueued):
+        connection.execute(load("enqueue")["enqueue_many"], parameters)
+
+
+def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> list[dict[str, Any]]:
+    """Return the parameters of ``enqueue_many`` for what the handler of a run has enqueued."""
+    return [
+        {"job_type": job, "payloads": texts, "keys": keys, "run_at": at, "namespace": namespace, "parent_id": run_id}
+        for job, texts, keys, at in enqueued
+    ]
+
+
+def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
+    """Return the row of a dead run."""
+    return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
+
+
 def definition_ids(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> dict[str, int]:
     """Return the ids of the jobs of these names, as far as they are known to the database."""
     rows = connection.execute(load("runs")["definition_ids"], {"namespace": namespace, "names": list(names)}).fetchall()
     return {row.job_type: row.id for row in rows}
+
+
+async def finish_with(
+    connection: psycopg.AsyncConnection[Any], namespace: str, run: Claimed, outcome: Outcome, enqueued: list[Any]
+) -> dict[int, datetime | None]:
+    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither when the run is not ours."""
+    async with connection.transaction():
+        written = await finish(connection, [(run, outcome)])
+        if written:
+            for parameters in fan_out(namespace, run.id, enqueued):
+                await connection.execute(load("enqueue")["enqueue_many"], parameters)
+    return written

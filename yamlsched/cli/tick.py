@@ -1,0 +1,40 @@
+"""``yamlsched tick``: the one crontab line. Sync, then work, then leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._work import configure_log, look, synced, work, work_options
+
+CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
+
+
+@click.command(
+    cls=Verb,
+    help="Apply schedules.yaml if it changed, make the runs of due slots, carry out what is due, and leave. "
+    "Meant for crontab, each minute. Prints nothing when nothing happened.",
+)
+@click.option("--migrate", is_flag=True, help="Create the tables, or bring them up to date, on a server too.")
+@click.option(
+    "--max-seconds", type=click.FloatRange(1), default=CLAIMS_FOR, show_default=True, help="Claim for this long."
+)
+@work_options
+@click.pass_obj
+def command(settings: Settings, /, migrate: bool, max_seconds: float, **options: Any) -> int:
+    from yamlsched import store
+    from yamlsched.sync import ScheduleFile
+
+    configure_log(settings)
+    schedule = ScheduleFile.read(settings.file, settings.env)
+    with settings.database() as dsn, store.connect(dsn) as connection:
+        seen = look(connection, schedule, migrate or settings.is_embedded)
+        result = synced(connection, schedule, seen)
+        namespace = seen.namespace if result is None else result.namespace
+        has_findings = result is not None and result.has_findings
+        if namespace is not None and (seen.has_claimable_runs or result is not None):
+            tally = work(connection, dsn, namespace, schedule, settings, result, max_seconds, **options)
+            has_findings = has_findings or tally["dead"] > 0
+    return 1 if has_findings else 0

@@ -1,0 +1,60 @@
+"""JSON that PostgreSQL can store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from yamlsched.errors import Refused
+
+LARGEST = 65_536
+"""Bytes of a result as JSON."""
+
+
+def dumps(value: Any, what: str) -> str | None:
+    """Return ``value`` as JSON text, None for None. Raises Refused, in words about ``what``, where it is not JSON."""
+    if value is None:
+        return None
+    for where, fault in faults(value, what):
+        raise Refused(f"{where} {fault}")
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if len(text) * 4 > LARGEST and (size := len(text.encode())) > LARGEST:
+        raise Refused(f"{what} has {size} bytes as JSON, over the limit of 64 KiB: store it, and return a reference")
+    return text
+
+
+def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield what in ``value`` is not JSON that PostgreSQL can store, with its path."""
+    if isinstance(value, str):
+        if fault := text_fault(value):
+            yield where, fault
+    elif value is None or isinstance(value, int):
+        return
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield where, f"is {value}, which is no JSON number: pass None or a text"
+    elif depth > 50:
+        yield where, "is nested over 50 deep, or holds itself"
+    elif isinstance(value, dict) or (depth == 0 and isinstance(value, Mapping)):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield where, f"has the key {key!r}, a {type(key).__name__}: JSON keys are texts"
+            elif fault := text_fault(key):
+                yield f"a key of {where}", fault
+            else:
+                yield from faults(item, f"{where}.{key}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for nth, item in enumerate(value):
+            yield from faults(item, f"{where}[{nth}]", depth + 1)
+    else:
+        yield where, f"is a {type(value).__name__}, which is no JSON value: pass text, a number, a list or a dict"
+
+
+def text_fault(text: str) -> str:
+    if "\x00" in text:
+        return "contains a NUL character, which PostgreSQL cannot store"
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        return "contains half of a surrogate pair, which is not Unicode text"
+    return ""

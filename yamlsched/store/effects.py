@@ -1,0 +1,77 @@
+"""Statements on effects, and the end of a run by its own transaction: see ``sql/effects.sql`` and ``sql/runs.sql``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from yamlsched.store.statements import load
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of an effect, and the claim of the attempt that asks for it."""
+
+    namespace: str
+    key: str
+    run_id: int
+    attempt: int
+    locked_by: str
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "key": self.key,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "locked_by": self.locked_by,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """How a key stood when it was asked for; ``state`` is None where it was free."""
+
+    is_first: bool
+    state: str | None
+    result: Any
+    run_id: int | None
+    attempt: int | None
+    locked_by: str | None
+    claimed_at: datetime | None
+    holder_is_live: bool
+
+
+def claim(connection: Connection[Any], key: Key) -> Claimed | None:
+    """Take the key if it is free; return how it stood, or None when the run is not ours any more."""
+    row = connection.execute(load("effects")["claim"], key.parameters()).fetchone()
+    return None if row is None else Claimed(*row)
+
+
+def doubt(connection: Connection[Any], key: Key, holder: Claimed | None = None) -> bool:
+    """Mark the effect as in doubt, which its ``holder`` (without one, we ourselves) has begun."""
+    held = {
+        "holder": holder.locked_by if holder else key.locked_by,
+        "holder_run_id": holder.run_id if holder else key.run_id,
+        "holder_attempt": holder.attempt if holder else key.attempt,
+    }
+    return connection.execute(load("effects")["doubt"], {**key.parameters(), **held}).rowcount == 1
+
+
+def take_over(connection: Connection[Any], key: Key) -> bool:
+    """Begin an effect in doubt again; False if somebody else was quicker."""
+    return connection.execute(load("effects")["take_over"], key.parameters()).rowcount == 1
+
+
+def done(connection: Connection[Any], key: Key, result: str | None) -> bool:
+    """Store the effect's result (JSON text); False if it is ours no more."""
+    return connection.execute(load("effects")["done"], {**key.parameters(), "result": result}).rowcount == 1
+
+
+def release(connection: Connection[Any], key: Key) -> None:
+    """Free the key: the effect was not done."""
+    connection.execute(load("effects")["release"], key.parameters())

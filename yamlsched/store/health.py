@@ -1,0 +1,116 @@
+"""Reading how things stand, in one snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from yamlsched.store.statements import load
+
+
+@dataclass(frozen=True)
+class Job:
+    """A line of the view job_health, and how many of its runs died of late."""
+
+    job_type: str
+    description: str
+    owner: str
+    tags: list[str]
+    schedule: str | None
+    timezone: str
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+    paused_at: datetime | None
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    next_slot_at: datetime | None
+    last_slot_at: datetime | None
+    effective_from: datetime
+    last_success_at: datetime | None
+    last_failure_at: datetime | None
+    last_failure_run_id: int | None
+    last_error: str | None
+    failure_streak: int
+    queued: int
+    running: int
+    failed: int
+    oldest_due_at: datetime | None
+    open_slot_run_id: int | None
+    overdue_since: datetime | None
+    overdue_why: str | None
+    dead_within: int
+    dead_last_hour: int
+    dead_last_day: int
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A run past its lease or its timeout."""
+
+    run_id: int
+    job_type: str
+    worker: str
+    started_at: datetime
+    locked_until: datetime
+    why: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A version of schedules.yaml that is in force, or that ticks present."""
+
+    hash: str
+    environment: str
+    in_force: bool
+    applied_at: datetime | None
+    applied_by: str | None  # host:path
+    yamlsched_version: str | None
+    presented_since_at: datetime | None
+    presented_by: list[str]  # host:path
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A host that works."""
+
+    host: str
+    running: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a namespace stands at an instant."""
+
+    namespace: str
+    now: datetime
+    last_tick_at: datetime | None
+    last_tick_host: str | None
+    jobs: list[Job]
+    stuck: list[Stuck]
+    files: list[File]
+    workers: list[Worker]
+
+
+def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
+    """Return how ``namespace`` stands; ``dead_within`` counts the runs that died in the last ``within``."""
+    sql = load("health")
+    parameters = {"namespace": namespace, "within": within}
+    with connection.transaction():
+        [clock] = connection.execute(sql["clock"], parameters).fetchall()
+        return Health(
+            namespace=namespace,
+            now=clock.now,
+            last_tick_at=clock.last_tick_at,
+            last_tick_host=clock.last_tick_host,
+            jobs=connection.cursor(row_factory=class_row(Job)).execute(sql["jobs"], parameters).fetchall(),
+            stuck=connection.cursor(row_factory=class_row(Stuck)).execute(sql["stuck"], parameters).fetchall(),
+            files=connection.cursor(row_factory=class_row(File)).execute(sql["files"], parameters).fetchall(),
+            workers=connection.cursor(row_factory=class_row(Worker)).execute(sql["workers"], parameters).fetchall(),
+        )

@@ -1,0 +1,239 @@
+"""The child: carries out runs one at a time and tells its parent how each attempt ended.
+
+It is forked, holds no session of the parent's, and may be killed at any instant: what the parent must know then stands
+in the shared memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib
+import inspect
+import json
+import logging
+import os
+import signal
+import struct
+import sys
+import termios
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from functools import cache
+from typing import Any, NoReturn
+
+from yamlsched import attempt as attempts
+from yamlsched import jsontext
+from yamlsched.errors import Discard, RetryAfter, Snooze
+from yamlsched.runs import End, storable
+from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
+
+FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
+BAD_EXIT = 70  # of a child that cannot go on, e.g. because a handler closed its pipes
+
+
+class Stopped(BaseException):
+    """Raised in the handler by SIGTERM, so that its ``finally`` blocks run before it is killed."""
+
+
+class Child:
+    """One child process, from fork to end."""
+
+    def __init__(self, commands: int, results: int, output: int, memory: Memory, dsn: str, namespace: str) -> None:
+        self.commands, self.results, self.output = commands, results, output
+        self.memory, self.dsn, self.namespace = memory, dsn, namespace
+        self.pid = os.getpid()
+        self.tasks: deque[Task] = deque()
+        self.may_go_on = True
+        self.unsent: list[Report] = []
+        self.sent_at = time.monotonic()
+        self.frames = Frames()
+
+    def main(self) -> NoReturn:
+        """Work until the parent closes the pipe. Never returns: whatever happens ends this process here."""
+        try:
+            while self.tasks or self._receive():
+                self._carry_out(self.tasks.popleft())
+        except BaseException as error:
+            if os.getpid() == self.pid:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"yamlsched: a child ends: {type(error).__name__}: {error}\n".encode())
+            os._exit(BAD_EXIT)
+        os._exit(0)
+
+    def _receive(self) -> bool:
+        """Wait for a frame; return False when the parent has closed the pipe."""
+        while True:
+            piece = os.read(self.commands, 1 << 16)
+            if not piece:
+                return False
+            for content in self.frames.feed(piece):
+                if content == GO_ON:
+                    self.may_go_on = True
+                else:
+                    self.tasks.extend(Task(*task) for task in content)
+            if self.tasks or self.may_go_on:
+                return True
+
+    def _carry_out(self, task: Task) -> None:
+        if not self.memory.begin(task.place):
+            self._tell(Report(task.place, WITHDRAWN, "", "", "", None, None, 0.0, [], False), at_once=True)
+            return
+        begun = time.perf_counter()
+        report = self._attempt(task)
+        if os.getpid() != self.pid:
+            os._exit(0)  # the handler forked, and this is its child, come back from the handler
+        self._flush_output()
+        has_output = self._bytes_of_output() > 0
+        report = report._replace(took=time.perf_counter() - begun, has_output=has_output)
+        is_plain = report.end == End.RETURNED and report.result is None and not report.enqueued
+        if is_plain:
+            self.memory.done(task.place)
+        self._tell(report, at_once=not is_plain or has_output or not self.tasks)
+        if has_output:
+            # what the pipe holds is this run's: the next one begins when the parent has read it
+            self.may_go_on = False
+            while not self.may_go_on:
+                if not self._receive() and not self.may_go_on:
+                    os._exit(0)
+
+    def _attempt(self, task: Task) -> Report:
+        """Call the handler. This is the one place where any exception is caught: whatever it is, it is an outcome."""
+        run: attempts.Run | None = None
+        try:
+            signal.signal(signal.SIGTERM, _stop)
+            run = self._run(task)
+            value = _call(task, run)
+            if run.committed:
+                if value is not None and value != run.result:
+                    run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
+                return Report(task.place, End.COMMITTED.value, "", "", "", None, None, 0.0, [], False)
+            return Report(
+                task.place,
+                End.RETURNED.value,
+                "",
+                "",
+                "",
+                jsontext.dumps(value, "the result"),
+                None,
+                0.0,
+                run.enqueued,
+                False,
+            )
+        except BaseException as error:
+            if run is not None and run.committed:
+                logging.getLogger(task.job_type).exception("an exception after the commit: the run has succeeded")
+                return Report(task.place, End.COMMITTED.value, "", "", "", None, None, 0.0, [], False)
+            return _report_of(task.place, error)
+        finally:
+            if os.getpid() == self.pid:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _run(self, task: Task) -> attempts.Run:
+        return attempts.Run(
+            id=task.run_id,
+            job_type=task.job_type,
+            key=task.key,
+            scheduled_for=None if task.scheduled_for is None else datetime.fromisoformat(task.scheduled_for),
+            attempt=task.attempt,
+            max_attempts=task.max_attempts,
+            payload=json.loads(task.payload),
+            is_catchup=task.is_catchup,
+            claim=attempts.Claim(self.dsn, self.namespace, task.locked_by),
+        )
+
+    def _tell(self, report: Report, at_once: bool) -> None:
+        self.unsent.append(report)
+        now = time.monotonic()
+        if at_once or now - self.sent_at > FLUSH_EVERY:
+            content = memoryview(frame([tuple(r) for r in self.unsent]))
+            while content:
+                content = content[os.write(self.results, content) :]
+            self.unsent.clear()
+            self.sent_at = now
+
+    def _flush_output(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+    def _bytes_of_output(self) -> int:
+        """Return how many bytes stand unread in the pipe of stdout and stderr."""
+        try:
+            return int(struct.unpack("i", fcntl.ioctl(self.output, termios.FIONREAD, b"\0\0\0\0"))[0])
+        except OSError:
+            return 0  # the handler closed it
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise Stopped("stopped by yamlsched")
+
+
+@cache
+def resolve(path: str) -> Callable[..., Any]:
+    """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{path} is no function but a {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+@cache
+def _takes_run(handler: Callable[..., Any]) -> bool:
+    try:
+        return "run" in inspect.signature(handler).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _call(task: Task, run: attempts.Run) -> Any:
+    handler = resolve(task.handler)
+    if task.dead_run_id is not None:
+        value = handler(run.dead_run(task.dead_run_id))
+    elif _takes_run(handler):
+        value = handler(**run.payload, run=run)
+    else:
+        value = handler(**run.payload)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _report_of(index: int, error: BaseException) -> Report:
+    end, delay = End.RAISED, None
+    if isinstance(error, Discard):
+        end = End.DISCARDED
+    elif isinstance(error, RetryAfter):
+        end, delay = End.RETRY_AFTER, error.delay.total_seconds()
+    elif isinstance(error, Snooze):
+        end, delay = End.SNOOZED, error.delay.total_seconds()
+    try:
+        text = str(error) or repr(error)
+    except Exception:
+        text = "an error whose text cannot be had"
+    name = type(error).__name__
+    if isinstance(error, SystemExit):
+        text = f"called sys.exit({error.code!r})"
+    return Report(
+        index, end.value, storable(text), storable(name), storable(_stack(error)), None, delay, 0.0, [], False
+    )
+
+
+def _stack(error: BaseException) -> str:
+    """Return the traceback, without the frames of this module."""
+    try:
+        whole = traceback.TracebackException.from_exception(error, limit=-50)
+        while whole.stack and whole.stack[0].filename == __file__:
+            whole.stack.pop(0)
+        return "".join(whole.format())
+    except Exception:
+        return ""

@@ -1,0 +1,43 @@
+"""From a file and a database to a worker at work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yamlsched.definitions.job import Job
+from yamlsched.store import runs as store
+from yamlsched.worker.host_slots import HostSlots, default_count, folder_for
+from yamlsched.worker.worker import Limits, Work, Worker
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+def drain(
+    connection: Connection[Any],
+    dsn: str,
+    namespace: str,
+    jobs: Mapping[str, Job],
+    file: Path,
+    limits: Limits,
+    concurrency: int | None = None,
+    path: Iterable[str] = (),
+) -> Counter[str]:
+    """Carry out what is due of ``jobs`` and return how many attempts ended in which state.
+
+    A worker claims only what its own file maps to a handler: a row in the database can never name code to run.
+    """
+    ids = store.definition_ids(connection, namespace, jobs)
+    count = concurrency or default_count()
+    work = Work(
+        dsn=dsn,
+        namespace=namespace,
+        jobs=jobs,
+        definitions=sorted(ids.values()),
+        path=(str(file.resolve().parent), *path),
+    )
+    return asyncio.run(Worker(work, HostSlots(folder_for(file), count), count, limits).drain())

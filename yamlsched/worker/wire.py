@@ -1,0 +1,126 @@
+"""What parent and child say to each other: frames on pipes, and bytes in shared memory.
+
+A frame is its length (4 bytes) and a marshalled list. Parent to child: a list of tasks, or ``GO_ON``. Child to parent:
+a list of reports. In the shared memory each task has two bytes at its index: how far it is, written by the child, and
+whether it was taken back before it began, written by the parent. They are right at whatever instant the child dies.
+"""
+
+from __future__ import annotations
+
+import marshal
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+PLACES = 2048
+"""Tasks that a child can hold at once."""
+NOT_BEGUN, BEGUN, DONE = 0, 1, 2
+GO_ON = "go on"
+LENGTH = struct.Struct("<I")
+
+
+class Task(NamedTuple):
+    """A run handed to a child."""
+
+    place: int
+    handler: str
+    run_id: int
+    job_type: str
+    key: str | None
+    scheduled_for: str | None  # ISO 8601
+    attempt: int
+    max_attempts: int
+    payload: str  # JSON text
+    is_catchup: bool
+    locked_by: str
+    dead_run_id: int | None
+
+
+class Report(NamedTuple):
+    """The end of an attempt, as a child tells it."""
+
+    place: int
+    end: str  # a runs.End, or WITHDRAWN
+    error: str
+    error_type: str
+    stack: str
+    result: str | None
+    delay: float | None  # seconds
+    took: float  # seconds
+    enqueued: list[Any]
+    has_output: bool
+
+
+WITHDRAWN = "withdrawn"
+
+
+class Memory:
+    """The shared bytes of one child."""
+
+    def __init__(self) -> None:
+        self._bytes = mmap.mmap(-1, 2 * PLACES)
+
+    def clear(self, index: int) -> None:
+        """Parent: make the place ready for a task."""
+        self._bytes[index] = NOT_BEGUN
+        self._bytes[PLACES + index] = 0
+
+    def begin(self, index: int) -> bool:
+        """Child: say that the task begins; False if the parent has taken it back.
+
+        Both sides write first and read then, so that at most one of them believes the task to be its own; the system
+        call in between keeps the processor from doing it the other way round.
+        """
+        self._bytes[index] = BEGUN
+        os.getppid()
+        if self._bytes[PLACES + index]:
+            self._bytes[index] = NOT_BEGUN
+            return False
+        return True
+
+    def done(self, index: int) -> None:
+        """Child: say that the task has succeeded, and has nothing more to tell than that."""
+        self._bytes[index] = DONE
+
+    def take_back(self, index: int) -> bool:
+        """Parent: take the task back; False if it has begun."""
+        self._bytes[PLACES + index] = 1
+        os.getppid()
+        return self._bytes[index] == NOT_BEGUN
+
+    def state(self, index: int) -> int:
+        """Parent: how far the task is."""
+        return self._bytes[index]
+
+    def running(self) -> int | None:
+        """Parent: the index of the task that has begun and is not done."""
+        index = self._bytes.find(bytes([BEGUN]), 0, PLACES)
+        return None if index < 0 else index
+
+
+def frame(content: Any) -> bytes:
+    """Return ``content`` as a frame."""
+    body = marshal.dumps(content)
+    return LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Put frames together from the pieces in which a pipe delivers them."""
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[Any]:
+        """Yield the content of each frame that ``piece`` completes."""
+        self._left += piece
+        start = 0
+        while len(self._left) - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._left, start)
+            end = start + LENGTH.size + length
+            if len(self._left) < end:
+                break
+            yield marshal.loads(memoryview(self._left)[start + LENGTH.size : end])
+            start = end
+        del self._left[:start]
