@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import string
 import subprocess
 import sys
 from datetime import datetime
 from itertools import product
+from pathlib import Path
 
 import pytest
 from croniter import croniter
@@ -353,3 +355,12 @@ def test_importing_the_module_does_not_import_croniter():
     code = "import sys, yamlsched.cron, yamlsched.slots, yamlsched.keys; sys.exit('croniter' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_document_lists_the_aliases_as_they_are():
+    document = (Path(__file__).parent.parent / "docs" / "cron.md").read_text()
+    rows = re.findall(r"^\| (`@.*) \| `(.*)` \|$", document, re.MULTILINE)
+
+    listed = {alias: fields for names, fields in rows for alias in re.findall("@[a-z]+", names)}
+
+    assert listed == ALIASES
