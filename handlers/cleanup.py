@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from handlers import app
-from yamlsched.errors import Discard
+from yamlsched import Discard
 
 if TYPE_CHECKING:
     from yamlsched import Run

@@ -8,7 +8,7 @@ import smtplib
 from email.message import EmailMessage
 
 from handlers import app
-from yamlsched.errors import Discard
+from yamlsched import Discard
 
 SENDER = "reports@example.org"
 TIMEOUT = 10  # seconds for each step of the conversation, far below the job's timeout

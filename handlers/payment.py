@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from handlers import app, web
-from yamlsched.errors import Discard, Snooze
+from yamlsched import Discard, Snooze
 
 if TYPE_CHECKING:
     from yamlsched import Run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from handlers import app, mail
-from yamlsched.errors import Discard
+from yamlsched import Discard
 
 if TYPE_CHECKING:
     from yamlsched import Run

@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from yamlsched.errors import Discard, RetryAfter
+from yamlsched import Discard, RetryAfter
 
 TIMEOUT = 10  # seconds without a byte
 WORTH_A_RETRY = {408, 409, 425, 429}  # besides all of 5xx; any other 4xx says the same tomorrow

@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers import alerts, app, cache, cleanup, flaky, payment, reports, web, webhook
-from yamlsched.errors import Discard, RetryAfter, Snooze
+from yamlsched import Discard, RetryAfter, Snooze
 
 ROOT = Path(__file__).resolve().parent.parent
 MONDAY = datetime(2026, 1, 19, 5, 0, tzinfo=UTC)
@@ -65,7 +65,7 @@ class FakeRun:
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        with psycopg.connect(self.dsn) as connection:
+        with psycopg.connect(self.dsn, options="-c lock_timeout=10s") as connection:  # a test fails rather than hangs
             yield connection
             if self.commit_fails:
                 raise psycopg.OperationalError("the server went away")
