@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from yamlsched import durations
+from yamlsched.operations.instants import rough
 
 FORMAT_VERSION = 1
 COLOURS = {
@@ -67,19 +67,6 @@ def ago(value: datetime | None, now: datetime) -> str:
     if value is None:
         return "-"
     return f"in {rough(value - now)}" if value > now else f"{rough(now - value)} ago"
-
-
-def rough(duration: timedelta) -> str:
-    """Return ``duration`` in its two largest units, rounded down.
-
-    >>> rough(timedelta(seconds=3725))
-    '1h2m'
-    """
-    seconds = int(abs(duration).total_seconds())
-    for unit in (86400, 3600, 60):
-        if seconds >= unit:
-            return durations.show(timedelta(seconds=seconds - seconds % {86400: 3600, 3600: 60, 60: 1}[unit]))
-    return f"{seconds}s"
 
 
 def printable(text: str) -> str:

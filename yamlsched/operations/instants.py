@@ -41,3 +41,16 @@ def before(value: datetime | timedelta | None, now: datetime) -> datetime | None
 def after(value: datetime | timedelta | None, now: datetime) -> datetime | None:
     """Return ``value``, a duration reaching ahead of ``now``."""
     return now + value if isinstance(value, timedelta) else value
+
+
+def rough(duration: timedelta) -> str:
+    """Return ``duration`` in its two largest units, rounded down.
+
+    >>> rough(timedelta(seconds=3725))
+    '1h2m'
+    """
+    seconds = int(abs(duration).total_seconds())
+    for unit in (86400, 3600, 60):
+        if seconds >= unit:
+            return durations.show(timedelta(seconds=seconds - seconds % {86400: 3600, 3600: 60, 60: 1}[unit]))
+    return f"{seconds}s"

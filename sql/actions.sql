@@ -1,0 +1,96 @@
+-- What operators do. Every statement that changes a run or a job carries its whole precondition: whoever read it
+-- before may be wrong by now.
+
+-- name: lock
+-- The runs that are meant, held until the transaction ends, so that the answer about each is true.
+select r.id
+from yamlsched.job_runs r
+where r.id = any (%(ids)s::bigint[])
+order by r.id
+for no key update;
+
+-- name: standing
+-- How the runs are, and what of their jobs decides whether they may be retried.
+select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, d.enabled, d.retired_at,
+       d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,
+       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from yamlsched.job_runs r
+join yamlsched.job_definitions d on d.id = r.definition_id
+where r.id = any (%(ids)s::bigint[]);
+
+-- name: retry
+-- What is finished gets a new budget on top of the attempts made, which are never taken back; what waits is made due.
+-- `expected` are the states in which the runs were chosen.
+update yamlsched.job_runs r
+set status       = case when r.finished_at is null then r.status else 'queued' end,
+    max_attempts = case when r.finished_at is null then r.max_attempts
+                        else r.attempts + (select d.max_attempts from yamlsched.job_definitions d
+                                           where d.id = r.definition_id) end,
+    run_at       = least(case when r.finished_at is null then r.run_at end, coalesce(%(now)s::timestamptz, clock_timestamp())),
+    result       = null,
+    finished_at  = null,
+    updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
+where r.id = any (%(ids)s::bigint[])
+  and (r.status in ('dead', 'cancelled', 'queued', 'failed') or (r.status = 'succeeded' and %(force)s))
+  and r.status = any (%(expected)s::text[])
+  and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d where d.id = r.definition_id)
+returning r.id;
+
+-- name: cancel
+-- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed at the next heartbeat.
+update yamlsched.job_runs r
+set status       = 'cancelled',
+    finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    locked_until = null,
+    exclusive_of = null,
+    updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
+where r.id = any (%(ids)s::bigint[])
+  and r.status in ('queued', 'failed', 'running')
+  and r.status = any (%(expected)s::text[])
+returning r.id;
+
+-- name: pause
+-- A pause that still holds keeps its beginning; one that is over begins anew.
+update yamlsched.job_definitions d
+set paused_at     = case when d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()) or d.paused_until is null
+                         then coalesce(d.paused_at, %(now)s::timestamptz, clock_timestamp())
+                         else coalesce(%(now)s::timestamptz, clock_timestamp()) end,
+    paused_until  = %(until)s,
+    paused_by     = %(who)s,
+    paused_reason = %(reason)s,
+    updated_at    = coalesce(%(now)s::timestamptz, clock_timestamp())
+where d.id = any (%(ids)s::bigint[])
+  and d.retired_at is null
+returning d.id;
+
+-- name: resume
+update yamlsched.job_definitions d
+set paused_at = null, paused_until = null, paused_by = null, paused_reason = null,
+    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+where d.id = any (%(ids)s::bigint[])
+  and d.paused_at is not null
+returning d.id;
+
+-- name: lock_jobs
+select d.id
+from yamlsched.job_definitions d
+where d.id = any (%(ids)s::bigint[])
+order by d.id
+for no key update;
+
+-- name: jobs
+select d.id, d.job_type, d.retired_at, d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
+       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from yamlsched.job_definitions d
+where d.id = any (%(ids)s::bigint[])
+order by d.job_type;
+
+-- name: record
+-- The audit trail of what was done by hand, in the transaction that does it.
+insert into yamlsched.operator_actions (at, namespace, who, verb, target, detail)
+select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target, t.detail::jsonb
+from unnest(%(namespaces)s::text[], %(targets)s::text[], %(details)s::text[]) as t (namespace, target, detail);
+
+-- name: wake
+-- Workers that wait look again.
+select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) as n (namespace);

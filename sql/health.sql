@@ -1,0 +1,76 @@
+-- name: jobs
+-- Every job, as the view has it, and what died of late.
+select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
+       h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
+       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.failure_streak,
+       h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id, h.effective_from,
+       h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
+       dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day
+from yamlsched.job_health h
+cross join lateral (
+    select count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
+           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 day') as last_day
+    from yamlsched.job_runs r
+    where r.definition_id = h.definition_id
+      and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
+) dead
+where h.namespace = %(namespace)s
+order by h.job_type;
+
+-- name: stuck
+select s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why
+from yamlsched.stuck_runs s
+where s.namespace = %(namespace)s
+order by s.started_at;
+
+-- name: files
+-- The file in force, and those that ticks have presented within five minutes.
+with in_force as materialized (
+    select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version
+    from yamlsched.schedule_files f
+    where f.namespace = %(namespace)s and f.applied_at is not null
+    order by f.applied_at desc, f.id desc
+    limit 1
+), presented as (
+    select f.hash, f.environment, min(f.presented_since_at) as since,
+           array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
+    from yamlsched.schedule_files f
+    where f.namespace = %(namespace)s and f.last_presented_at > clock_timestamp() - interval '5 minutes'
+    group by f.hash, f.environment
+)
+select coalesce(i.hash, p.hash) as hash, coalesce(i.environment, p.environment) as environment,
+       i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
+       p.since as presented_since_at, coalesce(p.places, '{}') as presented_by
+from in_force i
+full join presented p on p.hash = i.hash and p.environment = i.environment
+order by (i.hash is not null) desc, p.since;
+
+-- name: clock
+select clock_timestamp() as now,
+       (select max(f.last_presented_at) from yamlsched.schedule_files f where f.namespace = %(namespace)s) as last_tick_at,
+       (select f.host from yamlsched.schedule_files f where f.namespace = %(namespace)s
+        order by f.last_presented_at desc limit 1) as last_tick_host;
+
+-- name: workers
+-- Hosts that hold runs, or ended each job's latest one within the hour. A claim is named host:pid:random.
+select w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
+from (
+    select regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running, o.started_at as seen_at
+    from yamlsched.open_runs o
+    where o.namespace = %(namespace)s and o.status = 'running'
+    union all
+    select regexp_replace(latest.locked_by, ':[^:]*:[^:]*$', ''), 0, latest.finished_at
+    from yamlsched.job_definitions d
+    cross join lateral (
+        select r.locked_by, r.finished_at
+        from yamlsched.job_runs r
+        where r.definition_id = d.id and r.finished_at > clock_timestamp() - interval '1 hour'
+        order by r.finished_at desc
+        limit 1
+    ) latest
+    where d.namespace = %(namespace)s and latest.locked_by is not null
+) w
+group by w.host
+order by max(w.seen_at) desc
+limit 50;

@@ -1,0 +1,97 @@
+"""``yamlsched enqueue``: a run by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from yamlsched.cli import _choice, _output
+from yamlsched.cli._settings import Settings, Verb
+
+
+def payload(text: str) -> dict[str, Any]:
+    """Read --payload: a JSON object, @FILE, or - for what stands on standard input."""
+    source = "--payload"
+    if text == "-":
+        source, text = "standard input", sys.stdin.read()
+    elif text.startswith("@"):
+        source = text[1:]
+        try:
+            text = Path(source).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise click.BadParameter(f"{source} cannot be read: {reason}") from None
+
+    def refuse(name: str) -> NoReturn:
+        raise click.BadParameter(f"{source}: {name} is no JSON value: write null, or a text")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise click.BadParameter(f'{source}: the key "{twice}" stands twice')
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        near = error.doc[error.pos : error.pos + 20].split("\n")[0]
+        found = f"at {near!r}" if near else "where it ends"
+        raise click.BadParameter(
+            f"{source}:{error.lineno}:{error.colno}: JSON is broken {found}: write for example '{{\"user_id\": 12}}'"
+        ) from None
+    except RecursionError:
+        raise click.BadParameter(f"{source}: nested too deep") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter(
+            f'{source}: not a JSON object: its keys become keyword arguments, as in {{"user_id": 12}}'
+        )
+    return value
+
+
+@click.command(
+    cls=Verb, help="Make a run of JOB by hand. With a --key that has a run, that run is shown and none is made."
+)
+@click.argument("job")
+@click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
+@click.option("--key", metavar="KEY", help="One run per key, for ever: a second enqueue makes nothing.")
+@click.option("--at", type=_choice.instant, metavar="TIME", help="Not before then: 2026-01-14T02:00Z, or 90m from now.")
+@click.option("--by", metavar="WHO", help="Who does this, for the record (the user of this host).")
+@_choice.namespace_option
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    job: str,
+    arguments: dict[str, Any] | None,
+    key: str | None,
+    at: datetime | timedelta | None,
+    by: str | None,
+    namespace: str | None,
+) -> int:
+    from yamlsched.operations import actions, history
+
+    with settings.connect() as connection:
+        namespace = history.namespace_of(connection, namespace, settings.file)
+        made = actions.enqueue(
+            connection, namespace, job, arguments or {}, key=key, at=at, who=by or actions.operator()
+        )
+    if settings.wants_json:
+        click.echo(
+            _output.document(run_id=made.run_id, created=made.created, status=made.status, pruned_at=made.pruned_at)
+        )
+    elif made.pruned_at is not None:
+        click.echo(
+            f'nothing made: key "{key}" was used by run {made.run_id}, which was pruned on '
+            f"{_output.instant(made.pruned_at)}; use another key to do it again"
+        )
+    elif not made.created:
+        click.echo(f'nothing made: run {made.run_id} has the key "{key}" and is {made.status}')
+    else:
+        due = f", due {_output.instant(made.run_at)}" if at is not None else ""
+        click.echo(f"run {made.run_id} made{due}{f'; {made.note}' if made.note else ''}")
+    return 0

@@ -1,0 +1,261 @@
+"""What operators do: enqueue, retry, cancel, pause, resume. Each leaves a line in operator_actions."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from yamlsched import enqueueing
+from yamlsched.errors import Refused
+from yamlsched.operations import instants
+from yamlsched.operations.history import unknown_job
+from yamlsched.runs import Status
+from yamlsched.store import actions, history
+from yamlsched.store.actions import Record
+
+AT_ONCE = 200
+"""Runs that one transaction changes: few enough that no worker waits long for a row."""
+
+Settle = Callable[[psycopg.Connection[Any], Sequence[int], "datetime | None"], object]
+
+
+def operator() -> str:
+    """Return who works here: the user who became root by sudo, else the user of this process."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return f"uid {os.getuid()}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """The run that an enqueue made or found. ``pruned_at`` is set where it is gone and only its key is remembered."""
+
+    run_id: int | None
+    created: bool
+    status: str | None
+    run_at: datetime | None
+    pruned_at: datetime | None = None
+    note: str = ""
+
+
+def enqueue(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    job: str,
+    payload: dict[str, Any],
+    *,
+    key: str | None,
+    at: datetime | timedelta | None,
+    who: str,
+) -> Made:
+    """Make a run of ``job``, due ``at``; a duration counts from now. Raises Refused with what is wrong."""
+    known = {other.job_type: other for other in history.jobs(connection, namespace)}
+    if job not in known or known[job].retired_at is not None:
+        if job in known:
+            raise Refused(
+                f'job "{job}" left schedules.yaml on {known[job].retired_at:%Y-%m-%d}: put it back to enqueue it'
+            )
+        raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
+    with connection.transaction():
+        run_at = instants.after(at, history.now(connection))
+        run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
+        if run_id is None:
+            found = history.id_of_key(connection, namespace, key or "")
+            return Made(found[0] if found else None, False, None, None, pruned_at=found[1] if found else None)
+        run = history.run(connection, run_id)
+        assert run is not None  # made or seen in this transaction
+        if created:
+            actions.record(connection, who, "enqueue", [Record(namespace, f"run:{run_id}", {"key": key})])
+    note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
+    return Made(run_id, created, run.status, run.run_at, note=note)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one run or job: whether it was changed, and a sentence."""
+
+    target: str
+    changed: bool
+    what: str
+
+
+def retry(
+    connection: psycopg.Connection[Any],
+    ids: Iterable[int],
+    who: str,
+    *,
+    force: bool = False,
+    expected: Sequence[str] = tuple(Status),
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Run again what is dead or cancelled (with ``force`` also what has succeeded); make due what waits.
+
+    ``expected`` are the states in which the runs were chosen: one that has left them meanwhile is left alone.
+    """
+
+    def change(batch: list[int]) -> set[int]:
+        return actions.retry(connection, batch, expected, force, now)
+
+    def refusal(run: actions.Standing) -> str:
+        if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
+            return "has lost its worker: the next tick takes it up by itself"
+        if run.status == Status.RUNNING:
+            return "is running: cancel it first"
+        if run.retired_at is not None:
+            return f"belongs to {run.job_type}, which left schedules.yaml: nothing would claim it"
+        if not run.enabled:
+            return f"belongs to {run.job_type}, which is disabled in schedules.yaml: nothing would claim it"
+        if run.status == Status.SUCCEEDED and run.status in expected:
+            return "has succeeded: --force runs it again (what run.once() has done is not repeated)"
+        return f"is {run.status} by now"
+
+    def success(run: actions.Standing) -> str:
+        waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
+        return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
+
+    return _runs(connection, ids, who, "retry", change, success, refusal, now)
+
+
+def cancel(
+    connection: psycopg.Connection[Any],
+    ids: Iterable[int],
+    who: str,
+    *,
+    reason: str | None = None,
+    expected: Sequence[str] = tuple(Status),
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Cancel what is unfinished. The handler of a running run is killed at its worker's next heartbeat."""
+
+    def change(batch: list[int]) -> set[int]:
+        return actions.cancel(connection, batch, expected, now)
+
+    def refusal(run: actions.Standing) -> str:
+        if run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED):
+            return f"is {run.status} already"
+        return f"is {run.status} by now"
+
+    def success(run: actions.Standing) -> str:
+        running = run.status == Status.RUNNING
+        return "is cancelled" + ("; its handler is killed at its worker's next heartbeat" if running else "")
+
+    return _runs(connection, ids, who, "cancel", change, success, refusal, now, reason)
+
+
+def _runs(
+    connection: psycopg.Connection[Any],
+    ids: Iterable[int],
+    who: str,
+    verb: str,
+    change: Callable[[list[int]], set[int]],
+    success: Callable[[actions.Standing], str],
+    refusal: Callable[[actions.Standing], str],
+    now: datetime | None,
+    reason: str | None = None,
+) -> list[Answer]:
+    """Carry out ``change`` in transactions of ``AT_ONCE`` runs, and say for each run what happened or why not."""
+    wanted = list(dict.fromkeys(ids))
+    answers: list[Answer] = []
+    for start in range(0, len(wanted), AT_ONCE):
+        batch = wanted[start : start + AT_ONCE]
+
+        def attempt(batch: list[int] = batch) -> tuple[dict[int, actions.Standing], set[int]]:
+            with connection.transaction():
+                held = actions.hold(connection, batch, now)
+                changed = change(batch)
+                if changed:
+                    records = [
+                        Record(held[id].namespace, f"run:{id}", {"was": held[id].status, "reason": reason})
+                        for id in batch
+                        if id in changed
+                    ]
+                    actions.record(connection, who, verb, records, now)
+                    actions.wake(connection, (held[id].namespace for id in changed))
+            return held, changed
+
+        held, changed = _despite_deadlocks(attempt)
+        for id in batch:
+            if id not in held:
+                answers.append(Answer(f"run {id}", False, "does not exist: it never was, or it has been pruned"))
+            else:
+                what = success(held[id]) if id in changed else refusal(held[id])
+                answers.append(Answer(f"run {id}", id in changed, what))
+    return answers
+
+
+def _despite_deadlocks(attempt: Callable[[], Any]) -> Any:
+    """Return what ``attempt`` does; workers lock many runs at once too, and the server may choose us to give way."""
+    for _ in range(4):
+        try:
+            return attempt()
+        except psycopg.errors.DeadlockDetected:
+            continue
+    return attempt()
+
+
+def pause(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    who: str,
+    settle: Settle,
+    *,
+    reason: str | None = None,
+    until: datetime | timedelta | None = None,
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Stop the jobs ``ids``: no slots, no claims, until ``until`` or ``resume``. No sync undoes it.
+
+    ``settle`` accounts for the slots owed up to now before the switch is thrown. What is running goes on.
+    """
+    with connection.transaction():
+        held = actions.hold_jobs(connection, ids, now)
+        moment = now or history.now(connection)
+        end = instants.after(until, moment)
+        if end is not None and end <= moment:
+            raise Refused(f"--until {end.isoformat(timespec='seconds').replace('+00:00', 'Z')} has passed already")
+        settle(connection, [job.id for job in held if job.retired_at is None], now)
+        changed = actions.pause(connection, ids, who, reason, end, now)
+        detail = {"reason": reason, "until": end.isoformat() if end else None}
+        paused = [job for job in held if job.id in changed]
+        if paused:
+            records = [Record(namespace, f"job:{job.job_type}", detail) for job in paused]
+            actions.record(connection, who, "pause", records, now)
+    return [
+        Answer(job.job_type, True, "stays paused, with this reason and end" if job.is_paused else "is paused")
+        if job.id in changed
+        else Answer(job.job_type, False, "left schedules.yaml: there is nothing to pause")
+        for job in held
+    ]
+
+
+def resume(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    who: str,
+    settle: Settle,
+    *,
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Let the paused jobs ``ids`` go on. The slots of the pause are recorded as skipped, and not run."""
+    with connection.transaction():
+        held = actions.hold_jobs(connection, ids, now)
+        settle(connection, [job.id for job in held if job.paused_at is not None], now)
+        changed = actions.resume(connection, ids, now)
+        resumed = [job for job in held if job.id in changed]
+        if resumed:
+            records = [Record(namespace, f"job:{job.job_type}", {"was": job.paused_reason}) for job in resumed]
+            actions.record(connection, who, "resume", records, now)
+            actions.wake(connection, [namespace])
+    return [
+        Answer(job.job_type, True, "goes on") if job.id in changed else Answer(job.job_type, False, "is not paused")
+        for job in held
+    ]

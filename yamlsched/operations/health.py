@@ -1,0 +1,156 @@
+"""How things stand, and what of it wants a person. Reading asks the database; judging is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from yamlsched import durations
+from yamlsched.operations.instants import rough
+from yamlsched.store.health import File, Health, Job, read
+
+__all__ = ["File", "Health", "Job", "Problem", "Thresholds", "drift", "in_force", "problems", "read", "state"]
+
+DRIFT = timedelta(minutes=10)
+"""So long hosts may present another file than the one in force: a rolling deploy has ended by then."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What is still healthy. A job's tags ``max-dead:3``, ``max-late:1h`` and ``max-age:26h`` override or add.
+
+    ``max_age`` is the longest time since a job's last success; by default there is none.
+    """
+
+    max_dead: int = 0
+    within: timedelta = timedelta(hours=1)
+    max_late: timedelta = timedelta(minutes=15)
+    max_tick_age: timedelta = timedelta(minutes=5)
+    max_drift: timedelta = DRIFT
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that wants a person: the job, if it is of one, what it is, and the command that shows or mends it."""
+
+    job_type: str | None
+    what: str
+    remedy: str
+
+
+def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
+    """Return what is beyond ``thresholds``, the whole first, then job by job."""
+    found = [*_ticks(health, thresholds), *_files(health, thresholds), *_stuck(health)]
+    for job in health.jobs:
+        for check in JOB_CHECKS:
+            found += check(job, health, thresholds)
+    return found
+
+
+def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    remedy = "yamlsched doctor"
+    if health.last_tick_at is None:
+        yield Problem(None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
+    elif (age := health.now - health.last_tick_at) > thresholds.max_tick_age:
+        yield Problem(None, f"no tick for {rough(age)}, the last came from {health.last_tick_host}", remedy)
+
+
+def _files(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    for file in drift(health):
+        age = health.now - (file.presented_since_at or health.now)
+        if age > thresholds.max_drift:
+            places = ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
+            current = in_force(health)
+            of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
+            yield Problem(
+                None,
+                f"{places} presents another file ({file.hash[:8]}) for {rough(age)}; in force is {of}",
+                "bring the hosts to one version, or run yamlsched sync with the right one",
+            )
+
+
+def _stuck(health: Health) -> Iterator[Problem]:
+    for run in health.stuck[:10]:
+        what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
+        yield Problem(run.job_type, what, f"yamlsched show {run.run_id}")
+    if len(health.stuck) > 10:
+        yield Problem(None, f"{len(health.stuck) - 10} more runs are stuck", "yamlsched runs --status running")
+
+
+def _dead(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if job.dead_within > _number(job, "max-dead", thresholds.max_dead):
+        span = durations.show(thresholds.within)
+        runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
+        last = f": {job.last_error}" if job.last_error else ""
+        yield Problem(
+            job.job_type,
+            f"{job.job_type}: {runs} died within {span}{last}",
+            f"yamlsched runs --job {job.job_type} --status dead --since {span}",
+        )
+
+
+def _late(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _span(job, "max-late", thresholds.max_late)
+    if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
+        late = rough(health.now - job.overdue_since)
+        yield Problem(job.job_type, f"{job.job_type}: late by {late}: {job.overdue_why}", "yamlsched doctor")
+
+
+def _old(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _span(job, "max-age", None)
+    if limit is None or not job.enabled or job.retired_at is not None or job.paused:
+        return
+    since = job.last_success_at or job.effective_from
+    if health.now - since > limit:
+        what = f"{job.job_type}: no success for {rough(health.now - since)}, at most {durations.show(limit)}"
+        yield Problem(job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
+
+
+JOB_CHECKS: tuple[Callable[[Job, Health, Thresholds], Iterator[Problem]], ...] = (_dead, _late, _old)
+
+
+def _tag(job: Job, name: str) -> str | None:
+    return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
+
+
+def _number(job: Job, name: str, default: int) -> int:
+    text = _tag(job, name)
+    return int(text) if text is not None and text.isdigit() else default
+
+
+def _span(job: Job, name: str, default: timedelta | None) -> timedelta | None:
+    text = _tag(job, name)
+    if text is None:
+        return default
+    try:
+        return durations.parse(text)
+    except ValueError:  # a tag that only looks like ours
+        return default
+
+
+def in_force(health: Health) -> File | None:
+    """Return the file that was applied last."""
+    return next((file for file in health.files if file.in_force), None)
+
+
+def drift(health: Health) -> list[File]:
+    """Return the files that are presented though another is in force."""
+    return [file for file in health.files if not file.in_force]
+
+
+def state(job: Job, health: Health) -> str:
+    """Return one word for how ``job`` is, the gravest first."""
+    if job.retired_at is not None:
+        return "retired"
+    if any(run.job_type == job.job_type for run in health.stuck):
+        return "stuck"
+    if job.overdue_since is not None:
+        return "late"
+    if job.failure_streak:
+        return "failing"
+    if job.paused:
+        return "paused"
+    if not job.enabled:
+        return "disabled"
+    return "running" if job.running else "ok" if job.last_success_at else "new"
