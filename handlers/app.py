@@ -94,10 +94,13 @@ def _missing(connection: psycopg.Connection[Any]) -> bool:
 def temporary_folder() -> Path:
     """Return ``var/tmp``; when it is new, it gets a few files, two of them 90 days old."""
     folder = VAR / "tmp"
-    if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, age in (("upload-1.part", 90), ("upload-2.part", 90), ("upload-3.part", 0)):
-            (folder / name).write_text("the part of an upload that was never finished\n", encoding="utf-8")
-            then = time.time() - age * DAY
-            os.utime(folder / name, (then, then))
+    VAR.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return folder
+    for name, age in (("upload-1.part", 90), ("upload-2.part", 90), ("upload-3.part", 0)):
+        (folder / name).write_text("the part of an upload that was never finished\n", encoding="utf-8")
+        then = time.time() - age * DAY
+        os.utime(folder / name, (then, then))
     return folder

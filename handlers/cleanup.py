@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BATCH = 1000
 
 
-def run(run: Run, older_than_days: int) -> None:
+def run(run: Run, older_than_days: int = 30) -> None:
     """Delete expired sessions, and temporary files of more than ``older_than_days`` days; the result counts both."""
     if older_than_days < 1:
         raise Discard(f"older_than_days is {older_than_days}: below 1, files still in use would be deleted")

@@ -10,14 +10,18 @@ import logging
 import mailbox
 import os
 import re
+import shutil
 import smtplib
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from email.utils import parseaddr
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -679,6 +683,39 @@ def test_the_operator_is_told_which_run_is_dead_and_what_to_do(var: Path):
     assert message["Subject"] == "cleanup_nightly: run 118 is dead"
     assert "The last error: the disk is full" in message.get_payload()
     assert "yamlsched retry 118" in message.get_payload()
+
+
+# all of it, by the worker
+
+
+def test_the_examples_do_their_work_when_the_worker_runs_them(own_dsn: str, tmp_path: Path):
+    # given the project's file and handlers on a fresh database, and a weekly activity that is enqueued twice
+    shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "schedules.yaml", tmp_path)
+
+    def yamlsched(*arguments: str) -> None:
+        command = [sys.executable, "-m", "yamlsched", "--dsn", own_dsn, "--file", str(tmp_path / "schedules.yaml")]
+        subprocess.run([*command, *arguments], check=True, timeout=100, cwd=tmp_path)
+
+    yamlsched("sync")
+    for job in ("cleanup_nightly", "refresh_cache", "weekly_activity", "weekly_activity"):
+        yamlsched("enqueue", job)
+
+    # when the worker has nothing left to do
+    yamlsched("work")
+
+    # then each active user has one mail, what is old is gone, and every run succeeded
+    with psycopg.connect(own_dsn) as connection:
+        assert ask(connection, "select count(*) from yamlsched.job_runs where status <> 'succeeded'") == 0
+        assert ask(connection, "select count(*) from yamlsched.job_runs where job_type = 'send_weekly_report'") == 8
+        assert ask(connection, "select count(*) from app.sent_reports") == 8
+        assert ask(connection, "select count(*) from app.sessions where expires_at < now() - interval '1 hour'") == 0
+        users = {email for (email,) in connection.execute("select email from app.users where active")}
+    mails = mailbox.Maildir(tmp_path / "var" / "mail", create=False)
+    assert {parseaddr(message["To"])[1] for message in mails} == users
+    assert len(mails) == 8
+    assert json.loads((tmp_path / "var" / "cache" / "activity.json").read_text())["most_active"]
+    assert [path.name for path in (tmp_path / "var" / "tmp").iterdir()] == ["upload-3.part"]
 
 
 # schedules.yaml and docs/handlers.md
