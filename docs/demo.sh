@@ -10,8 +10,8 @@ step() {
     "$yamlsched" "$@"
 }
 
-"$yamlsched" db start -q                 # one server for all the steps
-trap '"$yamlsched" db stop -q' EXIT
+"$yamlsched" db start >/dev/null              # one server for all the steps
+trap '"$yamlsched" db stop >/dev/null' EXIT
 trap 'exit 130' INT TERM
 
 step validate

@@ -6,6 +6,7 @@ allowed to create databases).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -99,3 +100,16 @@ def db(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A session on ``dsn``, in autocommit mode, with named tuples."""
     with store.connect(dsn) as connection:
         yield connection
+
+
+@pytest.fixture
+def empty_dsn(server: str) -> Iterator[str]:
+    """A database without our tables."""
+    yield from _database(server, "template0")
+
+
+@pytest.fixture
+def db_of() -> Iterator[Any]:
+    """Open a session on a DSN; closed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda dsn: stack.enter_context(store.connect(dsn))

@@ -1,0 +1,119 @@
+"""The command line as a whole: verbs, help, exit codes, and what an idle tick costs in imports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+import pytest
+
+from yamlsched.cli import Verbs, cli
+
+ROOT = Path(__file__).parent.parent
+VERBS = cli.list_commands(click.Context(cli))
+
+
+def yamlsched(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user would, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "yamlsched", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_that_says_what_it_does(verb: str) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    context = click.Context(command, info_name=verb, parent=click.Context(cli, info_name="yamlsched"))
+    text = command.get_help(context)
+    assert text.startswith(f"Usage: yamlsched {verb}")
+    assert command.get_short_help_str()
+    assert isinstance(cli, Verbs)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_in_the_documentation(verb: str) -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = re.compile(rf"yamlsched {verb}\b|`{verb}\b")
+    assert any(named.search(page.read_text("utf-8")) for page in pages)
+
+
+def test_a_wrong_verb_is_wrong_usage_and_gets_a_suggestion() -> None:
+    done = yamlsched("tikc")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert 'no verb "tikc". Did you mean "tick"?' in done.stderr
+
+
+def test_a_missing_file_is_a_failed_environment_and_names_the_remedy(tmp_path: Path) -> None:
+    done = yamlsched("tick", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "schedules.yaml cannot be read: No such file or directory; name the schedule with --file" in done.stderr
+
+
+def test_a_database_that_cannot_be_reached_is_a_failed_environment_in_one_line_without_the_password(
+    tmp_path: Path,
+) -> None:
+    done = yamlsched("tick", "--dsn", f"postgresql://u:hunter2@/x?host={tmp_path}")
+    assert done.returncode == 3
+    assert done.stderr.startswith("yamlsched: no connection to the database: ")
+    assert done.stderr.count("\n") == 1
+    assert "hunter2" not in done.stderr
+
+
+def test_a_tick_without_tables_on_a_server_says_what_to_run(server: str) -> None:
+    done = yamlsched("tick", "--dsn", server)
+    assert done.returncode == 3
+    assert done.stderr == 'yamlsched: the database has no tables of yamlsched yet: run "yamlsched migrate"\n'
+
+
+def test_tables_of_a_newer_version_stop_an_older_yamlsched(own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db_of(own_dsn).execute("insert into yamlsched.migrations (version, name, checksum) values (9999, 'later', '')")
+    done = yamlsched("tick", "--dsn", own_dsn)
+    assert done.returncode == 3
+    assert "the database has tables of version 9999, made by a newer yamlsched" in done.stderr
+
+
+def test_an_edited_migration_is_noticed(own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db_of(own_dsn).execute("update yamlsched.migrations set checksum = 'other' where version = 1")
+    done = yamlsched("migrate", "--dsn", own_dsn)
+    assert done.returncode == 3
+    assert "migration 0001_tables was applied from a different file" in done.stderr
+
+
+def test_the_printed_migrations_make_the_same_tables(empty_dsn: str) -> None:
+    script = yamlsched("migrate", "--sql").stdout
+    with psycopg.connect(empty_dsn) as connection:
+        connection.execute(script.encode())
+    done = yamlsched("migrate", "--dsn", empty_dsn)
+    assert (done.returncode, done.stdout) == (0, "the tables are up to date\n")
+
+
+def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_croniter(
+    own_dsn: str, tmp_path: Path
+) -> None:
+    (tmp_path / "schedules.yaml").write_text(
+        'version: 1\njobs:\n  yearly:\n    cron: "0 0 1 1 *"\n    handler: handlers.x.y\n'
+    )
+    assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
+    program = (
+        "import sys; from yamlsched.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, [m for m in ('yaml', 'jsonschema', 'croniter', 'yamlsched.worker') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "tick", "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("0 []\n", "")

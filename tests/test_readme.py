@@ -1,0 +1,79 @@
+"""What the README shows is run here, in a folder of its own, on the embedded database."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yamlsched import embedded
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def shown() -> list[str]:
+    """The commands of the block that the README marks to be run, without their comments."""
+    block = re.search(r"<!-- run -->\n```sh\n(.*?)```", README, re.DOTALL)
+    assert block
+    return [line.split("#")[0].strip() for line in block[1].splitlines()]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    shutil.copy(ROOT / "schedules.yaml", tmp_path)
+    shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    yield tmp_path
+    embedded.discard(tmp_path / "schedules.yaml")
+
+
+def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-c", command], cwd=cwd, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_do_what_it_says(project: Path) -> None:
+    outputs = {}
+    for command in shown():
+        done = run(command, project)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        outputs[command] = done.stdout
+
+    assert "no mistakes" in outputs["yamlsched validate"]
+    assert outputs["yamlsched tick"] == ""
+    assert re.search(r"weekly_activity .*succeeded", outputs["yamlsched runs"])
+    assert re.search(r"send_weekly_report .*succeeded", outputs["yamlsched runs"])
+    assert "cleanup_nightly" in outputs["yamlsched status"]
+    assert "cleanup_nightly:" in outputs["yamlsched next"]
+    assert len(list((project / "var" / "mail").glob("new/*"))) == 8
+
+
+@pytest.mark.slow
+def test_make_run_shows_real_work_and_leaves_nothing_running_and_nothing_to_commit(project: Path) -> None:
+    shutil.copytree(ROOT / "docs", project / "docs")
+    shutil.copy(ROOT / ".gitignore", project)
+    subprocess.run("git init -q . && git add -A", shell=True, cwd=project, check=True)
+
+    done = run("sh docs/demo.sh yamlsched", project)
+
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert re.search(r"fetch_rates .*succeeded +3/5", done.stdout)
+    assert re.search(r"cleanup_nightly .*succeeded +1/10", done.stdout)
+    assert not embedded.status(project / "schedules.yaml").running
+    status = subprocess.run("git status --porcelain | grep -v '^A '", shell=True, cwd=project, capture_output=True)
+    assert status.stdout == b""
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
