@@ -35,7 +35,7 @@ where r.status = 'running'
 
 -- One row per job: what it did last, what it has before it, and whether somebody attends to it.
 -- overdue_since: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it. A slot or a
--- run that waits for another run of its job (overlap wait and skip) is not overdue.
+-- run that waits for another slot's run of its job is not overdue.
 -- A run of on_dead says nothing about the job's own health: it is left out of success and streak.
 create view yamlsched.job_health as
 select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d.tags, d.schedule, d.timezone,
@@ -81,15 +81,15 @@ left join (
            count(*) filter (where r.failed_at is not null) as failing,
            min(r.run_at) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
                                  and not (r.exclusive and r.is_busy)) as oldest_due_at,
-           min(r.id) filter (where r.scheduled_for is not null) as slot_run_id
-    from (select o.definition_id, o.id, o.status, o.run_at, o.failed_at, o.exclusive, o.scheduled_for,
+           min(r.id) filter (where r.exclusive) as slot_run_id
+    from (select o.definition_id, o.id, o.status, o.run_at, o.failed_at, o.exclusive,
                  bool_or(o.exclusive and o.status = 'running') over (partition by o.definition_id) as is_busy
           from yamlsched.open_runs o) r
     group by r.definition_id
 ) open on open.definition_id = d.id
 cross join lateral (
     select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
-           case when d.overlap = 'allow' or open.slot_run_id is null then d.next_slot_at end as due_slot_at
+           case when d.overlap <> 'wait' or open.slot_run_id is null then d.next_slot_at end as due_slot_at
 ) state;
 
 -- Jobs that nobody attends to.

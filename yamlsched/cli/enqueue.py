@@ -16,24 +16,24 @@ from yamlsched.cli._settings import Settings, Verb
 
 def payload(text: str) -> dict[str, Any]:
     """Read --payload: a JSON object, @FILE, or - for what stands on standard input."""
-    source = "--payload"
+    source = ""
     if text == "-":
-        source, text = "standard input", sys.stdin.read()
+        source, text = "standard input: ", sys.stdin.read()
     elif text.startswith("@"):
-        source = text[1:]
+        source = f"{text[1:]}: "
         try:
-            text = Path(source).read_text("utf-8")
+            text = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise click.BadParameter(f"{source} cannot be read: {reason}") from None
+            raise click.BadParameter(f"{source}cannot be read: {reason}") from None
 
     def refuse(name: str) -> NoReturn:
-        raise click.BadParameter(f"{source}: {name} is no JSON value: write null, or a text")
+        raise click.BadParameter(f"{source}{name} is no JSON value: write null, or a text")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise click.BadParameter(f'{source}: the key "{twice}" stands twice')
+            raise click.BadParameter(f'{source}the key "{twice}" stands twice')
         return dict(pairs)
 
     try:
@@ -41,14 +41,13 @@ def payload(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         near = error.doc[error.pos : error.pos + 20].split("\n")[0]
         found = f"at {near!r}" if near else "where it ends"
-        raise click.BadParameter(
-            f"{source}:{error.lineno}:{error.colno}: JSON is broken {found}: write for example '{{\"user_id\": 12}}'"
-        ) from None
+        place = f"{source}line {error.lineno}, column {error.colno}"
+        raise click.BadParameter(f"{place}: JSON is broken {found}: write for example '{{\"user_id\": 12}}'") from None
     except RecursionError:
-        raise click.BadParameter(f"{source}: nested too deep") from None
+        raise click.BadParameter(f"{source}nested too deep") from None
     if not isinstance(value, dict):
         raise click.BadParameter(
-            f'{source}: not a JSON object: its keys become keyword arguments, as in {{"user_id": 12}}'
+            f'{source}not a JSON object: its keys become keyword arguments, as in {{"user_id": 12}}'
         )
     return value
 

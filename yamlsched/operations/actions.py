@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -22,7 +22,9 @@ from yamlsched.store.actions import Record
 AT_ONCE = 200
 """Runs that one transaction changes: few enough that no worker waits long for a row."""
 
-Settle = Callable[[psycopg.Connection[Any], Sequence[int], "datetime | None"], object]
+Settle = Callable[..., tuple[datetime, Any, Any]]
+"""``yamlsched.sync.settle``: handed in, because no story of this layer knows another."""
+Returned = TypeVar("Returned")
 
 
 def operator() -> str:
@@ -190,7 +192,7 @@ def _runs(
     return answers
 
 
-def _despite_deadlocks(attempt: Callable[[], Any]) -> Any:
+def _despite_deadlocks(attempt: Callable[[], Returned]) -> Returned:
     """Return what ``attempt`` does; workers lock many runs at once too, and the server may choose us to give way."""
     for _ in range(4):
         try:
@@ -213,27 +215,33 @@ def pause(
 ) -> list[Answer]:
     """Stop the jobs ``ids``: no slots, no claims, until ``until`` or ``resume``. No sync undoes it.
 
-    ``settle`` accounts for the slots owed up to now before the switch is thrown. What is running goes on.
+    ``settle`` is that of ``yamlsched.sync``: the slots owed up to now are accounted for before the switch is thrown.
+    What is running goes on. Raises Refused for an end that has passed.
     """
-    with connection.transaction():
-        held = actions.hold_jobs(connection, ids, now)
-        moment = now or history.now(connection)
-        end = instants.after(until, moment)
-        if end is not None and end <= moment:
-            raise Refused(f"--until {end.isoformat(timespec='seconds').replace('+00:00', 'Z')} has passed already")
-        settle(connection, [job.id for job in held if job.retired_at is None], now)
-        changed = actions.pause(connection, ids, who, reason, end, now)
-        detail = {"reason": reason, "until": end.isoformat() if end else None}
-        paused = [job for job in held if job.id in changed]
-        if paused:
-            records = [Record(namespace, f"job:{job.job_type}", detail) for job in paused]
-            actions.record(connection, who, "pause", records, now)
-    return [
-        Answer(job.job_type, True, "stays paused, with this reason and end" if job.is_paused else "is paused")
-        if job.id in changed
-        else Answer(job.job_type, False, "left schedules.yaml: there is nothing to pause")
-        for job in held
-    ]
+
+    def attempt() -> list[Answer]:
+        with connection.transaction():
+            instant = settle(connection, namespace, list(ids), now)[0]
+            end = instants.after(until, instant)
+            if end is not None and end <= instant:
+                raise Refused(
+                    f"the pause would have ended at {end:%Y-%m-%dT%H:%M:%SZ}, which has passed: write a later --until"
+                )
+            held = actions.hold_jobs(connection, ids, instant)
+            changed = actions.pause(connection, ids, who, reason, end, instant)
+            detail = {"reason": reason, "until": end.isoformat() if end else None}
+            _record_jobs(
+                connection, namespace, who, "pause", [(job, detail) for job in held if job.id in changed], instant
+            )
+        return [_paused(job, job.id in changed) for job in held]
+
+    return _despite_deadlocks(attempt)
+
+
+def _paused(job: actions.Pausable, changed: bool) -> Answer:
+    if not changed:
+        return Answer(job.job_type, False, "left schedules.yaml: there is nothing to pause")
+    return Answer(job.job_type, True, "stays paused, with this reason and end" if job.is_paused else "is paused")
 
 
 def resume(
@@ -246,16 +254,40 @@ def resume(
     now: datetime | None = None,
 ) -> list[Answer]:
     """Let the paused jobs ``ids`` go on. The slots of the pause are recorded as skipped, and not run."""
-    with connection.transaction():
-        held = actions.hold_jobs(connection, ids, now)
-        settle(connection, [job.id for job in held if job.paused_at is not None], now)
-        changed = actions.resume(connection, ids, now)
-        resumed = [job for job in held if job.id in changed]
-        if resumed:
-            records = [Record(namespace, f"job:{job.job_type}", {"was": job.paused_reason}) for job in resumed]
-            actions.record(connection, who, "resume", records, now)
-            actions.wake(connection, [namespace])
-    return [
-        Answer(job.job_type, True, "goes on") if job.id in changed else Answer(job.job_type, False, "is not paused")
-        for job in held
-    ]
+
+    def attempt() -> list[Answer]:
+        with connection.transaction():
+            instant = settle(connection, namespace, list(ids), now)[0]
+            held = actions.hold_jobs(connection, ids, instant)
+            changed = actions.resume(connection, ids, instant)
+            resumed = [(job, {"was": job.paused_reason}) for job in held if job.id in changed]
+            _record_jobs(connection, namespace, who, "resume", resumed, instant)
+            if changed:
+                actions.wake(connection, [namespace])
+        return [Answer(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in held]
+
+    return _despite_deadlocks(attempt)
+
+
+def _resumed(job: actions.Pausable, changed: bool) -> str:
+    if not changed:
+        return "is not paused"
+    return "goes on" if job.is_paused else "went on by itself when its pause ended; the switch is cleared"
+
+
+def _record_jobs(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    who: str,
+    verb: str,
+    changes: list[tuple[actions.Pausable, dict[str, Any]]],
+    now: datetime,
+) -> None:
+    if changes:
+        records = [Record(namespace, f"job:{job.job_type}", detail) for job, detail in changes]
+        actions.record(connection, who, verb, records, now)
+
+
+def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
+    """Return those of the jobs ``ids`` whose switch is thrown."""
+    return [job.id for job in actions.jobs(connection, ids, None) if job.paused_at is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
         return given
     if file.is_file():
         data = file.read_bytes()
-        place = (hashlib.sha256(data).hexdigest(), socket.gethostname(), str(file.resolve()))
+        place = (hashlib.sha256(data).hexdigest(), socket.gethostname(), os.path.abspath(file))
         return history.namespace_of_file(connection, *place) or _namespace_within(data, file)
     if file != Path("schedules.yaml"):
         raise EnvironmentFailed(f"{file} does not exist: correct --file, or say --namespace")

@@ -83,6 +83,11 @@ def cancel(
 def hold_jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[Pausable]:
     """Lock the jobs ``ids`` until the transaction ends, and return how they are by then."""
     connection.execute(load("actions")["lock_jobs"], {"ids": list(ids)})
+    return jobs(connection, ids, now)
+
+
+def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[Pausable]:
+    """Return how the jobs ``ids`` are."""
     with connection.cursor(row_factory=class_row(Pausable)) as cursor:
         return cursor.execute(load("actions")["jobs"], {"ids": list(ids), "now": now}).fetchall()
 

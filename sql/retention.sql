@@ -1,0 +1,88 @@
+-- Pruning in small batches. What is unfinished is never touched; a key outlives its run.
+
+-- name: in_force
+-- What the file in force keeps for how long.
+select f.id, f.retention, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from (select) one
+left join lateral (
+    select s.id, s.retention
+    from yamlsched.schedule_files s
+    where s.namespace = %(namespace)s and s.applied_at is not null
+    order by s.applied_at desc, s.id desc
+    limit 1
+) f on true;
+
+-- name: runs
+-- Prune finished runs of a namespace, job by job, oldest first. A batch begins where the last one ended, at a job and
+-- an instant, so that what is kept longer (the dead) is passed over once and not once per batch. A run that somebody
+-- holds (an operator retries it) is left for the next time.
+with aged as materialized (
+    select r.id, d.id as definition_id, r.finished_at
+    from yamlsched.job_definitions d
+    cross join lateral (
+        select r.id, r.finished_at
+        from yamlsched.job_runs r
+        where r.definition_id = d.id
+          and r.finished_at < greatest(%(succeeded)s::timestamptz, %(dead)s::timestamptz, %(cancelled)s::timestamptz)
+          and r.finished_at >= case when d.id = %(definition)s then %(from)s::timestamptz else '-infinity' end
+          and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
+                                            when 'dead' then %(dead)s::timestamptz
+                                            else %(cancelled)s::timestamptz end
+        order by r.finished_at
+        limit %(limit)s
+    ) r
+    where d.namespace = %(namespace)s and d.id >= %(definition)s
+    order by d.id
+    limit %(limit)s
+), held as materialized (
+    select r.id
+    from yamlsched.job_runs r
+    where r.id = any (array(select a.id from aged a))
+      and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
+                                        when 'dead' then %(dead)s::timestamptz
+                                        else %(cancelled)s::timestamptz end
+    order by r.id
+    for update skip locked
+), gone as (
+    delete from yamlsched.job_runs r
+    where r.id = any (array(select h.id from held h))
+    returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for, r.status
+), kept as (
+    insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for, pruned_at)
+    select g.namespace, g.idempotency_key, g.id, g.job_type, g.scheduled_for, %(now)s
+    from gone g
+    where g.idempotency_key is not null
+    on conflict (namespace, idempotency_key) do nothing
+)
+select (select count(*) from aged) as seen,
+       (select count(*) from gone) as pruned,
+       (select max(a.definition_id) from aged a) as definition,
+       (select max(a.finished_at) from aged a
+        where a.definition_id = (select max(b.definition_id) from aged b)) as last;
+
+-- name: keys
+delete from yamlsched.used_keys u
+where (u.namespace, u.idempotency_key) in (
+    select k.namespace, k.idempotency_key
+    from yamlsched.used_keys k
+    where k.namespace = %(namespace)s and k.pruned_at < %(keys)s
+    order by k.pruned_at
+    limit %(limit)s
+    for update skip locked);
+
+-- name: effects
+-- An effect outlives its run: while the run is there, it can be retried, and must find what it has done.
+delete from yamlsched.effects e
+where e.id = any (array(
+    select o.id
+    from yamlsched.effects o
+    where o.namespace = %(namespace)s and o.claimed_at < %(effects)s
+      and not exists (select from yamlsched.job_runs r where r.id = o.run_id)
+    order by o.claimed_at
+    limit %(limit)s
+    for update of o skip locked));
+
+-- name: done
+update yamlsched.schedule_files f
+set housekept_at = %(now)s
+where f.id = %(in_force)s;

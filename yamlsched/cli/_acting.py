@@ -1,0 +1,124 @@
+"""What the verbs that change runs share: which runs, the confirmation, and the answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from yamlsched.cli import FINDINGS, OK, _choice, _output
+from yamlsched.cli._settings import Settings
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from yamlsched.operations.actions import Answer
+
+PAGE = 5_000
+"""Runs that are chosen by one statement."""
+
+by_option = click.option("--by", metavar="WHO", help="Who does this, for the record (the user of this host).")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before changing many.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say which runs are meant, and change nothing.")
+
+Act = Callable[..., "list[Answer]"]
+
+
+def on_runs(
+    settings: Settings,
+    verb: str,
+    names: Sequence[str],
+    statuses: Sequence[str],
+    given: dict[str, Any],
+    yes: bool,
+    dry_run: bool,
+    act: Act,
+) -> int:
+    """Find the runs that ``names`` or the filter ``given`` mean, ask, ``act`` on them, and print what became of each.
+
+    ``act`` is called with the connection, the ids and the states in which they were chosen.
+    """
+    from yamlsched.operations import history
+    from yamlsched.runs import Status
+    from yamlsched.store.history import now
+
+    namespace = given.pop("namespace")
+    is_filtered = any(given.values()) or bool(statuses)
+    if names and is_filtered:
+        raise click.UsageError(f"name the runs to {verb}, or choose them by options, not both")
+    if not names and not is_filtered:
+        raise click.UsageError(f"which runs? Name them by id or key, or choose them: yamlsched {verb} --help")
+    with settings.connect() as connection:
+        if not names or not all(name.isdigit() for name in names):
+            namespace = history.namespace_of(connection, namespace, settings.file)
+        if names:
+            ids = [history.find(connection, namespace or "", name) for name in names]
+            expected = tuple(Status)
+        else:
+            expected = tuple(Status(status) for status in statuses)
+            wanted = _choice.chosen(now(connection), statuses=statuses, **given)
+            ids = everything(connection, namespace, wanted)
+            if not ids:
+                click.echo("no such runs", err=True)
+                return OK
+        if dry_run:
+            answer_dry(settings, verb, ids)
+            return OK
+        if not names:
+            confirm(f"{verb} {len(ids)} {'run' if len(ids) == 1 else 'runs'}", yes)
+        answers = act(connection, ids, expected)
+    return report(settings, answers)
+
+
+def everything(connection: psycopg.Connection[Any], namespace: str, chosen: Any) -> list[int]:
+    """Return the ids of all runs of a filter, oldest first."""
+    from yamlsched.operations import history
+
+    ids: list[int] = []
+    while page := history.runs(connection, namespace, chosen, PAGE, before=ids[-1] if ids else None):
+        ids += [row.id for row in page]
+        if len(page) < PAGE:
+            break
+    return ids[::-1]
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Ask on a terminal; elsewhere only --yes will do."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this would {what}: add --yes where nobody can be asked")
+    click.confirm(f"{what}?", abort=True, err=True)
+
+
+def answer_dry(settings: Settings, verb: str, ids: list[int]) -> None:
+    if settings.wants_json:
+        click.echo(_output.document(dry_run=True, verb=verb, run_ids=ids))
+    else:
+        click.echo(f"would {verb} {len(ids)} {'run' if len(ids) == 1 else 'runs'}: {' '.join(map(str, ids[:20]))}")
+
+
+def report(settings: Settings, answers: list[Answer]) -> int:
+    """Print what became of each; 1 where something could not be done."""
+    if settings.wants_json:
+        click.echo(_output.document(results=answers))
+    else:
+        many = len(answers) > 20
+        for answer in answers:
+            if not (many and answer.changed):
+                click.echo(f"{answer.target} {answer.what}", err=not answer.changed)
+        if many:
+            click.echo(f"{sum(answer.changed for answer in answers)} of {len(answers)} changed")
+    return OK if all(answer.changed for answer in answers) else FINDINGS
+
+
+def jobs(connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]) -> list[int]:
+    """Return the ids of the jobs that are meant; with neither names nor tags, of all that are in the file."""
+    from yamlsched.operations import history
+    from yamlsched.store.history import jobs as all_jobs
+
+    chosen = history.definitions(connection, namespace, names, tags)
+    present = {job.id for job in all_jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
+    return sorted(present if chosen is None else present & set(chosen))

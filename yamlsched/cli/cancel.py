@@ -1,0 +1,45 @@
+"""``yamlsched cancel``: give up on runs, for good unless they are retried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from yamlsched.cli import _acting, _choice
+from yamlsched.cli._settings import Settings, Verb
+
+HELP = """Cancel runs that are unfinished: at once what waits, what is running at its worker's next heartbeat.
+
+RUN is an id or a key. Chosen by options without --status, all that is unfinished is meant. Final until a retry.
+"""
+UNFINISHED = ("queued", "failed", "running")
+
+
+@click.command(cls=Verb, help=HELP)
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@_choice.filter_options
+@click.option("--reason", metavar="TEXT", help="For the record.")
+@_acting.by_option
+@_acting.yes_option
+@_acting.dry_run_option
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    statuses: tuple[str, ...],
+    reason: str | None,
+    by: str | None,
+    yes: bool,
+    dry_run: bool,
+    **given: Any,
+) -> int:
+    from yamlsched.operations import actions
+
+    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
+        return actions.cancel(connection, ids, by or actions.operator(), reason=reason, expected=expected)
+
+    is_filtered = any(value for name, value in given.items() if name != "namespace")
+    wanted = statuses or (UNFINISHED if is_filtered and not names else ())
+    return _acting.on_runs(settings, "cancel", names, wanted, given, yes, dry_run, act)

@@ -1,0 +1,52 @@
+"""``yamlsched pause``: the operator's switch, which no deploy undoes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import click
+
+from yamlsched.cli import _acting, _choice
+from yamlsched.cli._settings import Settings, Verb
+
+HELP = """Pause jobs: their slots are recorded as skipped, their runs are not claimed, enqueueing goes on.
+
+What is running is left to finish: see cancel. A deploy does not undo a pause; resume does, or its --until.
+"""
+
+
+@click.command(cls=Verb, help=HELP)
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="All jobs with this tag.")
+@click.option("--all", "everything", is_flag=True, help="All jobs of the namespace.")
+@click.option("--reason", metavar="TEXT", help="Shown in status: say what the others should know.")
+@click.option("--until", type=_choice.instant, metavar="TIME", help="2026-01-14T06:00Z, or 2h from now.")
+@_acting.by_option
+@_acting.yes_option
+@_choice.namespace_option
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    jobs: tuple[str, ...],
+    tags: tuple[str, ...],
+    everything: bool,
+    reason: str | None,
+    until: datetime | timedelta | None,
+    by: str | None,
+    yes: bool,
+    namespace: str | None,
+) -> int:
+    from yamlsched.operations import actions, history
+    from yamlsched.sync import settle
+
+    if everything == bool(jobs or tags):
+        raise click.UsageError("which jobs? Name them, or say --tag, or --all")
+    with settings.connect() as connection:
+        namespace = history.namespace_of(connection, namespace, settings.file)
+        ids = _acting.jobs(connection, namespace, jobs, tags)
+        if not jobs:
+            _acting.confirm(f"pause {len(ids)} {'job' if len(ids) == 1 else 'jobs'}", yes)
+        who = by or actions.operator()
+        answers = actions.pause(connection, namespace, ids, who, settle, reason=reason, until=until)
+    return _acting.report(settings, answers)

@@ -1,0 +1,49 @@
+"""``yamlsched prune``: retention, now and to its end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched.cli import _choice, _output
+from yamlsched.cli._settings import Settings, Verb
+
+if TYPE_CHECKING:
+    from yamlsched.operations.retention import Housekept
+
+HELP = """Prune what is older than the retention of schedules.yaml.
+
+tick does the same every few minutes, a little at a time. Keys outlive their runs; what is unfinished is never touched.
+"""
+
+
+@click.command(cls=Verb, help=HELP)
+@click.option("--seconds", type=click.FloatRange(0), help="Stop after so long; what is left is pruned by later ticks.")
+@_choice.namespace_option
+@click.pass_obj
+def command(settings: Settings, /, seconds: float | None, namespace: str | None) -> int:
+    from yamlsched.operations import history, retention
+
+    shows = sys.stderr.isatty() and not settings.wants_json
+    with settings.connect() as connection:
+        namespace = history.namespace_of(connection, namespace, settings.file)
+        budget = float("inf") if seconds is None else seconds
+        done = retention.housekeep(connection, namespace, budget, progress=show if shows else None)
+    if shows:
+        click.echo("\r\033[K", nl=False, err=True)
+    if settings.wants_json:
+        click.echo(_output.document(namespace=namespace, **asdict(done)))
+    else:
+        rest = "" if done.complete else "; there is more: time was up"
+        click.echo(
+            f"pruned {done.runs} runs, {done.keys} keys, {done.effects} effects; "
+            f"cancelled {done.cancelled} runs of jobs that left the file{rest}"
+        )
+    return 0
+
+
+def show(done: Housekept) -> None:
+    click.echo(f"\rpruned {done.runs} runs, {done.keys} keys, {done.effects} effects", nl=False, err=True)

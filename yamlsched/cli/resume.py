@@ -1,0 +1,41 @@
+"""``yamlsched resume``: end a pause."""
+
+from __future__ import annotations
+
+import click
+
+from yamlsched.cli import _acting, _choice
+from yamlsched.cli._settings import Settings, Verb
+
+
+@click.command(cls=Verb, help="Let paused jobs go on. The slots of the pause are not run: see backfill.")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="All paused jobs with this tag.")
+@click.option("--all", "everything", is_flag=True, help="All paused jobs of the namespace.")
+@_acting.by_option
+@_acting.yes_option
+@_choice.namespace_option
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    jobs: tuple[str, ...],
+    tags: tuple[str, ...],
+    everything: bool,
+    by: str | None,
+    yes: bool,
+    namespace: str | None,
+) -> int:
+    from yamlsched.operations import actions, history
+    from yamlsched.sync import settle
+
+    if everything == bool(jobs or tags):
+        raise click.UsageError("which jobs? Name them, or say --tag, or --all")
+    with settings.connect() as connection:
+        namespace = history.namespace_of(connection, namespace, settings.file)
+        ids = _acting.jobs(connection, namespace, jobs, tags)
+        if not jobs:
+            ids = actions.paused(connection, ids)
+            _acting.confirm(f"resume {len(ids)} {'job' if len(ids) == 1 else 'jobs'}", yes)
+        answers = actions.resume(connection, namespace, ids, by or actions.operator(), settle)
+    return _acting.report(settings, answers)

@@ -1,0 +1,51 @@
+"""``yamlsched retry``: run again what is dead or cancelled, or at once what waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from yamlsched.cli import _acting, _choice
+from yamlsched.cli._settings import Settings, Verb
+
+HELP = """Run again what is dead or cancelled; make due now what waits to be retried.
+
+RUN is an id or a key. A run gets its job's number of attempts anew, with the backoff from its beginning; the payload
+is that of its making. Attempts made stay counted and recorded.
+
+Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead --since 2h
+"""
+
+
+@click.command(cls=Verb, help=HELP)
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@_choice.filter_options
+@click.option("--dead", is_flag=True, help="Short for --status dead.")
+@click.option("--force", is_flag=True, help="Also what has succeeded.")
+@_acting.by_option
+@_acting.yes_option
+@_acting.dry_run_option
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    statuses: tuple[str, ...],
+    dead: bool,
+    force: bool,
+    by: str | None,
+    yes: bool,
+    dry_run: bool,
+    **given: Any,
+) -> int:
+    from yamlsched.operations import actions
+
+    wanted = (*statuses, "dead") if dead and "dead" not in statuses else statuses
+    if not names and not wanted:
+        raise click.UsageError("which runs? Name them by id or key, or say --dead or --status")
+
+    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
+        return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected)
+
+    return _acting.on_runs(settings, "retry", names, wanted, given, yes, dry_run, act)

@@ -1,0 +1,163 @@
+"""``yamlsched show``: everything about one run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from yamlsched.cli import _choice, _output
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli.runs import took
+
+if TYPE_CHECKING:
+    from yamlsched.operations.history import Story
+
+LINES = 12
+"""So many lines of a stack or of output are shown, the last ones; --full shows all."""
+
+
+@click.command(cls=Verb, help="Show RUN, an id or a key: its attempts, errors, output, effects, and what it enqueued.")
+@click.argument("name", metavar="RUN")
+@click.option("--full", is_flag=True, help="Whole stacks and outputs.")
+@_choice.namespace_option
+@click.pass_obj
+def command(settings: Settings, /, name: str, full: bool, namespace: str | None) -> int:
+    from yamlsched.operations import history
+    from yamlsched.store.history import now
+
+    with settings.connect() as connection:
+        if not name.isdigit():
+            namespace = history.namespace_of(connection, namespace, settings.file)
+        story = history.story(connection, history.find(connection, namespace or "", name))
+        instant = now(connection)
+    if settings.wants_json:
+        click.echo(
+            _output.document(
+                run=story.run,
+                attempts=story.failures,
+                effects=story.effects,
+                parent_id=story.run.parent_id,
+                children=story.children,
+                actions=story.actions,
+            )
+        )
+        return 0
+    parts = [facts(story, instant), attempts(story, full), effects(story), relatives(story), actions(story)]
+    click.echo("\n\n".join(part for part in parts if part))
+    return 0
+
+
+def facts(story: Story, now: Any) -> str:
+    """Return what the run is and how it stands."""
+    from yamlsched.operations.history import next_step
+
+    run = story.run
+    state = _output.coloured(run.status)
+    if run.status == "running":
+        over = run.locked_until is not None and run.locked_until < now
+        state += f" on {run.worker}, lease {'over since' if over else 'until'} {_output.instant(run.locked_until)}"
+    elif run.status == "failed" or (run.status == "queued" and run.run_at > now):
+        state += f", due {_output.instant(run.run_at)} ({_output.ago(run.run_at, now)})"
+    lines = [
+        ("run", f"{run.id} of {run.job_type} ({run.handler})"),
+        ("key", run.key or "none"),
+        ("status", state),
+        ("attempts", f"{run.attempts} of {run.max_attempts}"),
+        ("slot", _output.instant(run.scheduled_for) if run.scheduled_for else "none: enqueued"),
+        ("made", _output.instant(run.created_at)),
+        ("started", _output.instant(run.started_at) if run.started_at else ""),
+        ("finished", _ended(run) if run.finished_at else ""),
+        ("owner", run.owner),
+        ("payload", _json(run.payload) if run.payload else ""),
+        ("result", _json(run.result) if run.result is not None else ""),
+        (
+            "error",
+            f"{run.error_type or 'error'}: {run.last_error}" if run.last_error and run.status != "succeeded" else "",
+        ),
+        ("next", next_step(run)),
+    ]
+    return "\n".join(f"{name:<10} {_output.printable(text)}" for name, text in lines if text)
+
+
+def _ended(run: Any) -> str:
+    return f"{_output.instant(run.finished_at)}, the last attempt took {took(run.started_at, run.finished_at)}"
+
+
+def attempts(story: Story, full: bool) -> str:
+    """Return the attempts, the failed ones from the audit trail, the last from the run itself."""
+    lines = []
+    for failure in story.failures:
+        head = f"attempt {failure.attempt}  {_output.coloured('failed')}  {_output.instant(failure.started_at)}"
+        lines.append(f"{head}  took {took(failure.started_at, failure.failed_at)}  {failure.worker}")
+        lines.append(_output.printable(f"    {failure.error_type or 'error'}: {failure.error}"))
+        for name, text in (("stack", failure.stack), ("output", failure.output)):
+            lines += block(name, text, full)
+    run = story.run
+    recorded = {failure.attempt for failure in story.failures}
+    if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
+        last = f"  took {took(run.started_at, run.finished_at)}" if run.finished_at else ""
+        head = f"attempt {run.attempts}  {_output.coloured(run.status)}  {_output.instant(run.started_at)}"
+        lines.append(f"{head}{last}  {run.worker}")
+    return "\n".join(lines)
+
+
+def block(name: str, text: str | None, full: bool) -> list[str]:
+    """Return the end of ``text``, indented, under its name."""
+    if not text or not text.strip():
+        return []
+    shown = _output.printable(text).rstrip().split("\n")
+    left_out = 0 if full else max(0, len(shown) - LINES)
+    head = f"    {name}:" + (f" ({left_out} lines before; --full)" if left_out else "")
+    return [head, *(f"      {line}" for line in shown[left_out:])]
+
+
+def effects(story: Story) -> str:
+    if not story.effects:
+        return ""
+    rows = [
+        (
+            e.key,
+            e.state,
+            str(e.attempt),
+            _output.instant(e.done_at or e.claimed_at),
+            _json(e.result) if e.result else "",
+        )
+        for e in story.effects
+    ]
+    return _output.table(("EFFECT", "STATE", "ATTEMPT", "WHEN", "RESULT"), rows)
+
+
+def relatives(story: Story) -> str:
+    """Return the run whose handler enqueued this one, and those that this one's handler enqueued."""
+    from yamlsched.operations.history import CHILDREN
+
+    lines = []
+    if story.run.parent_id is not None:
+        parent = story.parent
+        state = f" of {parent.job_type}, {parent.status}" if parent else ", which has been pruned"
+        lines.append(f"enqueued by run {story.run.parent_id}{state}")
+    if story.children:
+        rows = [
+            (str(child.id), child.job_type, _output.coloured(child.status), child.key or "-")
+            for child in story.children
+        ]
+        lines.append(_output.table(("ENQUEUED", "JOB", "STATUS", "KEY"), rows))
+        if len(story.children) == CHILDREN:
+            lines.append(f"the first {CHILDREN} are shown")
+    return "\n".join(lines)
+
+
+def actions(story: Story) -> str:
+    return "\n".join(
+        _output.printable_cell(
+            f"{_output.instant(action.at)}  {action.verb} by {action.who}"
+            + "".join(f", {name}: {value}" for name, value in action.detail.items())
+        )
+        for action in story.actions
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

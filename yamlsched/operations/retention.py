@@ -1,0 +1,80 @@
+"""Housekeeping: what is over is pruned, in batches, within a budget of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from yamlsched import durations, log
+from yamlsched.definitions.job import Retention
+from yamlsched.store import definitions, files, retention
+
+BATCH = 1_000
+"""Rows of one statement: it takes some tens of milliseconds, and nobody waits for its locks."""
+
+
+@dataclass
+class Housekept:
+    """What was tidied up. ``complete`` is false where the budget ran out: there is more."""
+
+    cancelled: int = 0
+    runs: int = 0
+    keys: int = 0
+    effects: int = 0
+    files: int = 0
+    complete: bool = False
+
+
+def kept(stored: dict[str, str]) -> Retention:
+    """Return the retention that the file in force was applied with."""
+    known = {field.name for field in fields(Retention)}
+    return Retention(**{name: durations.parse(text) for name, text in stored.items() if name in known})
+
+
+def housekeep(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    budget_seconds: float,
+    now: datetime | None = None,
+    progress: Callable[[Housekept], None] | None = None,
+) -> Housekept:
+    """Cancel what retired jobs left undone, and prune by the retention of the file in force.
+
+    Stops between two batches once ``budget_seconds`` are over; what was done stays done. Two at once share the work.
+    """
+    deadline = time.monotonic() + budget_seconds
+    done = Housekept()
+    for run in definitions.cancel_retired(connection, namespace, now):
+        log.warning("run.cancelled", job=run.job_type, run=run.id, key=run.idempotency_key, reason="job retired")
+        done.cancelled += 1
+    file = retention.in_force(connection, namespace, now)
+    keep = kept(file.retention)
+    before = {name: file.now - getattr(keep, name) for name in ("succeeded", "dead", "cancelled")}
+
+    place: retention.Place | None = retention.Place()
+    while place is not None:
+        pruned, following = retention.runs(connection, namespace, before, place, BATCH, file.now)
+        place = following if pruned or following != place else None  # all of a batch may be held by somebody
+        done.runs += pruned
+        if progress:
+            progress(done)
+        if time.monotonic() > deadline:
+            return done
+    for name, forget in (("keys", retention.keys), ("effects", retention.effects)):
+        before_then = file.now - min(getattr(keep, name), timedelta(days=36_500))
+        while gone := forget(connection, namespace, before_then, BATCH):
+            setattr(done, name, getattr(done, name) + gone)
+            if progress:
+                progress(done)
+            if time.monotonic() > deadline:
+                return done
+    done.files = files.forget(connection, namespace, now)
+    if file.id is not None:
+        retention.done(connection, file.id, file.now)
+    done.complete = True
+    return done

@@ -1,0 +1,71 @@
+"""Pruning, a batch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from yamlsched.store.statements import load
+
+
+@dataclass(frozen=True)
+class InForce:
+    """What the file in force keeps; without one, ``id`` is None."""
+
+    id: int | None
+    retention: dict[str, str]
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the next batch of runs begins."""
+
+    definition: int = 0
+    since: datetime = datetime.min.replace(tzinfo=UTC)
+
+
+def in_force(connection: psycopg.Connection[Any], namespace: str, now: datetime | None) -> InForce:
+    [row] = connection.execute(load("retention")["in_force"], {"namespace": namespace, "now": now}).fetchall()
+    return InForce(row.id, row.retention or {}, row.now)
+
+
+def runs(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    before: dict[str, datetime],
+    place: Place,
+    limit: int,
+    now: datetime,
+) -> tuple[int, Place | None]:
+    """Prune up to ``limit`` runs that ended ``before`` their state's instant; return how many, and where to go on."""
+    parameters = {
+        **before,
+        "namespace": namespace,
+        "definition": place.definition,
+        "from": place.since,
+        "limit": limit,
+        "now": now,
+    }
+    [row] = connection.execute(load("retention")["runs"], parameters).fetchall()
+    return row.pruned, Place(row.definition, row.last) if row.seen == limit else None
+
+
+def keys(connection: psycopg.Connection[Any], namespace: str, before: datetime, limit: int) -> int:
+    """Forget up to ``limit`` keys whose runs were pruned ``before``; return how many."""
+    parameters = {"namespace": namespace, "keys": before, "limit": limit}
+    return connection.execute(load("retention")["keys"], parameters).rowcount
+
+
+def effects(connection: psycopg.Connection[Any], namespace: str, before: datetime, limit: int) -> int:
+    """Forget up to ``limit`` effects begun ``before``, whose runs have been pruned; return how many."""
+    parameters = {"namespace": namespace, "effects": before, "limit": limit}
+    return connection.execute(load("retention")["effects"], parameters).rowcount
+
+
+def done(connection: psycopg.Connection[Any], in_force: int, now: datetime) -> None:
+    """Remember when housekeeping was last complete."""
+    connection.execute(load("retention")["done"], {"in_force": in_force, "now": now})
