@@ -729,6 +729,13 @@ def callable_named(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def test_the_file_is_sound_and_calls_for_no_advice():
+    command = [sys.executable, "-m", "yamlsched", "validate", "--strict", "schedules.yaml"]
+    found = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.parametrize("name", JOBS["jobs"])
 def test_every_job_names_a_handler_that_takes_its_payload(name: str):
     job = JOBS["jobs"][name]
