@@ -49,9 +49,7 @@ with recursive clock as materialized (
            r.attempts, r.locked_by, r.started_at
     from yamlsched.job_runs r
     where r.id = any (array(select h.id from heads h))
-      and r.finished_at is null
-      and r.exclusive
-      and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+      and (r.status in ('queued', 'failed') or r.status = 'running' and r.locked_until < (select c.now from clock c))
     for no key update of r skip locked
 ), from_others as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
@@ -87,9 +85,11 @@ with recursive clock as materialized (
     returning r.*
 ), reports as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select b.namespace, b.definition_id, b.job_type, 'on_dead:' || b.id, b.finished_at, d.max_attempts
-    from buried b join yamlsched.job_definitions d on d.id = b.definition_id
-    where d.on_dead is not null and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+    select b.namespace, b.definition_id, b.job_type, 'on_dead:' || b.id, b.finished_at,
+           (select d.max_attempts from yamlsched.job_definitions d where d.id = b.definition_id)
+    from buried b
+    where (select d.on_dead is not null from yamlsched.job_definitions d where d.id = b.definition_id)
+      and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 ), claimed as (
     update yamlsched.job_runs r
@@ -197,9 +197,12 @@ with outcome as materialized (
     on conflict (run_id, attempt) do nothing
 ), reports as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select f.namespace, f.definition_id, f.job_type, 'on_dead:' || f.id, f.now, d.max_attempts
-    from finished f join yamlsched.job_definitions d on d.id = f.definition_id
-    where f.status = 'dead' and d.on_dead is not null and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
+    select f.namespace, f.definition_id, f.job_type, 'on_dead:' || f.id, f.now,
+           (select d.max_attempts from yamlsched.job_definitions d where d.id = f.definition_id)
+    from finished f
+    where f.status = 'dead'
+      and (select d.on_dead is not null from yamlsched.job_definitions d where d.id = f.definition_id)
+      and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select f.id, f.run_at from finished f;
