@@ -127,17 +127,35 @@ where d.id = any (%(ids)s)
   and r.exclusive <> (d.overlap <> 'allow');
 
 -- name: cancel_retired
--- A day is enough for a rolling deploy to end: what a retired job then still has to do is not done any more.
+-- A day is enough for a rolling deploy to end: what a retired job then still has to do is not done any more. A run
+-- whose worker died is among it; its lost attempt is recorded as the claim would have.
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+), undone as materialized (
+    select r.id, r.status = 'running' as is_lost, r.attempts, r.locked_by, r.started_at, d.retired_at
+    from yamlsched.job_definitions d
+    join yamlsched.job_runs r on r.definition_id = d.id
+    where d.namespace = %(namespace)s
+      and d.retired_at <= (select c.now from clock c) - interval '1 day'
+      and r.finished_at is null
+      and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+    for no key update of r skip locked
+), lost as (
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error)
+    select u.id, u.attempts, u.locked_by, u.started_at, c.now, 'lost its worker'
+    from undone u
+    cross join clock c
+    where u.is_lost
+    on conflict do nothing
+)
 update yamlsched.job_runs r
-set status      = 'cancelled',
-    finished_at = c.now,
-    last_error  = 'job retired: it left schedules.yaml at ' || to_char(d.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
-    updated_at  = c.now
-from yamlsched.job_definitions d
-cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-where d.namespace = %(namespace)s
-  and d.retired_at <= c.now - interval '1 day'
-  and r.definition_id = d.id
-  and r.finished_at is null
-  and (r.status <> 'running' or r.locked_until < c.now)
+set status       = 'cancelled',
+    finished_at  = c.now,
+    locked_until = null,
+    exclusive_of = null,
+    last_error   = 'job retired: it left schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+    updated_at   = c.now
+from undone u
+cross join clock c
+where r.id = u.id
 returning r.id, r.job_type, r.idempotency_key;

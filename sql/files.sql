@@ -144,7 +144,7 @@ select c.now,
           and (f.hash, f.environment) in (
               select g.hash, g.environment
               from yamlsched.schedule_files g
-              where g.namespace = %(namespace)s and g.applied_at > o.applied_at
+              where g.namespace = %(namespace)s and (g.applied_at > o.applied_at or g.id = i.id)
           )
           and (f.hash, f.environment) <> (%(hash)s, %(environment)s)) as newer_presented_at
 from clock c
@@ -173,3 +173,10 @@ where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(en
 update yamlsched.schedule_files f
 set yamlsched_version = %(yamlsched_version)s, tzdata_version = %(tzdata_version)s
 where f.id = %(id)s;
+
+-- name: forget
+-- A container has a new name every minute: what it presented is only news. Files that were applied are remembered.
+delete from yamlsched.schedule_files f
+where f.namespace = %(namespace)s
+  and f.applied_at is null
+  and f.last_presented_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - interval '1 day';

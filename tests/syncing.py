@@ -1,0 +1,66 @@
+"""Builders for tests of sync: files as hosts present them, and what the database holds afterwards."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from yamlsched.sync import ScheduleFile
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+def at(text: str) -> datetime:
+    """Read an instant of UTC: ``2026-01-14 02:00``."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def a_file(
+    host: str = "web-1", path: str = "/app/schedules.yaml", environment: str = "", top: str = "", **jobs: Any
+) -> ScheduleFile:
+    """Build a file of jobs, each a mapping of its keys; JSON is YAML, too."""
+    entries = {name: {"handler": "handlers.cleanup.run", **job} for name, job in jobs.items()}
+    text = f"version: 1\n{top}\njobs: {json.dumps(entries)}\n"
+    return ScheduleFile(text.encode(), path, environment, host)
+
+
+def a_bad_file(host: str = "web-1", path: str = "/app/schedules.yaml") -> ScheduleFile:
+    return ScheduleFile(b"version: 1\njobs: {x: {hanlder: a.b}}\n", path, "", host)
+
+
+def runs(db: Any, job: str = "x") -> list[tuple[str, datetime]]:
+    """Return key and slot of a job's runs in the order in which they were made."""
+    rows = db.execute(
+        "select idempotency_key, scheduled_for from yamlsched.job_runs where job_type = %s order by id", [job]
+    )
+    return [(row.idempotency_key, row.scheduled_for) for row in rows]
+
+
+def slots(db: Any, job: str = "x") -> list[str]:
+    """Return the slots of a job's runs, as short text."""
+    return [f"{slot:%m-%d %H:%M}" for _, slot in runs(db, job)]
+
+
+def gaps(db: Any, job: str = "x") -> list[tuple[str, str, int, str]]:
+    """Return first slot, last slot, number and reason of a job's gaps."""
+    rows = db.execute(
+        "select s.first_slot, s.last_slot, s.slots, s.reason from yamlsched.skipped_slots s "
+        "join yamlsched.job_definitions d on d.id = s.definition_id where d.job_type = %s order by s.first_slot",
+        [job],
+    )
+    return [(f"{r.first_slot:%m-%d %H:%M}", f"{r.last_slot:%m-%d %H:%M}", r.slots, r.reason) for r in rows]
+
+
+def definition(db: Any, job: str = "x") -> Any:
+    """Return a job's row."""
+    return db.execute("select * from yamlsched.job_definitions where job_type = %s", [job]).fetchone()
+
+
+def finish(db: Any, now: datetime, job: str | None = None) -> None:
+    """Let all unfinished runs succeed, of one job or of all."""
+    db.execute(
+        "update yamlsched.job_runs set status = 'succeeded', finished_at = %s, locked_until = null, "
+        "exclusive_of = null where finished_at is null and (%s::text is null or job_type = %s)",
+        [now, job, job],
+    )

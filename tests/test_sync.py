@@ -1,0 +1,657 @@
+"""Due slots become runs, or gaps with a reason; edits settle what was owed and never reach back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, runs, slots
+
+from yamlsched import store
+from yamlsched.sync import ScheduleFile, Verdict, glance, is_current, settle, sync
+from yamlsched.sync.plan import offset
+
+Db = psycopg.Connection[Any]
+NOON = at("2026-01-14 12:00")
+HOURLY = {"cron": "0 * * * *"}
+
+
+def ticks(db: Db, file: ScheduleFile, *instants: str) -> None:
+    for instant in instants:
+        sync(db, file, at(instant))
+
+
+# -- slots and keys ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_counts_its_slots_from_the_moment_it_is_first_applied(db: Db) -> None:
+    file = a_file(x=HOURLY)
+
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:59", "2026-01-14 13:00", "2026-01-14 13:01")
+
+    assert runs(db) == [("x:2026-01-14T13:00Z", at("2026-01-14 13:00"))]
+    assert definition(db).next_slot_at == at("2026-01-14 14:00")
+
+
+@pytest.mark.parametrize(
+    "cron, applied, now, expected",
+    [
+        # a repeated hour: a daily job runs at its first pass only
+        ("30 1 * * *", "2026-10-31 12:00", "2026-11-01 12:00", [("x:2026-11-01", at("2026-11-01 05:30"))]),
+        # a skipped hour: it runs right after the gap, under the date and time it was meant for
+        ("30 2 * * *", "2026-03-07 12:00", "2026-03-08 12:00", [("x:2026-03-08", at("2026-03-08 07:00"))]),
+        # an hourly job runs in both passes of a repeated hour, under two keys
+        (
+            "0 * * * *",
+            "2026-11-01 04:30",
+            "2026-11-01 06:30",
+            [("x:2026-11-01T05:00Z", at("2026-11-01 05:00")), ("x:2026-11-01T06:00Z", at("2026-11-01 06:00"))],
+        ),
+    ],
+)
+def test_clock_changes_neither_double_nor_lose_a_run(
+    db: Db, cron: str, applied: str, now: str, expected: list[Any]
+) -> None:
+    file = a_file(x={"cron": cron, "timezone": "America/New_York", "overlap": "allow"})
+
+    sync(db, file, at(applied))
+    instant = at(applied)
+    while instant < at(now):
+        instant += 30 * MINUTE
+        sync(db, file, instant)
+
+    assert runs(db) == expected
+    assert gaps(db) == []
+
+
+def test_a_second_sync_of_the_same_instant_makes_nothing(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
+
+    again = sync(db, file, at("2026-01-14 13:00"))
+
+    assert (again.runs, again.gaps, again.exit_code) == (0, [], 0)
+    assert len(runs(db)) == 1
+
+
+def test_a_run_carries_what_its_definition_said_when_it_was_made(db: Db) -> None:
+    job = {**HOURLY, "payload": {"days": 30}, "max_attempts": 3, "spread": "10m"}
+    ticks(db, a_file(x=job), "2026-01-14 12:00", "2026-01-14 13:00")
+    sync(db, a_file(x={**job, "payload": {"days": 60}, "max_attempts": 9}), at("2026-01-14 13:30"))
+
+    [run] = db.execute("select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs").fetchall()
+
+    assert (run.payload, run.max_attempts, run.status) == ({"days": 30}, 3, "queued")
+    assert run.run_at == run.scheduled_for + offset("x", timedelta(minutes=10))
+
+
+# -- several slots due at once -----------------------------------------------------------------------------------------
+
+
+def test_after_downtime_the_newest_slot_runs_and_the_others_are_superseded(db: Db) -> None:
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 16:10")
+
+    assert slots(db) == ["01-14 16:00"]
+    assert gaps(db) == [("01-14 13:00", "01-14 15:00", 3, "superseded")]
+
+
+def test_catchup_all_runs_each_slot_oldest_first_and_a_hundred_a_sync(db: Db) -> None:
+    file = a_file(x={"cron": "* * * * *", "catchup": "all", "overlap": "allow"})
+    sync(db, file, NOON)
+
+    first = sync(db, file, NOON + 150 * MINUTE)
+    assert (first.runs, definition(db).next_slot_at) == (100, NOON + 101 * MINUTE)
+    second = sync(db, file, NOON + 150 * MINUTE)
+
+    assert second.runs == 50
+    assert [slot for _, slot in runs(db)] == [NOON + n * MINUTE for n in range(1, 151)]
+    assert gaps(db) == []
+
+
+def test_catchup_none_runs_only_what_is_less_than_two_minutes_old(db: Db) -> None:
+    file = a_file(x={"cron": "* * * * *", "catchup": "none", "overlap": "allow"})
+
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:05", "2026-01-14 12:10")
+
+    assert slots(db) == ["01-14 12:04", "01-14 12:05", "01-14 12:09", "01-14 12:10"]
+    assert gaps(db) == [("01-14 12:01", "01-14 12:03", 3, "late"), ("01-14 12:06", "01-14 12:08", 3, "late")]
+
+
+def test_a_slot_older_than_the_window_is_late_and_one_exactly_as_old_is_not(db: Db) -> None:
+    file = a_file(x={"cron": "* * * * *", "catchup": "all", "overlap": "allow", "catchup_window": "3m"})
+
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:06")
+
+    assert slots(db) == ["01-14 12:03", "01-14 12:04", "01-14 12:05", "01-14 12:06"]
+    assert gaps(db) == [("01-14 12:01", "01-14 12:02", 2, "late")]
+
+
+def test_a_gap_that_goes_on_is_one_row(db: Db) -> None:
+    file = a_file(x={"cron": "* * * * *", "overlap": "skip"})
+    ticks(db, file, "2026-01-14 12:00", *(f"2026-01-14 12:{minute:02}" for minute in range(1, 30)))
+
+    assert slots(db) == ["01-14 12:01"]
+    assert gaps(db) == [("01-14 12:02", "01-14 12:29", 28, "overlap")]
+
+
+# -- overlap -----------------------------------------------------------------------------------------------------------
+
+
+def test_wait_makes_the_newest_run_once_the_earlier_one_is_done(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
+
+    ticks(db, file, "2026-01-14 14:00", "2026-01-14 15:00")
+    assert slots(db) == ["01-14 13:00"]
+    assert not glance(db, file, at("2026-01-14 15:00")).has_due_jobs
+
+    finish(db, at("2026-01-14 15:05"))
+    assert glance(db, file, at("2026-01-14 15:06")).has_due_jobs
+    ticks(db, file, "2026-01-14 15:06")
+    assert slots(db) == ["01-14 13:00", "01-14 15:00"]
+    assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "superseded")]
+
+
+def test_wait_counts_the_waiting_into_the_window(db: Db) -> None:
+    file = a_file(x={**HOURLY, "catchup_window": "10m"})
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00")
+
+    finish(db, at("2026-01-14 14:30"))
+    ticks(db, file, "2026-01-14 14:31")
+
+    assert slots(db) == ["01-14 13:00"]
+    assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "late")]
+
+
+def test_wait_with_all_makes_what_gathered_together_once_nothing_earlier_is_unfinished(db: Db) -> None:
+    file = a_file(x={**HOURLY, "catchup": "all"})
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00", "2026-01-14 15:00")
+    assert slots(db) == ["01-14 13:00"]
+
+    finish(db, at("2026-01-14 15:05"))
+    ticks(db, file, "2026-01-14 15:06")
+
+    assert slots(db) == ["01-14 13:00", "01-14 14:00", "01-14 15:00"]
+
+
+@pytest.mark.parametrize("unfinished", ["queued", "failed", "running"])
+def test_skip_records_the_slot_while_an_earlier_run_is_unfinished(db: Db, unfinished: str) -> None:
+    file = a_file(x={**HOURLY, "overlap": "skip"})
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
+    db.execute(
+        "update yamlsched.job_runs set status = %(s)s, attempts = 1, locked_by = 'w', "
+        "locked_until = case when %(s)s = 'running' then now() end, "
+        "exclusive_of = case when %(s)s = 'running' then definition_id end",
+        {"s": unfinished},
+    )
+
+    ticks(db, file, "2026-01-14 14:00")
+    finish(db, at("2026-01-14 14:30"))
+    ticks(db, file, "2026-01-14 15:00")
+
+    assert slots(db) == ["01-14 13:00", "01-14 15:00"]
+    assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "overlap")]
+
+
+def test_allow_makes_each_run_whatever_is_unfinished(db: Db) -> None:
+    file = a_file(x={**HOURLY, "overlap": "allow"})
+
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00")
+
+    assert slots(db) == ["01-14 13:00", "01-14 14:00"]
+    assert not db.execute("select 1 from yamlsched.job_runs where exclusive").fetchone()
+
+
+def test_queued_runs_follow_a_new_overlap_policy(db: Db) -> None:
+    ticks(db, a_file(x={**HOURLY, "overlap": "allow"}), "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00")
+
+    sync(db, a_file(x={**HOURLY, "overlap": "skip"}), at("2026-01-14 14:10"))
+
+    assert [row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs")] == [True, True]
+    sync(db, a_file(x={**HOURLY, "overlap": "allow", "owner": "me"}), at("2026-01-14 14:20"))
+    assert [row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs")] == [False, False]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_nightly_moved_to_later_the_same_day_does_not_run_again(db: Db) -> None:
+    ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-13 12:00", "2026-01-14 02:00")
+    finish(db, at("2026-01-14 02:05"))
+
+    ticks(db, a_file(x={"cron": "0 23 * * *"}), "2026-01-14 12:00", "2026-01-14 23:00", "2026-01-15 23:00")
+
+    assert runs(db) == [("x:2026-01-14", at("2026-01-14 02:00")), ("x:2026-01-15", at("2026-01-15 23:00"))]
+    assert gaps(db) == [("01-14 23:00", "01-14 23:00", 1, "key_taken")]
+
+
+def test_the_key_of_a_pruned_run_is_taken(db: Db) -> None:
+    ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-13 12:00", "2026-01-14 02:00")
+    prune(db)
+
+    ticks(db, a_file(x={"cron": "0 23 * * *"}), "2026-01-14 12:00", "2026-01-14 23:00")
+
+    assert runs(db) == []
+    assert gaps(db) == [("01-14 23:00", "01-14 23:00", 1, "key_taken")]
+
+
+def prune(db: Db) -> None:
+    db.execute(
+        "with gone as (delete from yamlsched.job_runs "
+        "returning namespace, idempotency_key, id, job_type, scheduled_for) "
+        "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for) "
+        "select namespace, idempotency_key, id, job_type, scheduled_for from gone"
+    )
+
+
+def test_a_slot_whose_own_run_exists_already_is_accounted_for_without_a_gap(db: Db) -> None:
+    file = a_file(x={**HOURLY, "overlap": "skip"})
+    sync(db, file, NOON)
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, scheduled_for, run_at, "
+        "max_attempts, exclusive) select namespace, id, job_type, 'x:2026-01-14T13:00Z', %(slot)s, %(slot)s, 5, true "
+        "from yamlsched.job_definitions",
+        {"slot": at("2026-01-14 13:00")},
+    )
+
+    sync(db, file, at("2026-01-14 13:00"))
+
+    assert len(runs(db)) == 1
+    assert gaps(db) == []
+    assert definition(db).last_slot_at == at("2026-01-14 13:00")
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"cron": "30 * * * *"},
+        {"cron": "0 * * * *", "timezone": "Asia/Kolkata"},
+        {"cron": "0 * * * *", "payload": {"a": 1}},
+        {"cron": "0 * * * *", "enabled": False},
+        {"cron": "0 * * * *", "catchup": "none"},
+        {},
+    ],
+)
+def test_an_edit_first_settles_what_the_old_definition_owes(db: Db, edit: dict[str, Any]) -> None:
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
+
+    sync(db, a_file(x=edit), at("2026-01-14 14:10"))
+
+    assert slots(db) == ["01-14 14:00"]
+    assert gaps(db) == [("01-14 13:00", "01-14 13:00", 1, "superseded")]
+
+
+def test_settling_neither_caps_nor_waits(db: Db) -> None:
+    job = {"cron": "* * * * *", "catchup": "all"}
+    sync(db, a_file(x=job), NOON)
+    sync(db, a_file(x=job), NOON + MINUTE)
+
+    changed = sync(db, a_file(x={**job, "description": "new"}), NOON + 151 * MINUTE)
+
+    assert changed.runs == 150
+    assert len(runs(db)) == 151
+    assert all(row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs"))
+
+
+def test_an_edit_never_fires_the_past(db: Db) -> None:
+    ticks(db, a_file(x={"cron": "0 23 * * *"}), "2026-01-14 12:00")
+
+    ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-14 12:30", "2026-01-14 12:31")
+
+    assert runs(db) == []
+    assert gaps(db) == []
+    assert definition(db).next_slot_at == at("2026-01-15 02:00")
+
+
+def test_an_edit_of_other_keys_leaves_the_slots_where_they_are(db: Db) -> None:
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
+    before = definition(db)
+
+    sync(db, a_file(x={**HOURLY, "max_attempts": 7}), at("2026-01-14 13:10"))
+
+    after = definition(db)
+    assert (after.id, after.effective_from, after.next_slot_at) == (
+        before.id,
+        before.effective_from,
+        before.next_slot_at,
+    )
+    assert after.max_attempts == 7
+
+
+def test_a_row_is_written_only_when_something_differs(db: Db) -> None:
+    sync(db, a_file(x=HOURLY, y={"cron": "@daily", "payload": {"a": 1.0, "b": [True]}}), NOON)
+
+    changes = sync(
+        db, a_file(y={"payload": {"b": [True], "a": 1.0}, "cron": "@daily"}, x={"cron": "5 * * * *"}), NOON + HOUR
+    ).changes
+
+    assert changes is not None
+    assert (changes.added, changes.changed, changes.retired) == ((), ("x",), ())
+    assert definition(db, "y").updated_at == NOON
+
+
+def test_true_and_1_differ_in_a_payload(db: Db) -> None:
+    sync(db, a_file(x={"payload": {"a": True}}), NOON)
+
+    changes = sync(db, a_file(x={"payload": {"a": 1}}), NOON + HOUR).changes
+
+    assert changes is not None
+    assert changes.changed == ("x",)
+    assert definition(db).payload == {"a": 1}
+
+
+def test_a_job_that_leaves_the_file_is_retired_and_taken_up_again_when_it_returns(db: Db) -> None:
+    ticks(db, a_file(x=HOURLY, y=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
+    finish(db, at("2026-01-14 13:05"))
+    before = definition(db)
+
+    retired = sync(db, a_file(y=HOURLY), at("2026-01-14 14:10"))
+    assert retired.changes is not None
+    assert retired.changes.retired == ("x",)
+    assert definition(db).retired_at == at("2026-01-14 14:10")
+    finish(db, at("2026-01-14 14:20"))
+    ticks(db, a_file(y=HOURLY), "2026-01-14 15:00", "2026-01-14 16:00")
+    returned = sync(db, a_file(x={**HOURLY, "description": "back"}, y=HOURLY), at("2026-01-14 17:30"))
+    assert returned.changes is not None
+    assert returned.changes.returned == ("x",)
+    sync(db, a_file(x={**HOURLY, "description": "back"}, y=HOURLY), at("2026-01-14 18:00"))
+
+    assert definition(db).id == before.id
+    assert slots(db) == ["01-14 13:00", "01-14 14:00", "01-14 18:00"]
+    assert gaps(db) == [("01-14 15:00", "01-14 17:00", 3, "retired")]
+
+
+def test_a_disabled_job_makes_no_slots_and_records_them_when_it_is_enabled_again(db: Db) -> None:
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
+    off = a_file(x={**HOURLY, "enabled": False})
+    ticks(db, off, "2026-01-14 12:30", "2026-01-14 13:30", "2026-01-14 14:30")
+    assert (slots(db), gaps(db), definition(db).next_slot_at) == ([], [], None)
+
+    ticks(db, a_file(x={**HOURLY, "description": "on"}), "2026-01-14 15:30", "2026-01-14 16:00")
+
+    assert slots(db) == ["01-14 16:00"]
+    assert gaps(db) == [("01-14 13:00", "01-14 15:00", 3, "disabled")]
+
+
+def test_a_job_without_cron_has_no_slots_and_gets_them_with_one(db: Db) -> None:
+    ticks(db, a_file(x={}), "2026-01-14 12:00", "2026-01-14 15:00")
+    assert definition(db).next_slot_at is None
+
+    ticks(db, a_file(x=HOURLY), "2026-01-14 15:30", "2026-01-14 16:00")
+
+    assert slots(db) == ["01-14 16:00"]
+    assert gaps(db) == []
+
+
+def test_what_a_retired_job_left_undone_is_cancelled_a_day_later_with_the_reason(db: Db) -> None:
+    from yamlsched.sync.housekeeping import cancel_retired
+
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
+    sync(db, a_file(), at("2026-01-14 13:30"))
+
+    assert cancel_retired(db, "default", at("2026-01-15 13:29")) == 0
+    assert cancel_retired(db, "default", at("2026-01-15 13:30")) == 1
+
+    [run] = db.execute("select status, last_error from yamlsched.job_runs").fetchall()
+    assert run.status == "cancelled"
+    assert run.last_error == "job retired: it left schedules.yaml at 2026-01-14T13:30:00Z"
+
+
+def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_records_the_lost_attempt(db: Db) -> None:
+    from yamlsched.sync.housekeeping import cancel_retired
+
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
+    db.execute(
+        "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'web-1:1:a', started_at = %s, "
+        "locked_until = %s, exclusive_of = definition_id",
+        [at("2026-01-14 13:00"), at("2026-01-14 13:02")],
+    )
+    sync(db, a_file(), at("2026-01-14 13:30"))
+
+    assert cancel_retired(db, "default", at("2026-01-16 00:00")) == 1
+
+    [failure] = db.execute("select attempt, worker, error from yamlsched.job_failures").fetchall()
+    assert (failure.attempt, failure.worker) == (1, "web-1:1:a")
+
+
+# -- pauses ------------------------------------------------------------------------------------------------------------
+
+
+def pause(db: Db, now: str, until: str | None = None) -> None:
+    from yamlsched.sync.plan import next_slot_at
+
+    with db.transaction():
+        id = definition(db).id
+        instant, [job], _ = settle(db, "default", [id], at(now))
+        end = at(until) if until else None
+        following = next_slot_at(job.schedule, job.timezone, instant, instant, end)
+        db.execute(
+            "update yamlsched.job_definitions set paused_at = %s, paused_until = %s, next_slot_at = %s where id = %s",
+            [instant, end, following, id],
+        )
+
+
+def resume(db: Db, now: str) -> None:
+    from yamlsched.sync.plan import next_slot_at
+
+    with db.transaction():
+        id = definition(db).id
+        instant, [job], _ = settle(db, "default", [id], at(now))
+        following = next_slot_at(job.schedule, job.timezone, instant, None, None)
+        db.execute(
+            "update yamlsched.job_definitions set paused_at = null, paused_until = null, next_slot_at = %s "
+            "where id = %s",
+            [following, id],
+        )
+
+
+def test_a_pause_settles_what_was_owed_and_its_slots_are_recorded_when_it_is_over(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00")
+
+    pause(db, "2026-01-14 13:30")
+    ticks(db, file, "2026-01-14 14:00", "2026-01-14 15:00")
+    resume(db, "2026-01-14 15:30")
+    finish(db, at("2026-01-14 15:31"))
+    ticks(db, file, "2026-01-14 16:00")
+
+    assert slots(db) == ["01-14 13:00", "01-14 16:00"]
+    assert gaps(db) == [("01-14 14:00", "01-14 15:00", 2, "paused")]
+
+
+def test_a_pause_with_an_end_ends_by_itself_and_its_last_instant_belongs_to_it(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00")
+
+    pause(db, "2026-01-14 12:30", until="2026-01-14 15:00")
+    ticks(db, file, "2026-01-14 13:00", "2026-01-14 15:00")
+    assert (slots(db), gaps(db), definition(db).next_slot_at) == ([], [], at("2026-01-14 16:00"))
+    ticks(db, file, "2026-01-14 16:00")
+
+    assert slots(db) == ["01-14 16:00"]
+    assert gaps(db) == [("01-14 13:00", "01-14 15:00", 3, "paused")]
+
+
+def test_no_sync_touches_a_pause(db: Db) -> None:
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
+    pause(db, "2026-01-14 12:30")
+
+    ticks(db, a_file(x={"cron": "30 * * * *"}), "2026-01-14 13:10", "2026-01-14 15:00")
+
+    assert definition(db).paused_at == at("2026-01-14 12:30")
+    assert definition(db).next_slot_at is None
+    resume(db, "2026-01-14 15:10")
+    assert slots(db) == []
+    assert gaps(db) == [("01-14 13:00", "01-14 14:30", 3, "paused")]
+
+
+# -- a bad file, the database's clock, races ---------------------------------------------------------------------------
+
+
+def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
+    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
+    before = definition(db)
+
+    for _ in range(2):
+        synced = sync(db, a_bad_file(), at("2026-01-14 13:00"))
+        assert synced.exit_code == 1
+        assert any("hanlder" in message for message in synced.messages)
+
+    assert slots(db) == ["01-14 13:00"]
+    assert definition(db).handler == before.handler
+    assert definition(db).retired_at is None
+
+
+def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> None:
+    file = a_file(x={"cron": "* * * * *"})
+    sync(db, file)
+    db.execute(
+        "update yamlsched.job_definitions set effective_from = now() - interval '10 minutes', next_slot_at = now()"
+    )
+
+    synced = sync(db, file)
+
+    [row] = db.execute(
+        "select scheduled_for <= clock_timestamp() as past, scheduled_for from yamlsched.job_runs"
+    ).fetchall()
+    assert synced.runs == 1
+    assert row.past
+
+
+def test_the_cursor_never_goes_back_when_the_clock_does(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
+    finish(db, at("2026-01-14 13:01"))
+
+    ticks(db, file, "2026-01-14 12:30")
+    sync(db, a_file(x={**HOURLY, "description": "edited under a clock that is behind"}), at("2026-01-14 12:40"))
+
+    assert definition(db).last_slot_at == at("2026-01-14 13:00")
+    assert definition(db).next_slot_at == at("2026-01-14 14:00")
+    assert len(runs(db)) == 1
+
+
+def test_two_syncs_at_once_leave_each_other_what_is_locked(db: Db, dsn: str) -> None:
+    file = a_file(x=HOURLY, y=HOURLY)
+    sync(db, file, NOON)
+
+    # given a sync that has locked x and not committed
+    with store.connect(dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.job_definitions where job_type = 'x' for no key update")
+
+        # when another one comes, it does not wait, and deals with y alone
+        synced = sync(db, file, at("2026-01-14 13:00"))
+        assert synced.runs == 1
+        assert (slots(db, "x"), slots(db, "y")) == ([], ["01-14 13:00"])
+
+    # then the next deals with x
+    assert sync(db, file, at("2026-01-14 13:00")).runs == 1
+
+
+def test_many_syncs_racing_make_each_run_once(db: Db, dsn: str) -> None:
+    file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(40)})
+    sync(db, file, NOON)
+    made: list[int] = []
+
+    def race() -> None:
+        with store.connect(dsn) as connection:
+            for minute in range(1, 6):
+                made.append(sync(connection, file, NOON + minute * MINUTE).runs)
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made.append(sync(db, file, NOON + 5 * MINUTE).runs)
+
+    assert sum(made) == 200
+    assert db.execute("select count(distinct idempotency_key) as n from yamlsched.job_runs").fetchone().n == 200  # type: ignore[union-attr]
+
+
+def test_two_hosts_that_apply_the_same_new_file_at_once_apply_it_once(db: Db, dsn: str) -> None:
+    jobs = {f"job_{n}": HOURLY for n in range(50)}
+    verdicts: list[Verdict | None] = []
+
+    def apply(host: str) -> None:
+        with store.connect(dsn) as connection:
+            verdicts.append(sync(connection, a_file(host=host, **jobs), NOON).verdict)
+
+    threads = [threading.Thread(target=apply, args=(f"web-{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(map(str, verdicts)) == ["apply", "current", "current", "current"]
+    assert db.execute("select count(*) as n from yamlsched.job_definitions").fetchone().n == 50  # type: ignore[union-attr]
+
+
+# -- what an idle tick costs -------------------------------------------------------------------------------------------
+
+
+def test_a_glance_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> None:
+    file = a_file(x=HOURLY)
+    sync(db, file)
+    script = (
+        "import sys; from yamlsched import store; from yamlsched.sync import ScheduleFile, glance, is_current\n"
+        f"file = ScheduleFile({file.data!r}, {file.path!r}, '', {file.host!r})\n"
+        f"seen = glance(store.connect({dsn!r}), file)\n"
+        "assert is_current(seen, file), seen\n"
+        "print([m for m in ('yaml', 'croniter', 'jsonschema', 'click', 'yamlsched.cron') if m in sys.modules])"
+    )
+
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert output.strip() == "[]"
+
+
+def test_a_glance_knows_an_unchanged_file_and_says_what_there_is_to_do(db: Db) -> None:
+    file = a_file(x={**HOURLY, "overlap": "allow"})
+    assert glance(db, file, NOON).namespace is None
+    sync(db, file, NOON)
+
+    idle = glance(db, file, NOON + 30 * MINUTE)
+    assert (is_current(idle, file), idle.has_due_jobs, idle.has_claimable_runs) == (True, False, False)
+    due = glance(db, file, NOON + HOUR)
+    assert (due.has_due_jobs, due.has_claimable_runs) == (True, False)
+    sync(db, file, NOON + HOUR)
+    made = glance(db, file, NOON + HOUR)
+    assert (made.has_due_jobs, made.has_claimable_runs) == (False, True)
+
+
+def test_an_exclusive_run_and_one_whose_lease_is_over_are_claimable(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
+    assert glance(db, file, at("2026-01-14 13:01")).has_claimable_runs
+
+    db.execute(
+        "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'w', locked_until = %s",
+        [at("2026-01-14 13:05")],
+    )
+
+    assert not glance(db, file, at("2026-01-14 13:04")).has_claimable_runs
+    assert glance(db, file, at("2026-01-14 13:06")).has_claimable_runs
+
+
+def test_a_job_that_waits_costs_a_glance_a_probe_of_an_index(db: Db) -> None:
+    file = a_file(**{f"job_{n}": HOURLY for n in range(300)})
+    sync(db, file, NOON)
+    sync(db, file, NOON + HOUR)
+    db.execute("analyze yamlsched.job_definitions, yamlsched.job_runs")
+    presented = {**file.presented(), "now": NOON + 2 * HOUR + DAY}
+
+    sql = b"explain (analyze, costs off, timing off, summary off) " + store.statements.load("files")["glance"]
+    plan = "\n".join(row[0] for row in db.execute(sql, presented))
+
+    assert "Index Only Scan using job_runs_open_exclusive" in plan or "Index Scan using job_runs_open_exclusive" in plan
+    assert "Seq Scan on job_runs" not in plan
+    assert "hashed SubPlan" not in plan
