@@ -50,33 +50,30 @@ where r.id = any (%(ids)s::bigint[])
 returning r.id;
 
 -- name: pause
--- A pause that still holds keeps its beginning; one that is over begins anew.
+-- A pause that still holds keeps its beginning; one that is over begins anew. `nexts` are the slots to account for
+-- after the pause: null without an end, for then resume finds them.
 update yamlsched.job_definitions d
-set paused_at     = case when d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()) or d.paused_until is null
-                         then coalesce(d.paused_at, %(now)s::timestamptz, clock_timestamp())
-                         else coalesce(%(now)s::timestamptz, clock_timestamp()) end,
+set paused_at     = case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true) then d.paused_at
+                         else %(now)s end,
     paused_until  = %(until)s,
     paused_by     = %(who)s,
     paused_reason = %(reason)s,
-    updated_at    = coalesce(%(now)s::timestamptz, clock_timestamp())
-where d.id = any (%(ids)s::bigint[])
+    next_slot_at  = n.next_slot_at,
+    updated_at    = %(now)s
+from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)
+where d.id = n.id
   and d.retired_at is null
 returning d.id;
 
 -- name: resume
 update yamlsched.job_definitions d
 set paused_at = null, paused_until = null, paused_by = null, paused_reason = null,
-    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
-where d.id = any (%(ids)s::bigint[])
+    next_slot_at = n.next_slot_at,
+    updated_at = %(now)s
+from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)
+where d.id = n.id
   and d.paused_at is not null
 returning d.id;
-
--- name: lock_jobs
-select d.id
-from yamlsched.job_definitions d
-where d.id = any (%(ids)s::bigint[])
-order by d.id
-for no key update;
 
 -- name: jobs
 select d.id, d.job_type, d.retired_at, d.paused_at, d.paused_until, d.paused_by, d.paused_reason,

@@ -37,8 +37,7 @@ def command(
     yes: bool,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history
-    from yamlsched.sync import settle
+    from yamlsched.operations import actions, history, pausing
 
     if everything == bool(jobs or tags):
         raise click.UsageError("which jobs? Name them, or say --tag, or --all")
@@ -48,5 +47,5 @@ def command(
         if not jobs:
             _acting.confirm(f"pause {len(ids)} {'job' if len(ids) == 1 else 'jobs'}", yes)
         who = by or actions.operator()
-        answers = actions.pause(connection, namespace, ids, who, settle, reason=reason, until=until)
+        answers = pausing.pause(connection, namespace, ids, who, reason=reason, until=until)
     return _acting.report(settings, answers)

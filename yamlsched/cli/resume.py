@@ -26,8 +26,7 @@ def command(
     yes: bool,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history
-    from yamlsched.sync import settle
+    from yamlsched.operations import actions, history, pausing
 
     if everything == bool(jobs or tags):
         raise click.UsageError("which jobs? Name them, or say --tag, or --all")
@@ -35,7 +34,7 @@ def command(
         namespace = history.namespace_of(connection, namespace, settings.file)
         ids = _acting.jobs(connection, namespace, jobs, tags)
         if not jobs:
-            ids = actions.paused(connection, ids)
+            ids = pausing.paused(connection, ids)
             _acting.confirm(f"resume {len(ids)} {'job' if len(ids) == 1 else 'jobs'}", yes)
-        answers = actions.resume(connection, namespace, ids, by or actions.operator(), settle)
+        answers = pausing.resume(connection, namespace, ids, by or actions.operator())
     return _acting.report(settings, answers)

@@ -22,8 +22,6 @@ from yamlsched.store.actions import Record
 AT_ONCE = 200
 """Runs that one transaction changes: few enough that no worker waits long for a row."""
 
-Settle = Callable[..., tuple[datetime, Any, Any]]
-"""``yamlsched.sync.settle``: handed in, because no story of this layer knows another."""
 Returned = TypeVar("Returned")
 
 
@@ -182,7 +180,7 @@ def _runs(
                     actions.wake(connection, (held[id].namespace for id in changed))
             return held, changed
 
-        held, changed = _despite_deadlocks(attempt)
+        held, changed = despite_deadlocks(attempt)
         for id in batch:
             if id not in held:
                 answers.append(Answer(f"run {id}", False, "does not exist: it never was, or it has been pruned"))
@@ -192,7 +190,7 @@ def _runs(
     return answers
 
 
-def _despite_deadlocks(attempt: Callable[[], Returned]) -> Returned:
+def despite_deadlocks(attempt: Callable[[], Returned]) -> Returned:
     """Return what ``attempt`` does; workers lock many runs at once too, and the server may choose us to give way."""
     for _ in range(4):
         try:
@@ -200,94 +198,3 @@ def _despite_deadlocks(attempt: Callable[[], Returned]) -> Returned:
         except psycopg.errors.DeadlockDetected:
             continue
     return attempt()
-
-
-def pause(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    ids: Sequence[int],
-    who: str,
-    settle: Settle,
-    *,
-    reason: str | None = None,
-    until: datetime | timedelta | None = None,
-    now: datetime | None = None,
-) -> list[Answer]:
-    """Stop the jobs ``ids``: no slots, no claims, until ``until`` or ``resume``. No sync undoes it.
-
-    ``settle`` is that of ``yamlsched.sync``: the slots owed up to now are accounted for before the switch is thrown.
-    What is running goes on. Raises Refused for an end that has passed.
-    """
-
-    def attempt() -> list[Answer]:
-        with connection.transaction():
-            instant = settle(connection, namespace, list(ids), now)[0]
-            end = instants.after(until, instant)
-            if end is not None and end <= instant:
-                raise Refused(
-                    f"the pause would have ended at {end:%Y-%m-%dT%H:%M:%SZ}, which has passed: write a later --until"
-                )
-            held = actions.hold_jobs(connection, ids, instant)
-            changed = actions.pause(connection, ids, who, reason, end, instant)
-            detail = {"reason": reason, "until": end.isoformat() if end else None}
-            _record_jobs(
-                connection, namespace, who, "pause", [(job, detail) for job in held if job.id in changed], instant
-            )
-        return [_paused(job, job.id in changed) for job in held]
-
-    return _despite_deadlocks(attempt)
-
-
-def _paused(job: actions.Pausable, changed: bool) -> Answer:
-    if not changed:
-        return Answer(job.job_type, False, "left schedules.yaml: there is nothing to pause")
-    return Answer(job.job_type, True, "stays paused, with this reason and end" if job.is_paused else "is paused")
-
-
-def resume(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    ids: Sequence[int],
-    who: str,
-    settle: Settle,
-    *,
-    now: datetime | None = None,
-) -> list[Answer]:
-    """Let the paused jobs ``ids`` go on. The slots of the pause are recorded as skipped, and not run."""
-
-    def attempt() -> list[Answer]:
-        with connection.transaction():
-            instant = settle(connection, namespace, list(ids), now)[0]
-            held = actions.hold_jobs(connection, ids, instant)
-            changed = actions.resume(connection, ids, instant)
-            resumed = [(job, {"was": job.paused_reason}) for job in held if job.id in changed]
-            _record_jobs(connection, namespace, who, "resume", resumed, instant)
-            if changed:
-                actions.wake(connection, [namespace])
-        return [Answer(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in held]
-
-    return _despite_deadlocks(attempt)
-
-
-def _resumed(job: actions.Pausable, changed: bool) -> str:
-    if not changed:
-        return "is not paused"
-    return "goes on" if job.is_paused else "went on by itself when its pause ended; the switch is cleared"
-
-
-def _record_jobs(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    who: str,
-    verb: str,
-    changes: list[tuple[actions.Pausable, dict[str, Any]]],
-    now: datetime,
-) -> None:
-    if changes:
-        records = [Record(namespace, f"job:{job.job_type}", detail) for job, detail in changes]
-        actions.record(connection, who, verb, records, now)
-
-
-def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
-    """Return those of the jobs ``ids`` whose switch is thrown."""
-    return [job.id for job in actions.jobs(connection, ids, None) if job.paused_at is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -80,12 +80,6 @@ def cancel(
     return _ids(connection, "cancel", {"ids": list(ids), "expected": list(expected), "now": now})
 
 
-def hold_jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[Pausable]:
-    """Lock the jobs ``ids`` until the transaction ends, and return how they are by then."""
-    connection.execute(load("actions")["lock_jobs"], {"ids": list(ids)})
-    return jobs(connection, ids, now)
-
-
 def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[Pausable]:
     """Return how the jobs ``ids`` are."""
     with connection.cursor(row_factory=class_row(Pausable)) as cursor:
@@ -94,18 +88,24 @@ def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime 
 
 def pause(
     connection: psycopg.Connection[Any],
-    ids: Sequence[int],
+    nexts: Mapping[int, datetime | None],
     who: str,
     reason: str | None,
     until: datetime | None,
-    now: datetime | None,
+    now: datetime,
 ) -> set[int]:
-    parameters = {"ids": list(ids), "who": who, "reason": reason, "until": until, "now": now}
+    """Pause jobs; ``nexts`` has for each the next slot to account for. Returns those that are not retired."""
+    parameters = {"who": who, "reason": reason, "until": until, "now": now, **_next_slots(nexts)}
     return _ids(connection, "pause", parameters)
 
 
-def resume(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> set[int]:
-    return _ids(connection, "resume", {"ids": list(ids), "now": now})
+def resume(connection: psycopg.Connection[Any], nexts: Mapping[int, datetime | None], now: datetime) -> set[int]:
+    """End pauses; ``nexts`` as in ``pause``. Returns the jobs that were paused."""
+    return _ids(connection, "resume", {"now": now, **_next_slots(nexts)})
+
+
+def _next_slots(nexts: Mapping[int, datetime | None]) -> dict[str, Any]:
+    return {"ids": list(nexts), "nexts": list(nexts.values())}
 
 
 def record(

@@ -1,0 +1,152 @@
+"""Rows as real code would write them, and the command line in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from yamlsched import cli
+
+JOB = {
+    "namespace": "default",
+    "job_type": "purge",
+    "handler": "handlers.purge:run",
+    "schedule": "0 2 * * *",
+    "timezone": "UTC",
+    "max_attempts": 5,
+    "backoff": Jsonb({}),
+    "timeout": timedelta(hours=1),
+    "lease": timedelta(minutes=2),
+    "overlap": "wait",
+    "catchup": "latest",
+    "catchup_window": timedelta(days=365),
+    "spread": timedelta(0),
+    "enabled": True,
+}
+STATES: dict[str, dict[str, str]] = {
+    "queued": {},
+    "running": {
+        "attempts": "1",
+        "locked_by": "'web-1:4711:c0ffee'",
+        "locked_until": "now() + interval '2 minutes'",
+        "started_at": "now()",
+    },
+    "failed": {
+        "attempts": "1",
+        "run_at": "now() + interval '5 minutes'",
+        "failed_at": "now()",
+        "last_error": "'no route to host'",
+        "locked_by": "'web-1:4711:c0ffee'",
+        "started_at": "now()",
+    },
+    "succeeded": {
+        "attempts": "1",
+        "finished_at": "now()",
+        "started_at": "now() - interval '3 seconds'",
+        "locked_by": "'web-1:4711:c0ffee'",
+    },
+    "dead": {
+        "attempts": "5",
+        "finished_at": "now()",
+        "failed_at": "now()",
+        "started_at": "now() - interval '3 seconds'",
+        "last_error": "'no route to host'",
+        "error_type": "'OSError'",
+        "locked_by": "'web-1:4711:c0ffee'",
+    },
+    "cancelled": {"finished_at": "now()"},
+}
+
+
+def a_job(db: psycopg.Connection[Any], job_type: str = "purge", **values: Any) -> int:
+    """Insert a job, by default one that fires at two each night; return its id."""
+    given = {**JOB, "job_type": job_type, **values}
+    columns = ", ".join(given)
+    holes = ", ".join(f"%({name})s" for name in given)
+    sql = (
+        f"insert into yamlsched.job_definitions ({columns}, effective_from) "
+        f"values ({holes}, now() - interval '2 days') returning id"
+    )
+    return int(db.execute(sql.encode(), given).fetchone()[0])  # type: ignore[index]
+
+
+def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **values: Any) -> int:
+    """Insert a run in this state; ``values`` are SQL expressions where they are texts in parentheses. Return its id."""
+    columns = {"run_at": "now()", "max_attempts": "5", "status": f"'{status}'", **STATES[status]}
+    parameters: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, str) and value.startswith("(") and value.endswith(")"):
+            columns[name] = value
+        else:
+            columns[name] = f"%({name})s"
+            parameters[name] = value
+    if status == "running" and values.get("exclusive"):
+        columns["exclusive_of"] = "d.id"
+    sql = (
+        f"insert into yamlsched.job_runs (namespace, definition_id, job_type, {', '.join(columns)}) "
+        f"select d.namespace, d.id, d.job_type, {', '.join(columns.values())} "
+        "from yamlsched.job_definitions d where d.id = %(job)s returning id"
+    )
+    return int(db.execute(sql.encode(), {**parameters, "job": job}).fetchone()[0])  # type: ignore[index]
+
+
+def a_file(db: psycopg.Connection[Any], **values: Any) -> int:
+    """Insert a presented file, by default the one in force; return its id."""
+    given = {
+        "namespace": "default",
+        "hash": "a" * 64,
+        "environment": "",
+        "host": "web-1",
+        "path": "/srv/schedules.yaml",
+        "yamlsched_version": "0.1.0",
+        "tzdata_version": "2026a",
+        **values,
+    }
+    given.setdefault("applied_at", "now")
+    columns, holes = ", ".join(given), ", ".join(f"%({name})s" for name in given)
+    sql = f"insert into yamlsched.schedule_files ({columns}) values ({holes}) returning id"
+    return int(db.execute(sql.encode(), given).fetchone()[0])  # type: ignore[index]
+
+
+def row(db: psycopg.Connection[Any], run: int) -> Any:
+    """Return the run as it is stored."""
+    return db.execute("select * from yamlsched.job_runs where id = %s", [run]).fetchone()
+
+
+def value(db: psycopg.Connection[Any], sql: str, *parameters: Any) -> Any:
+    found = db.execute(sql.encode(), parameters).fetchone()
+    assert found is not None
+    return found[0]
+
+
+class Said(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+Say = Callable[..., Said]
+
+
+def command_line(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Any) -> Say:
+    """Return a function that runs a command line in an empty ``folder`` against ``dsn``."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("YAMLSCHED_DSN", dsn)
+
+    def say(*arguments: object) -> Said:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["yamlsched", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return Said(int(ended.value.code or 0), captured.out, captured.err)
+
+    return say

@@ -1,0 +1,414 @@
+"""retry, cancel, pause, resume, enqueue: what operators do, and that it is recorded."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from operating import Say, a_job, a_run, command_line, row, value
+
+from yamlsched import store
+from yamlsched.errors import Refused
+from yamlsched.operations import actions, pausing
+
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def trail(db: Db) -> list[tuple[str, str, str]]:
+    rows = db.execute("select who, verb, target from yamlsched.operator_actions order by id").fetchall()
+    return [(r.who, r.verb, r.target) for r in rows]
+
+
+def test_a_dead_run_gets_its_budget_anew_on_top_of_the_attempts_made(db: Db) -> None:
+    # given a run that died of its fifth attempt, with what it left behind
+    job = a_job(db, max_attempts=3)
+    run = a_run(db, job, "dead", result="(to_jsonb(1))")
+
+    # when it is retried
+    [answer] = actions.retry(db, [run], "ann", now=NOON)
+
+    # then it is queued and due, its attempts stay counted, and its last owner and error stay known
+    after = row(db, run)
+    assert answer == actions.Answer(f"run {run}", True, "is queued again")
+    assert (after.status, after.attempts, after.max_attempts, after.run_at) == ("queued", 5, 8, NOON)
+    assert (after.finished_at, after.dead_at, after.result) == (None, None, None)
+    assert (after.locked_by, after.last_error) == ("web-1:4711:c0ffee", "no route to host")
+    assert trail(db) == [("ann", "retry", f"run:{run}")]
+
+
+def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> None:
+    job = a_job(db)
+    failed = a_run(db, job, "failed", run_at=NOON + timedelta(hours=1))
+    queued = a_run(db, job, "queued", run_at=NOON + timedelta(hours=1))
+    due = a_run(db, job, "queued", run_at=NOON - timedelta(hours=1))
+
+    answers = actions.retry(db, [failed, queued, due], "ann", now=NOON)
+
+    assert [a.what for a in answers] == ["is due now"] * 3
+    assert [(row(db, r).status, row(db, r).run_at, row(db, r).max_attempts) for r in (failed, queued, due)] == [
+        ("failed", NOON, 5),
+        ("queued", NOON, 5),
+        ("queued", NOON - timedelta(hours=1), 5),  # one that is due already does not lose its place
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "values", "job_values", "why"),
+    [
+        ("running", {"locked_until": "(now() + interval '1 minute')"}, {}, "is running: cancel it first"),
+        (
+            "running",
+            {"locked_until": "(now() - interval '1 minute')"},
+            {},
+            "has lost its worker: the next tick takes it up by itself",
+        ),
+        (
+            "succeeded",
+            {},
+            {},
+            "has succeeded: --force runs it again (what run.once() has done is not repeated)",
+        ),
+        (
+            "dead",
+            {},
+            {"enabled": False},
+            "belongs to purge, which is disabled in schedules.yaml: nothing would claim it",
+        ),
+        ("dead", {}, {"retired_at": NOON}, "belongs to purge, which left schedules.yaml: nothing would claim it"),
+    ],
+)
+def test_a_run_that_may_not_be_retried_is_left_alone_and_the_answer_says_why(
+    db: Db, status: str, values: dict[str, Any], job_values: dict[str, Any], why: str
+) -> None:
+    run = a_run(db, a_job(db, **job_values), status, **values)
+    before = row(db, run)
+
+    [answer] = actions.retry(db, [run], "ann")
+
+    assert answer == actions.Answer(f"run {run}", False, why)
+    assert row(db, run) == before
+    assert trail(db) == []
+
+
+def test_a_succeeded_run_is_run_again_with_force_only(db: Db) -> None:
+    run = a_run(db, a_job(db), "succeeded")
+
+    [answer] = actions.retry(db, [run], "ann", force=True)
+
+    assert answer.changed
+    assert (row(db, run).status, row(db, run).attempts, row(db, run).max_attempts) == ("queued", 1, 6)
+
+
+def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> None:
+    run = a_run(db, a_job(db), "queued", run_at=NOON)
+
+    [answer] = actions.retry(db, [run], "ann", expected=["dead"])
+
+    assert answer == actions.Answer(f"run {run}", False, "is queued by now")
+
+
+def test_a_retry_of_a_paused_job_says_that_the_run_will_wait(db: Db) -> None:
+    run = a_run(db, a_job(db, paused_at=NOON), "dead")
+
+    [answer] = actions.retry(db, [run], "ann")
+
+    assert answer.what == "is queued again; it waits until the job is resumed: yamlsched resume purge"
+
+
+def test_a_retry_waits_for_the_worker_that_is_just_finishing_the_run(db: Db, dsn: str) -> None:
+    # given a worker whose transaction has finished the run but not committed
+    run = a_run(db, a_job(db), "running")
+    with store.connect(dsn) as worker, store.connect(dsn) as operator, psycopg.connect(dsn, autocommit=True) as watcher:
+        worker.execute("begin")
+        worker.execute(
+            "update yamlsched.job_runs set status = 'dead', locked_until = null, finished_at = now() where id = %s",
+            [run],
+        )
+
+        # when an operator retries it meanwhile, and the worker commits while the operator waits
+        answers = commit_while_waiting(worker, watcher, operator, lambda: actions.retry(operator, [run], "ann"))
+
+    # then the operator's answer is about the run as the worker left it
+    assert [a.what for a in answers] == ["is queued again"]
+
+
+def commit_while_waiting(worker: Any, watcher: Any, waiting: Any, act: Any) -> Any:
+    """Call ``act`` on ``waiting``; commit on ``worker`` once it is seen to wait for a lock."""
+    import threading
+
+    def commit() -> None:
+        sql = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        while not watcher.execute(sql, [waiting.info.backend_pid]).fetchone()[0]:
+            pass
+        worker.execute("commit")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        return act()
+    finally:
+        thread.join()
+
+
+def test_cancel_takes_the_lease_of_a_running_run_away_so_that_its_worker_can_write_nothing(db: Db) -> None:
+    # given a slot's run of a job that waits, running
+    job = a_job(db)
+    run = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
+
+    # when it is cancelled
+    [answer] = actions.cancel(db, [run], "ann", reason="wrong day")
+
+    # then it is final, the job is free, and the worker's fence finds nothing
+    after = row(db, run)
+    assert answer.what == "is cancelled; its handler is killed at its worker's next heartbeat"
+    assert (after.status, after.locked_until, after.exclusive_of) == ("cancelled", None, None)
+    assert after.finished_at is not None
+    fenced = db.execute(
+        "update yamlsched.job_runs set last_error = 'zombie' where id = %s and status = 'running' and locked_by = %s",
+        [run, after.locked_by],
+    )
+    assert fenced.rowcount == 0
+    detail = value(db, "select detail from yamlsched.operator_actions")
+    assert detail == {"was": "running", "reason": "wrong day"}
+
+
+@pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled"])
+def test_what_is_finished_cannot_be_cancelled(db: Db, status: str) -> None:
+    run = a_run(db, a_job(db), status)
+    before = row(db, run)
+
+    [answer] = actions.cancel(db, [run], "ann")
+
+    assert answer == actions.Answer(f"run {run}", False, f"is {status} already")
+    assert row(db, run) == before
+
+
+def test_a_retry_wakes_workers_that_listen(db: Db, dsn: str) -> None:
+    run = a_run(db, a_job(db), "dead")
+    with store.connect(dsn) as listener:
+        listener.execute("listen yamlsched")
+
+        actions.retry(db, [run], "ann")
+
+        [notice] = list(listener.notifies(timeout=10, stop_after=1))
+    assert notice.payload == "default"
+
+
+def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, say: Say) -> None:
+    # given two dead runs of one job, and one of another
+    purge, mail = a_job(db, "purge"), a_job(db, "mail")
+    first, second, other = a_run(db, purge, "dead"), a_run(db, purge, "dead"), a_run(db, mail, "dead")
+
+    # when all dead ones of the first are to be retried where nobody can be asked
+    refused = say("retry", "--job", "purge", "--dead")
+
+    # then nothing happens without --yes
+    assert refused.code == 2
+    assert "this would retry 2 runs: add --yes" in refused.err
+    assert say("retry", "--job", "purge", "--dead", "--dry-run").out == f"would retry 2 runs: {first} {second}\n"
+    assert row(db, first).status == "dead"
+    done = say("retry", "--job", "purge", "--dead", "--yes", "--by", "ann")
+    assert done == (0, f"run {first} is queued again\nrun {second} is queued again\n", "")
+    assert row(db, other).status == "dead"
+    assert trail(db) == [("ann", "retry", f"run:{first}"), ("ann", "retry", f"run:{second}")]
+
+
+def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, say: Say) -> None:
+    job = a_job(db)
+    dead, running = a_run(db, job, "dead"), a_run(db, job, "running")
+
+    said = say("retry", dead, running, 99999999)
+
+    assert said.code == 1
+    assert said.out == f"run {dead} is queued again\n"
+    assert said.err.splitlines() == [
+        f"run {running} is running: cancel it first",
+        "run 99999999 does not exist: it never was, or it has been pruned",
+    ]
+
+
+def test_runs_are_named_by_their_keys_too(db: Db, say: Say) -> None:
+    run = a_run(db, a_job(db), "queued", idempotency_key="purge:2026-01-14")
+
+    assert say("cancel", "purge:2026-01-14").out == f"run {run} is cancelled\n"
+    unknown = say("cancel", "purge:2026-01-15")
+    assert (unknown.code, unknown.out) == (1, "")
+    assert 'no run has the key "purge:2026-01-15"' in unknown.err
+
+
+def test_runs_and_options_together_or_neither_are_wrong_usage(say: Say) -> None:
+    assert say("retry").code == 2
+    assert say("retry", "--job", "purge").code == 2
+    assert say("cancel").code == 2
+    assert say("cancel", "12", "--job", "purge").code == 2
+
+
+def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
+    # given a job with a slot that is owed, at two in the night
+    job = a_job(db, next_slot_at=datetime(2026, 1, 14, 2, tzinfo=UTC))
+    db.execute("update yamlsched.job_definitions set effective_from = '2026-01-13T12:00Z'")
+
+    # when it is paused at noon for two hours
+    [answer] = pausing.pause(db, "default", [job], "ann", reason="upgrade", until=timedelta(hours=2), now=NOON)
+
+    # then the slot before the pause has its run, and the pause says all that the others want to know
+    definition = db.execute("select * from yamlsched.job_definitions").fetchone()
+    assert answer == actions.Answer("purge", True, "is paused")
+    assert definition is not None
+    assert (definition.paused_at, definition.paused_until) == (NOON, NOON + timedelta(hours=2))
+    assert (definition.paused_by, definition.paused_reason) == ("ann", "upgrade")
+    assert value(db, "select idempotency_key from yamlsched.job_runs") == "purge:2026-01-14"
+    assert trail(db) == [("ann", "pause", "job:purge")]
+
+
+def test_pausing_again_changes_reason_and_end_but_not_the_beginning(db: Db) -> None:
+    job = a_job(db, schedule=None)
+    pausing.pause(db, "default", [job], "ann", reason="upgrade", now=NOON)
+
+    [answer] = pausing.pause(db, "default", [job], "bob", reason="longer", now=NOON + timedelta(hours=1))
+
+    assert answer.what == "stays paused, with this reason and end"
+    assert value(db, "select (paused_at, paused_by, paused_reason)::text from yamlsched.job_definitions") == (
+        '("2026-01-14 12:00:00+00",bob,longer)'
+    )
+
+
+def test_a_pause_whose_end_has_passed_begins_anew(db: Db) -> None:
+    job = a_job(db, schedule=None, paused_at=NOON - timedelta(days=2), paused_until=NOON - timedelta(days=1))
+
+    [answer] = pausing.pause(db, "default", [job], "ann", now=NOON)
+
+    assert answer.what == "is paused"
+    assert value(db, "select paused_at from yamlsched.job_definitions") == NOON
+
+
+def test_a_pause_that_would_be_over_is_refused(db: Db) -> None:
+    job = a_job(db, schedule=None)
+
+    with pytest.raises(Refused, match="already: write a later --until"):
+        pausing.pause(db, "default", [job], "ann", until=NOON - timedelta(hours=1), now=NOON)
+
+    assert value(db, "select paused_at is null from yamlsched.job_definitions")
+
+
+def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> None:
+    # given a job that was paused at noon of the day before yesterday
+    job = a_job(db, next_slot_at=datetime(2026, 1, 13, 2, tzinfo=UTC), paused_at=NOON - timedelta(days=2))
+    db.execute("update yamlsched.job_definitions set effective_from = '2026-01-12T12:00Z'")
+
+    # when it is resumed
+    [answer] = pausing.resume(db, "default", [job], "ann", now=NOON)
+
+    # then its two slots are accounted for as paused, and the next one is tomorrow's
+    assert answer == actions.Answer("purge", True, "goes on")
+    gap = db.execute("select slots, reason from yamlsched.skipped_slots").fetchone()
+    assert gap == (2, "paused")
+    assert value(db, "select count(*) from yamlsched.job_runs") == 0
+    assert value(db, "select next_slot_at from yamlsched.job_definitions") == datetime(2026, 1, 15, 2, tzinfo=UTC)
+    assert value(db, "select paused_at is null and paused_by is null from yamlsched.job_definitions")
+
+
+def test_pause_and_resume_by_the_command_line(db: Db, say: Say) -> None:
+    a_job(db, "purge", schedule=None, tags=["nightly"])
+    a_job(db, "mail", schedule=None)
+
+    assert say("pause", "purge", "--until", "2h", "--reason", "upgrade").out == "purge is paused\n"
+    assert say("resume", "mail") == (1, "", "mail is not paused\n")
+    assert say("pause", "--all").code == 2
+    assert say("pause", "--tag", "nightly", "--yes").out == "purge stays paused, with this reason and end\n"
+    assert say("resume", "--all", "--yes").out == "purge goes on\n"
+    wrong = say("pause", "purgee")
+    assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
+
+
+def test_enqueue_says_whether_the_run_was_made_or_was_there(db: Db, say: Say) -> None:
+    a_job(db)
+
+    made = say(
+        "enqueue", "purge", "--payload", '{"days": 3}', "--key", "purge:by-hand", "--by", "ann", "--format", "json"
+    )
+    again = say("enqueue", "purge", "--key", "purge:by-hand")
+
+    run = json.loads(made.out)
+    assert (made.code, run["created"], run["status"]) == (0, True, "queued")
+    assert value(db, "select payload from yamlsched.job_runs") == {"days": 3}
+    assert again.out == f'nothing made: run {run["run_id"]} has the key "purge:by-hand" and is queued\n'
+    assert trail(db) == [("ann", "enqueue", f"run:{run['run_id']}")]
+
+
+def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say: Say) -> None:
+    a_job(db)
+    db.execute(
+        "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "
+        "values ('default', 'invoice:812', 7, 'purge', '2026-01-14T02:00Z')"
+    )
+
+    said = say("enqueue", "purge", "--key", "invoice:812")
+
+    assert said.out == (
+        'nothing made: key "invoice:812" was used by run 7, which was pruned on 2026-01-14T02:00:00Z; '
+        "use another key to do it again\n"
+    )
+    assert value(db, "select count(*) from yamlsched.job_runs") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["purgee"], 1, 'no job "purgee" in namespace "default". Did you mean "purge"?'),
+        (["gone"], 1, 'job "gone" left schedules.yaml on 2026-01-14: put it back to enqueue it'),
+        (["off"], 1, 'job "off" is disabled in schedules.yaml'),
+        (["purge", "--key", "purge:2026-01-14"], 1, 'key "purge:2026-01-14" is of a form that is reserved'),
+        (
+            ["purge", "--key", "taken"],
+            1,
+            'key "taken" is held by a run of job "mail". Begin keys with the name of their job.',
+        ),
+        (["purge", "--payload", '{"a": nul}'], 2, "line 1, column 7: JSON is broken at 'nul}'"),
+        (["purge", "--payload", '{"a": NaN}'], 2, "NaN is no JSON value"),
+        (["purge", "--payload", '{"a": 1, "a": 2}'], 2, 'the key "a" stands twice'),
+        (["purge", "--payload", "[1]"], 2, "not a JSON object"),
+        (["purge", "--payload", "{"], 2, "JSON is broken where it ends"),
+        (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),
+        (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
+        (["purge", "--at", "tomorrow"], 2, '"tomorrow" is no time: write 2026-01-14T02:00Z'),
+    ],
+)
+def test_what_cannot_be_enqueued_is_said_in_one_line(
+    db: Db, say: Say, arguments: list[str], code: int, message: str
+) -> None:
+    a_job(db)
+    a_job(db, "gone", retired_at=NOON)
+    a_job(db, "off", enabled=False)
+    a_run(db, a_job(db, "mail"), idempotency_key="taken")
+
+    said = say("enqueue", *arguments)
+
+    assert (said.code, said.out) == (code, "")
+    assert message in said.err
+    assert "Traceback" not in said.err
+    assert value(db, "select count(*) from yamlsched.job_runs where job_type <> 'mail'") == 0
+
+
+def test_enqueue_at_is_an_instant_or_a_duration_from_now(db: Db, say: Say) -> None:
+    a_job(db)
+
+    say("enqueue", "purge", "--at", "2026-01-14T02:00:00+01:00", "--key", "a")
+    say("enqueue", "purge", "--at", "90m", "--key", "b")
+
+    assert value(db, "select run_at from yamlsched.job_runs where idempotency_key = 'a'") == datetime(
+        2026, 1, 14, 1, tzinfo=UTC
+    )
+    assert value(
+        db, "select run_at - now() between '89m' and '90m' from yamlsched.job_runs where idempotency_key = 'b'"
+    )

@@ -1,0 +1,105 @@
+"""The operator's switch: no slots and no claims while a job is paused, whatever is deployed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from yamlsched.errors import Refused
+from yamlsched.operations import instants
+from yamlsched.operations.actions import Answer, despite_deadlocks
+from yamlsched.store import actions
+from yamlsched.store.actions import Pausable, Record
+from yamlsched.sync import plan, settle
+
+
+def pause(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    who: str,
+    *,
+    reason: str | None = None,
+    until: datetime | timedelta | None = None,
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Stop the jobs ``ids`` until ``until`` or ``resume``; what is running goes on.
+
+    The slots owed up to now are accounted for before. Raises Refused for an end that has passed.
+    """
+
+    def attempt() -> list[Answer]:
+        with connection.transaction():
+            instant, definitions, _ = settle(connection, namespace, list(ids), now)
+            end = instants.after(until, instant)
+            if end is not None and end <= instant:
+                raise Refused(f"the pause would have ended at {end:%Y-%m-%dT%H:%M:%SZ} already: write a later --until")
+            before = actions.jobs(connection, ids, instant)
+            nexts = {d.id: plan.upcoming(replace(d, paused_at=instant, paused_until=end), instant) for d in definitions}
+            changed = actions.pause(connection, nexts, who, reason, end, instant)
+            detail = {"reason": reason, "until": end.isoformat() if end else None}
+            _record(
+                connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
+            )
+        return [Answer(job.job_type, job.id in changed, _paused(job, job.id in changed)) for job in before]
+
+    return despite_deadlocks(attempt)
+
+
+def _paused(job: Pausable, changed: bool) -> str:
+    if not changed:
+        return "left schedules.yaml: there is nothing to pause"
+    return "stays paused, with this reason and end" if job.is_paused else "is paused"
+
+
+def resume(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    who: str,
+    *,
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Let the paused jobs ``ids`` go on. The slots of the pause are recorded as skipped, and not run."""
+
+    def attempt() -> list[Answer]:
+        with connection.transaction():
+            instant, definitions, _ = settle(connection, namespace, list(ids), now)
+            before = actions.jobs(connection, ids, instant)
+            nexts = {d.id: plan.upcoming(replace(d, paused_at=None, paused_until=None), instant) for d in definitions}
+            changed = actions.resume(connection, nexts, instant)
+            resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
+            _record(connection, namespace, who, "resume", resumed, instant)
+            if changed:
+                actions.wake(connection, [namespace])
+        return [Answer(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
+
+    return despite_deadlocks(attempt)
+
+
+def _resumed(job: Pausable, changed: bool) -> str:
+    if not changed:
+        return "is not paused"
+    return "goes on" if job.is_paused else "went on by itself when its pause ended; the switch is cleared"
+
+
+def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
+    """Return those of the jobs ``ids`` whose switch is thrown."""
+    return [job.id for job in actions.jobs(connection, ids, None) if job.paused_at is not None]
+
+
+def _record(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    who: str,
+    verb: str,
+    changes: list[tuple[Pausable, dict[str, Any]]],
+    now: datetime,
+) -> None:
+    records = [Record(namespace, f"job:{job.job_type}", detail) for job, detail in changes]
+    if records:
+        actions.record(connection, who, verb, records, now)
