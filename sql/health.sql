@@ -74,3 +74,26 @@ from (
 group by w.host
 order by max(w.seen_at) desc
 limit 50;
+
+-- name: ended
+-- What ended within the hour, by job, status, and the bucket into which the time of its latest attempt falls: the
+-- number of bounds that it exceeds. Instants are whole microseconds; half of one makes a bound belong to its bucket.
+select e.job_type, e.status, width_bucket(e.took - 0.0000005, %(bounds)s::float8[]) as bucket,
+       count(*) as runs, sum(e.took) as seconds
+from (
+    select d.job_type, r.status, coalesce(extract(epoch from r.finished_at - r.started_at), 0)::float8 as took
+    from yamlsched.job_definitions d
+    join yamlsched.job_runs r
+      on r.definition_id = d.id and r.finished_at > clock_timestamp() - interval '1 hour'
+    where d.namespace = %(namespace)s
+) e
+group by e.job_type, e.status, bucket
+order by e.job_type, e.status, bucket;
+
+-- name: dead
+-- The dead that retention has left.
+select d.job_type, count(*) as runs
+from yamlsched.job_definitions d
+join yamlsched.job_runs r on r.definition_id = d.id and r.dead_at is not null
+where d.namespace = %(namespace)s
+group by d.job_type;

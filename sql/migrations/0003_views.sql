@@ -43,7 +43,8 @@ select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d
        d.paused_at, d.paused_until, d.paused_by, d.paused_reason, state.paused,
        succeeded.finished_at as last_success_at, succeeded.run_id as last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error,
-       streak.dead + coalesce(open.failing, 0) as failure_streak,
+       streak.dead + case when open.failed_at > coalesce(succeeded.finished_at, '-infinity') then open.failing else 0 end
+           as failure_streak,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
        open.oldest_due_at, open.slot_run_id as open_slot_run_id,
        case when least(state.due_slot_at, open.oldest_due_at) < clock_timestamp() - interval '2 minutes'
@@ -78,7 +79,7 @@ left join (
            count(*) filter (where r.status = 'queued') as queued,
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
-           count(*) filter (where r.failed_at is not null) as failing,
+           count(*) filter (where r.failed_at is not null) as failing, max(r.failed_at) as failed_at,
            min(r.run_at) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
                                  and not (r.exclusive and r.is_busy)) as oldest_due_at,
            min(r.id) filter (where r.exclusive) as slot_run_id

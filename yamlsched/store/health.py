@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -114,3 +115,27 @@ def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta)
             files=connection.cursor(row_factory=class_row(File)).execute(sql["files"], parameters).fetchall(),
             workers=connection.cursor(row_factory=class_row(Worker)).execute(sql["workers"], parameters).fetchall(),
         )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Runs of a job that ended in a state within the hour, whose latest attempts exceed ``bucket`` of the bounds."""
+
+    job_type: str
+    status: str
+    bucket: int
+    runs: int
+    seconds: float
+
+
+def ended(connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float]) -> list[Ended]:
+    """Return what ended within the hour, by job, state and duration; ``bounds`` are seconds."""
+    parameters = {"namespace": namespace, "bounds": [float(bound) for bound in bounds]}
+    with connection.cursor(row_factory=class_row(Ended)) as cursor:
+        return cursor.execute(load("health")["ended"], parameters).fetchall()
+
+
+def dead(connection: psycopg.Connection[Any], namespace: str) -> dict[str, int]:
+    """Return how many dead runs each job has, of those that have any."""
+    rows = connection.execute(load("health")["dead"], {"namespace": namespace}).fetchall()
+    return {row.job_type: row.runs for row in rows}

@@ -1,0 +1,231 @@
+"""runs and show: what happened, found again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from operating import Say, a_file, a_job, a_run, command_line
+
+from yamlsched.errors import Refused
+from yamlsched.operations import history
+from yamlsched.operations.history import Filter
+
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def test_each_filter_chooses_what_it_says(db: Db) -> None:
+    purge, mail = a_job(db, "purge", tags=["nightly", "disk"]), a_job(db, "mail", tags=["nightly"])
+    dead = a_run(db, purge, "dead", finished_at=NOON, failed_at=NOON)
+    running = a_run(db, purge, "running", started_at=NOON, exclusive=True)
+    queued = a_run(db, mail, "queued", run_at=NOON.replace(hour=14), idempotency_key="mail:12_a")
+    a_run(
+        db, mail, "succeeded", finished_at=NOON.replace(hour=8), locked_by="web-2:7:beef", idempotency_key="mail:12xa"
+    )
+
+    def found(**chosen: Any) -> list[int]:
+        return [row.id for row in history.runs(db, "default", Filter(**chosen), 10)]
+
+    assert len(found()) == 4
+    assert found() == sorted(found(), reverse=True)
+    assert found(jobs=["purge"]) == [running, dead]
+    assert found(jobs=["purge", "mail"]) == found()
+    assert found(tags=["nightly", "disk"]) == [running, dead]
+    assert found(statuses=["dead"]) == [dead]
+    assert found(statuses=["queued", "running", "failed"]) == [queued, running]
+    assert found(statuses=["dead", "queued"]) == [queued, dead]
+    assert found(since=NOON) == [queued, running, dead]
+    assert found(since=NOON, until=NOON.replace(hour=13)) == [running, dead]
+    assert found(key="mail:12_a") == [queued]
+    assert found(key="mail:12_*") == [queued]
+    assert len(found(key="mail:*")) == 2
+    assert found(worker="web-1") == [running, dead]
+    assert found(worker="web-1:4711") == [running, dead]
+    assert found(worker="web") == []
+
+
+def test_pages_follow_each_other_without_a_gap_or_a_repetition(db: Db, say: Say) -> None:
+    job = a_job(db)
+    runs = [a_run(db, job) for _ in range(5)]
+
+    pages, before = [], None
+    while True:
+        said = json.loads(say("runs", "--limit", 2, "--format", "json", *(["--before", before] if before else [])).out)
+        pages.append([run["id"] for run in said["runs"]])
+        before = said["next_before"]
+        if before is None:
+            break
+
+    assert pages == [[runs[4], runs[3]], [runs[2], runs[1]], [runs[0]]]
+
+
+def test_the_namespaces_of_one_database_do_not_see_each_other(db: Db) -> None:
+    a_run(db, a_job(db, namespace="billing"))
+
+    assert history.runs(db, "default", Filter(), 10) == []
+    with pytest.raises(Refused, match='no job "purge" in namespace "default"'):
+        history.runs(db, "default", Filter(jobs=["purge"]), 10)
+
+
+def test_runs_are_written_as_text_json_and_csv(db: Db, say: Say) -> None:
+    run = a_run(db, a_job(db), "dead", started_at=NOON, finished_at=NOON, failed_at=NOON, idempotency_key="purge:x")
+
+    text = say("runs").out.splitlines()
+    document = json.loads(say("runs", "--format", "json").out)
+    [line] = csv.DictReader(io.StringIO(say("--format", "csv", "runs").out))
+
+    assert text[0].split() == ["ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"]
+    assert text[1].split() == [
+        *(str(run), "purge", "dead", "5/5", "2026-01-14T12:00:00Z", "0s", "purge:x", "no", "route", "to", "host"),
+    ]
+    assert document["format_version"] == 1
+    assert document["runs"][0]["finished_at"] == "2026-01-14T12:00:00Z"
+    assert (line["id"], line["finished_at"], line["scheduled_for"]) == (str(run), "2026-01-14T12:00:00Z", "")
+
+
+def test_no_terminal_no_colours_and_no_runs_is_no_error(db: Db, say: Say) -> None:
+    assert say("runs") == (0, "", "no runs\n")
+    a_run(db, a_job(db), "dead")
+    assert "\x1b" not in say("runs").out
+
+
+def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
+    # given a run that failed twice, succeeded, did an effect once, fanned out, and was touched by an operator
+    job = a_job(db)
+    parent = a_run(db, job, "succeeded")
+    run = a_run(
+        db, job, "succeeded", attempts=3, idempotency_key="purge:2026-01-14", scheduled_for=NOON, parent_id=parent,
+        result="(to_jsonb(7))",
+    )  # fmt: skip
+    child = a_run(db, a_job(db, "mail"), idempotency_key="mail:7", parent_id=run)
+    for attempt, error in ((1, "no route to host"), (2, "lost its worker")):
+        db.execute(
+            "insert into yamlsched.job_failures "
+            "(run_id, attempt, worker, started_at, failed_at, error, error_type, stack, output) "
+            "values (%s, %s, 'web-1:4711:c0ffee', '2026-01-14T12:00Z', '2026-01-14T12:00:05Z', %s, 'OSError', %s, %s)",
+            [run, attempt, error, "\n".join(f"frame {n}" for n in range(20)), "tried\x1b[31m red"],
+        )
+    db.execute(
+        "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, state, done_at) "
+        "values ('default', %s, %s, 3, 'w', 'done', '2026-01-14T12:01Z')",
+        [f"run:{run}:mail", run],
+    )
+    db.execute(
+        "insert into yamlsched.operator_actions (namespace, who, verb, target, detail) "
+        """values ('default', 'ann', 'retry', %s, '{"was": "dead"}')""",
+        [f"run:{run}"],
+    )
+
+    # when it is shown by its key
+    said = say("show", "purge:2026-01-14")
+
+    # then everything is there, and nothing that a handler printed reaches the terminal raw
+    for part in (
+        f"run        {run} of purge (handlers.purge:run)",
+        "status     succeeded",
+        "attempts   3 of 5",
+        "slot       2026-01-14T12:00:00Z",
+        "result     7",
+        "attempt 1  failed  2026-01-14T12:00:00Z  took 5s  web-1:4711:c0ffee",
+        "    OSError: no route to host",
+        "    stack: (8 lines before; --full)",
+        "      frame 19",
+        "      tried\\x1b[31m red",
+        "    OSError: lost its worker",
+        "attempt 3  succeeded",
+        f"run:{run}:mail  done",
+        f"enqueued by run {parent} of purge, succeeded",
+        "mail:7",
+        "retry by ann, was: dead",
+    ):
+        assert part in said.out
+    assert "frame 0" not in said.out
+    assert "frame 0" in say("show", run, "--full").out
+    document = json.loads(say("show", run, "--format", "json").out)
+    assert [child["id"] for child in document["children"]] == [child]
+    assert [attempt["attempt"] for attempt in document["attempts"]] == [1, 2]
+    assert document["run"]["payload"] == {}
+
+
+def test_show_says_what_a_person_may_do_next(db: Db, say: Say) -> None:
+    dead = a_run(db, a_job(db), "dead")
+    waiting = a_run(db, a_job(db, "off", enabled=False))
+    paused = a_run(db, a_job(db, "mail", paused_at=NOON))
+
+    assert f"next       yamlsched retry {dead}\n" in say("show", dead).out
+    assert "next       its job is disabled in schedules.yaml: nothing claims it" in say("show", waiting).out
+    assert "next       its job is paused: yamlsched resume mail" in say("show", paused).out
+
+
+def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, say: Say) -> None:
+    db.execute(
+        "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "
+        "values ('default', 'purge:2026-01-14', 7, 'purge', '2026-02-01')"
+    )
+
+    assert say("show", 12).err == "yamlsched: there is no run 12: it never was, or it has been pruned\n"
+    assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in say("show", "purge:2026-01-14").err
+
+
+def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_path: Path, say: Say) -> None:
+    # without a file and without jobs it is the default one
+    assert history.namespace_of(db, None, Path("schedules.yaml")) == "default"
+
+    # the only one there is
+    a_job(db, namespace="billing")
+    assert history.namespace_of(db, None, Path("schedules.yaml")) == "billing"
+
+    # of several, it must be said
+    a_job(db)
+    with pytest.raises(Refused, match=r"several namespaces \(billing, default\): say which by --namespace or --file"):
+        history.namespace_of(db, None, Path("schedules.yaml"))
+    assert history.namespace_of(db, "billing", Path("schedules.yaml")) == "billing"
+
+    # or the file says it, also one whose jobs are all wrong
+    file = tmp_path / "jobs.yaml"
+    file.write_text("version: 1\nnamespace: mailing\njobs: {a: 1}\n")
+    assert history.namespace_of(db, None, file) == "mailing"
+
+    # and a file that cannot be parsed stands for what its host and path presented last
+    file.write_text("version: [\n")
+    with pytest.raises(Refused, match="does not tell its namespace"):
+        history.namespace_of(db, None, file)
+    import socket
+
+    a_file(db, namespace="mailing", host=socket.gethostname(), path=str(file))
+    assert history.namespace_of(db, None, file) == "mailing"
+
+
+@pytest.mark.parametrize("column", ["dead_at", "exclusive"])
+def test_filters_by_state_read_an_index_and_not_history(db: Db, column: str) -> None:
+    from yamlsched.store.statements import load
+
+    statuses = ["dead"] if column == "dead_at" else ["queued", "running"]
+    parameters = {
+        **dict.fromkeys(("definition", "definitions", "since", "until", "key", "key_like", "worker", "before")),
+        "namespace": "default",
+        "statuses": statuses,
+        "only_dead": column == "dead_at",
+        "only_open": column != "dead_at",
+        "limit": 50,
+    }
+    db.execute("set enable_seqscan = off")
+    try:
+        plan = "\n".join(row[0] for row in db.execute(b"explain " + load("history")["runs"], parameters))
+    finally:
+        db.execute("reset enable_seqscan")
+
+    assert ("job_runs_dead" in plan) == (column == "dead_at")
+    assert ("job_runs_open_exclusive" in plan) == (column != "dead_at")

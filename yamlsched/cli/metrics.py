@@ -1,0 +1,32 @@
+"""``yamlsched metrics``: for Prometheus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from yamlsched.cli import _choice
+from yamlsched.cli._settings import Settings, Verb
+
+HELP = """Write metrics in Prometheus' text format, from the database: one host is enough for all.
+
+For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporter/yamlsched.prom
+"""
+
+
+@click.command(cls=Verb, formats=("text",), help=HELP)
+@click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file, at once.")
+@_choice.namespace_option
+@click.pass_obj
+def command(settings: Settings, /, textfile: Path | None, namespace: str | None) -> int:
+    from yamlsched.operations import history, metrics
+
+    with settings.connect() as connection:
+        namespace = history.namespace_of(connection, namespace, settings.file)
+        content = metrics.text(connection, namespace)
+    if textfile:
+        metrics.write(textfile, content)
+    else:
+        click.echo(content, nl=False)
+    return 0
