@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar
 
 from yamlsched import enqueueing, jsontext
-from yamlsched.errors import EffectInDoubt, LeaseLost, Refused, Snooze, YamlschedError
+from yamlsched.errors import EffectInDoubt, EnvironmentFailed, LeaseLost, Refused, Snooze, YamlschedError
 
 if TYPE_CHECKING:
     import psycopg
 
+    from yamlsched.store import effects
+
 SNOOZE = timedelta(seconds=15)
 """For how long a run waits for an effect that a live attempt of another run holds."""
+PATIENCE = 30.0
+"""Seconds for which a statement about an effect is tried again while the database is away."""
+LONGEST_NAME = 200
+"""Characters of an effect's name."""
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 class Claim:
@@ -26,17 +38,48 @@ class Claim:
     def __init__(self, dsn: str, namespace: str, locked_by: str) -> None:
         self.dsn, self.namespace, self.locked_by = dsn, namespace, locked_by
 
-    _sessions: ClassVar[dict[str, psycopg.Connection[Any]]] = {}  # of this process, for whatever runs it carries out
+    # of this process, for whatever runs it carries out
+    _sessions: ClassVar[dict[tuple[str, str], psycopg.Connection[Any]]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()  # a handler's threads may enter effects side by side
 
     def session(self, use: str) -> psycopg.Connection[Any]:
         """Return this process's session for ``use``: an effect is recorded beside the transaction, not inside."""
+        from psycopg.pq import TransactionStatus
+        from psycopg.rows import namedtuple_row
+
         from yamlsched import store
 
-        connection = self._sessions.get(use)
-        if connection is None or connection.closed or connection.broken:
+        connection = self._sessions.get((self.dsn, use))
+        if connection is not None and connection.info.transaction_status != TransactionStatus.IDLE:
+            connection.close()  # it broke, or was left in the middle of something
+        if connection is None or connection.closed:
             # no time-outs of ours: how long a handler may take is said by its job
-            connection = self._sessions[use] = store.connect(self.dsn, session="")
+            connection = self._sessions[self.dsn, use] = store.connect(self.dsn, session="")
+        connection.row_factory = namedtuple_row  # whatever the handler before has chosen
         return connection
+
+    def record(
+        self,
+        statement: Callable[Concatenate[psycopg.Connection[Any], Given], Answer],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Answer:
+        """Carry out a statement about an effect, again on a new session while the database does not answer.
+
+        A mail that has left must not be forgotten because the server restarted meanwhile.
+        """
+        import psycopg
+
+        wait, end = 0.1, time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self._lock:
+                    return statement(self.session("effects"), *given, **named)
+            except (psycopg.OperationalError, psycopg.InterfaceError, EnvironmentFailed):
+                if time.monotonic() + wait > end:
+                    raise
+                time.sleep(wait)
+                wait = min(2 * wait, 2.0)
 
 
 @dataclass(slots=True)
@@ -73,7 +116,9 @@ class Run:
     result: Any = None  # set it inside transaction(); otherwise return it
     enqueued: list[Any] = field(default_factory=list, repr=False)
     committed: bool = field(default=False, repr=False)
-    _in_transaction: bool = field(default=False, repr=False)
+    _outside: int | None = field(default=None, repr=False)  # inside transaction(): what had been enqueued before it
+    _begun: set[str] = field(default_factory=set, repr=False)  # effects that this attempt was the first to enter
+    _open: set[str] = field(default_factory=set, repr=False)  # effects that it is inside of
 
     @property
     def log(self) -> logging.Logger:
@@ -89,9 +134,11 @@ class Run:
     ) -> None:
         """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half of a fan-out.
 
-        Raises Refused for a payload that is no JSON object or is too large.
+        A ``key`` that has a run already makes nothing. Raises Refused for a payload that is no JSON object or is too
+        large, and for a ``run_at`` without a time zone. What only the database knows (whether there is such a job)
+        fails the attempt when it ends.
         """
-        self.enqueue_many(job, [payload or {}], keys=None if key is None else [key], run_at=run_at)
+        self.enqueue_many(job, [{} if payload is None else payload], keys=[key], run_at=run_at)
 
     def enqueue_many(
         self,
@@ -102,8 +149,16 @@ class Run:
         run_at: datetime | None = None,
     ) -> None:
         """Enqueue a run of ``job`` for each payload, with the key at the same place in ``keys``; see ``enqueue``."""
+        if self.committed:
+            raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
         texts, names = enqueueing.checked(job, payloads, keys)
-        self.enqueued.append((job, texts, names, None if run_at is None else run_at.isoformat()))
+        at = enqueueing.aware(run_at)
+        when = None if at is None else at.isoformat()
+        if len(self.enqueued) > (self._outside or 0) and self.enqueued[-1][::3] == (job, when):
+            self.enqueued[-1][1].extend(texts)  # one statement for all that a loop enqueues one by one
+            self.enqueued[-1][2].extend(names)
+        else:
+            self.enqueued.append((job, texts, names, when))
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -113,22 +168,39 @@ class Run:
         and it holds only while the run is ours. Set ``result`` inside. Once per attempt; an exception after it is
         logged, and changes nothing. Raises LeaseLost, and rolls back, when the run was taken over meanwhile.
         """
-        from yamlsched.store import runs as store
-
-        if self.committed or self._in_transaction:
+        if self.committed or self._outside is not None:
             raise YamlschedError("run.transaction() is to be used once in an attempt: its end is the run's success")
-        self._in_transaction = True
+        self._outside = len(self.enqueued)
         try:
             connection = self.claim.session("transaction")
             with connection.transaction():
                 yield connection
-                fence = (self.id, self.attempt, self.claim.locked_by)
-                store.enqueue_from(connection, self.claim.namespace, self.id, self.enqueued)
-                if not store.succeed_in(connection, fence, jsontext.dumps(self.result, "the result")):
-                    raise LeaseLost(f"run {self.id}: attempt {self.attempt} outlived its lease; nothing was committed")
+                self._succeed_in(connection)
             self.committed = True
+        except BaseException:
+            del self.enqueued[self._outside :]  # rolled back with the rest, should the handler go on all the same
+            raise
         finally:
-            self._in_transaction = False
+            self._outside = None
+
+    def _succeed_in(self, connection: psycopg.Connection[Any]) -> None:
+        from psycopg.pq import TransactionStatus
+
+        from yamlsched.store import runs as store
+
+        status = connection.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise YamlschedError(
+                "a statement inside run.transaction() failed, and its error was caught: nothing can be committed. "
+                "Put a statement that may fail into a block of its own: with connection.transaction(): ..."
+            )
+        if status != TransactionStatus.INTRANS:
+            raise YamlschedError("run.transaction() was ended inside its block, by a commit or rollback of its own")
+        result = jsontext.dumps(self.result, "the result")
+        with enqueueing.in_our_words():
+            store.enqueue_from(connection, self.claim.namespace, self.id, self.enqueued)
+        if not store.succeed_in(connection, (self.id, self.attempt, self.claim.locked_by), result):
+            raise LeaseLost(f"run {self.id}: attempt {self.attempt} outlived its lease; nothing was committed")
 
     @contextmanager
     def once(
@@ -148,65 +220,85 @@ class Run:
         ``repeat`` does it again (at least once; the provider's idempotency key makes it once).
 
         ``scope="namespace"`` shares the name, a business key, with all runs of the namespace; while a live attempt of
-        another run holds it, this attempt snoozes.
+        another run holds it, this attempt snoozes. Raises LeaseLost where the run is not ours any more.
         """
         from yamlsched.store import effects
 
-        session = self.claim.session("effects")
+        if self.committed:
+            raise YamlschedError(
+                "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
+            )
         key = effects.Key(
             self.claim.namespace, self._effect_key(name, scope), self.id, self.attempt, self.claim.locked_by
         )
-        effect = self._claim_effect(session, key, name, in_doubt)
+        if key.key in self._open:
+            raise YamlschedError(f'effect "{key.key}" is used inside itself')
+        effect = self._enter(key, in_doubt)
         if not effect.first:
             yield effect
             return
+        self._begun.add(key.key)
+        self._open.add(key.key)
         try:
             yield effect
-        except Exception:
-            effects.doubt(session, key) if on_error == "in_doubt" else effects.release(session, key)
+        except BaseException as error:
+            # what is no Exception has stopped us in the middle: nobody knows
+            is_undone = on_error == "release" and isinstance(error, Exception)
+            self._leave(key, effects.release if is_undone else effects.doubt)
             raise
-        except BaseException:
-            effects.doubt(session, key)  # stopped in the middle: nobody knows
+        finally:
+            self._open.discard(key.key)
+        try:
+            result = jsontext.dumps(effect.result, f'the result of effect "{name}"')
+        except Refused:
+            self._leave(key, effects.doubt)  # it was done, and what a later attempt must know of it is lost
             raise
-        if not effects.done(session, key, jsontext.dumps(effect.result, "the effect's result")):
-            self.log.warning("effect %s was done, but by then another attempt had taken it over", key.key)
+        if not self.claim.record(effects.done, key, result):
+            self.log.warning("effect %s was done, but meanwhile it was begun again, or settled", key.key)
 
     def _effect_key(self, name: str, scope: str) -> str:
-        if scope == "run":
-            return f"run:{self.id}:{name}"
+        if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
+            raise Refused(f"an effect's name is a text of 1 to {LONGEST_NAME} characters, not {name!r:.300}")
+        if fault := jsontext.text_fault(name):
+            raise Refused(f"the name of an effect {fault}")
         if name.startswith("run:"):
             raise Refused(f'effect "{name}": names that begin with "run:" are reserved')
-        return name
+        return f"run:{self.id}:{name}" if scope == "run" else name
 
-    def _claim_effect(self, session: psycopg.Connection[Any], key: Any, name: str, in_doubt: str) -> Effect:
+    def _enter(self, key: effects.Key, in_doubt: str) -> Effect:
+        """Return the effect as this attempt is to treat it. Between two statements others may act: then look again."""
         from yamlsched.store import effects
 
-        found = effects.claim(session, key)
-        if found is None:
-            raise LeaseLost(f"run {self.id}: attempt {self.attempt} outlived its lease")
-        if found.is_first:
-            return Effect(True, key.key)
-        if found.state == "done":
-            return Effect(False, key.key, found.result)
-        if found.state is None:
-            raise Snooze(1, f'effect "{name}" was released this moment')
-        if found.state == "claimed":
-            if (found.run_id, found.attempt, found.locked_by) == (self.id, self.attempt, self.claim.locked_by):
-                raise YamlschedError(f'effect "{name}" is used inside itself, or twice in one attempt')
-            if found.holder_is_live:
-                raise Snooze(SNOOZE, f'effect "{name}" is held by run {found.run_id}, which is running')
-            effects.doubt(session, key, found)
-        if in_doubt == "skip":
-            return Effect(False, key.key)
-        if in_doubt == "repeat":
-            if effects.take_over(session, key):
-                return Effect(True, key.key)
-            raise Snooze(1, f'effect "{name}" was taken over by another run')
-        when = f"{found.claimed_at:%Y-%m-%d %H:%M:%SZ}" if found.claimed_at else "some time"
-        raise EffectInDoubt(
-            f'effect "{key.key}" is in doubt: attempt {found.attempt} of run {found.run_id} began it at {when} and '
-            f"died before it said how it ended. Look up whether it happened, then settle it: yamlsched show {self.id}"
-        )
+        for _ in range(10):
+            found = self.claim.record(effects.claim, key)
+            if found is None:
+                raise LeaseLost(f"run {self.id}: attempt {self.attempt} outlived its lease")
+            is_our_claim = found.state == "claimed" and found.holder == (key.run_id, key.attempt, key.locked_by)
+            if found.is_first or (is_our_claim and key.key not in self._begun):
+                return Effect(True, key.key)  # the second: ours by a statement whose answer was lost
+            if found.state == "done":
+                return Effect(False, key.key, found.result)
+            if found.state == "claimed":
+                if found.holder_is_live and not is_our_claim:
+                    raise Snooze(SNOOZE, f'effect "{key.key}" is held by run {found.run_id}, which is running')
+                self.claim.record(effects.doubt, key, found)
+            elif found.state == "in_doubt":
+                if in_doubt == "skip":
+                    return Effect(False, key.key)
+                if in_doubt == "raise":
+                    raise EffectInDoubt(_in_doubt(key, found))
+                if self.claim.record(effects.take_over, key):
+                    return Effect(True, key.key)
+        raise Snooze(1, f'effect "{key.key}" changes hands too quickly')
+
+    def _leave(self, key: effects.Key, how: Callable[[psycopg.Connection[Any], effects.Key], object]) -> None:
+        """Record how an effect was left by an exception, which is the news: what fails here must not hide it."""
+        import psycopg
+
+        try:
+            self.claim.record(how, key)
+        except (psycopg.Error, EnvironmentFailed) as error:
+            self.log.warning("effect %s stays in doubt, because the database does not answer: %s", key.key, error)
 
     def dead_run(self, run_id: int) -> Run:
         """Return the dead run that this run, a call of ``on_dead``, is about."""
@@ -226,3 +318,14 @@ class Run:
             last_error=row.last_error,
             error_type=row.error_type,
         )
+
+
+def _in_doubt(key: effects.Key, found: effects.Claimed) -> str:
+    whose = "" if found.run_id == key.run_id else f" of run {found.run_id}"
+    when = f"{found.claimed_at:%Y-%m-%d %H:%M:%SZ}" if found.claimed_at else "some time"
+    name = shlex.quote(key.key)
+    return (
+        f'effect "{key.key}" is in doubt: attempt {found.attempt}{whose} began it at {when} and could not say how it '
+        f"ended. Look up whether it happened, then: yamlsched settle {name} --done (or --not-done), and: "
+        f"yamlsched retry {key.run_id}"
+    )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from yamlsched.errors import Refused
+from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsontext import faults, text_fault
 
 if TYPE_CHECKING:
@@ -71,11 +71,13 @@ def enqueue(
     """Make a run of ``job`` in the caller's transaction; with an AsyncConnection, await the answer.
 
     ``payload`` becomes the handler's keyword arguments. A second enqueue with the same ``key`` makes nothing and
-    answers with the first one's run. ``run_at`` is aware; None is now. Raises Refused, before anything is written, for
-    a job that is not known or is disabled, for a payload that is not JSON or over 64 KiB, and for a key that cannot be.
+    answers with the first one's run; where another transaction has enqueued the key and not ended, it waits for that.
+    ``run_at`` is aware; None is now. Raises Refused, before anything is written, for a job that is not known or is
+    disabled, for a payload that is not JSON or over 64 KiB, and for a key that cannot be or is held by another job.
     """
-    [text], _ = checked(job, [payload or {}], [key])
-    parameters = {"job": job, "payload": text, "key": key, "run_at": _aware(run_at), "namespace": namespace}
+    [text], _ = checked(job, [{} if payload is None else payload], [key])
+    _check_text("namespace", namespace)
+    parameters = {"job_type": job, "payload": text, "key": key, "run_at": aware(run_at), "namespace": namespace}
     answer: Enqueued | Awaitable[Enqueued] = _ask(connection, "enqueue", parameters, lambda rows: rows[0])
     return answer
 
@@ -118,12 +120,14 @@ def enqueue_many(
     ``keys`` has one key, or None, for each payload. Otherwise as ``enqueue``.
     """
     texts, names = checked(job, payloads, keys)
+    _check_text("namespace", namespace)
     parameters = {
-        "job": job,
+        "job_type": job,
         "payloads": texts,
         "keys": names if any(name is not None for name in names) else None,
-        "run_at": _aware(run_at),
+        "run_at": aware(run_at),
         "namespace": namespace,
+        "parent_id": None,
     }
     answer: list[Enqueued] | Awaitable[list[Enqueued]] = _ask(connection, "enqueue_many", parameters, list)
     return answer
@@ -136,6 +140,7 @@ def checked(
 
     Raises Refused for the first that cannot be stored, saying where in it the fault lies.
     """
+    _check_text("job", job)
     texts = [_json(job, payload) for payload in payloads]
     names: list[str | None] = [None] * len(texts) if keys is None else list(keys)
     if len(names) != len(texts):
@@ -172,7 +177,15 @@ def _check_key(key: str) -> None:
         raise Refused(f"an idempotency key {fault}")
 
 
-def _aware(run_at: datetime | None) -> datetime | None:
+def _check_text(what: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise Refused(f"the {what} {text!r} is a {type(text).__name__}: give its name as a text")
+    if fault := text_fault(text):
+        raise Refused(f"the name of the {what} {fault}")
+
+
+def aware(run_at: datetime | None) -> datetime | None:
+    """Return ``run_at``. Raises Refused where it says no time zone: nobody could tell which instant is meant."""
     if run_at is not None and run_at.utcoffset() is None:
         raise Refused(f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)")
     return run_at
@@ -185,29 +198,39 @@ def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: An
 
     from yamlsched.store.statements import load
 
-    sql = load("enqueueing")[statement]
+    sql = load("enqueue")[statement]
     if isinstance(connection, psycopg.AsyncConnection):
-        held = connection
+        held: psycopg.AsyncConnection[Any] = connection
 
         async def ask() -> Any:
-            with _in_our_words():
+            with in_our_words():
                 async with psycopg.AsyncCursor(held, row_factory=tuple_row) as cursor:
                     await cursor.execute(sql, parameters)
                     return answer([Enqueued(*row) for row in await cursor.fetchall()])
 
         return ask()
-    with _in_our_words(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+    if not isinstance(connection, psycopg.Connection):
+        kind = f"{type(connection).__module__}.{type(connection).__name__}"
+        raise Refused(
+            f"{kind} is no connection of psycopg 3: with another driver, "
+            "execute select * from yamlsched.enqueue('a_job', '{...}')"
+        )
+    with in_our_words(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(sql, parameters)
         return answer([Enqueued(*row) for row in cursor.fetchall()])
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
-    """Turn what the SQL functions refuse (YS001 to YS004) into Refused."""
+def in_our_words() -> Iterator[None]:
+    """Turn what the SQL functions refuse (YS001 to YS004) into Refused; missing tables are EnvironmentFailed."""
     import psycopg
 
     try:
         yield
+    except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
+        raise EnvironmentFailed(
+            "the tables of yamlsched are not in this database, or old: yamlsched migrate"
+        ) from error
     except psycopg.Error as error:
         if not (error.sqlstate or "").startswith("YS"):
             raise

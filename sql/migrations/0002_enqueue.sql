@@ -1,17 +1,26 @@
 -- Enqueue from any language, inside the application's own transaction. Creates functions only.
 
--- The form of a scheduled job's slot keys: reserved, so that no caller can swallow a slot.
-create function yamlsched.is_slot_key(job_type text, key text) returns boolean
-    language sql immutable parallel safe
-    set search_path = pg_catalog, pg_temp
+-- What is wrong with one run that somebody wants to enqueue, or null. Inlined by the planner: no call for each row.
+create function yamlsched.enqueue_fault(job_type text, payload jsonb, key text) returns text
+    language sql stable parallel safe
 as $$
-    select key ~ ('^' || job_type || ':[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$')
+    select case
+        when payload is null or jsonb_typeof(payload) <> 'object' then
+            format('payload of job "%s" is not a JSON object: its keys become keyword arguments', job_type)
+        when octet_length(payload::text) > 65536 then
+            format('payload of job "%s" has %s bytes, over the limit of 64 KiB: store the data and pass a reference',
+                   job_type, octet_length(payload::text))
+        when key = '' then 'an idempotency key cannot be empty: leave it out (null) for a run without a key'
+        when length(key) > 500 then format('an idempotency key has %s characters, over the limit of 500', length(key))
+        when key like 'on\_dead:%' then format('key "%s" is reserved: runs that call on_dead are named so', key)
+    end
 $$;
 
 -- Enqueue runs of one job, in order, by one statement. What a payload does not say, the job's own payload in
--- schedules.yaml says. Answers with a row for each position (from 1): the run's id,
--- and whether it was made now. An existing run with the same key is returned as it is; a null id means that the key
--- was used by a run that has been pruned. Every run is checked before the first is written.
+-- schedules.yaml says. Answers with a row for each position (from 1): the run's id, and whether it was made now. An
+-- existing run with the same key is returned as it is; a null id means that the key was used by a run that has been
+-- pruned. Every run is checked before the first is written. Another transaction that enqueues the same key is waited
+-- for: if it commits, its run is the answer, if it rolls back, ours is made.
 create function yamlsched.enqueue_many(
     job_type         text,
     payloads         jsonb[],
@@ -28,89 +37,120 @@ as $$
 declare
     definition yamlsched.job_definitions;
     bad        record;
+    ids        bigint[];                 -- one for each position: what was made now is known by it
+    rows_made  integer;
+    tries      integer := 0;
 begin
     select d.* into definition
     from yamlsched.job_definitions d
     where d.namespace = enqueue_many.namespace and d.job_type = enqueue_many.job_type;
     if definition.id is null or definition.retired_at is not null then
-        raise exception using errcode = 'YS001', message = format('no job "%s" in namespace "%s"', job_type, namespace),
+        raise exception using errcode = 'YS001',
+            message = format('no job "%s" in namespace "%s"', enqueue_many.job_type, enqueue_many.namespace),
             hint = 'Jobs are known from the first sync of the schedules.yaml that names them.';
     end if;
     if not definition.enabled then
-        raise exception using errcode = 'YS002', message = format('job "%s" is disabled in schedules.yaml', job_type);
+        raise exception using errcode = 'YS002',
+            message = format('job "%s" is disabled in schedules.yaml', definition.job_type);
     end if;
-    if idempotency_keys is not null and cardinality(idempotency_keys) <> cardinality(payloads) then
+    if payloads is null then
+        raise exception using errcode = 'YS003', message = 'the list of payloads is null';
+    end if;
+    if cardinality(idempotency_keys) <> cardinality(payloads) then
         raise exception using errcode = 'YS003', message = format(
             '%s payloads, but %s keys', cardinality(payloads), cardinality(idempotency_keys));
     end if;
+    if enqueue_many.run_at not between '1970-01-01 00:00Z' and '9999-01-01 00:00Z' then
+        raise exception using errcode = 'YS003', message = format(
+            'run_at %s is not between the years 1970 and 9998', enqueue_many.run_at);
+    end if;
 
-    select i.nth, i.payload, i.key into bad
+    select yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) as fault, i.key into bad
     from unnest(payloads, idempotency_keys) with ordinality as i (payload, key, nth)
-    where i.payload is null
-       or jsonb_typeof(i.payload) <> 'object'
-       or octet_length(i.payload::text) > 65536
-       or i.key = '' or length(i.key) > 500
-       or i.key like 'on\_dead:%'
-       or (definition.schedule is not null and yamlsched.is_slot_key(definition.job_type, i.key))
+    where yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) is not null
+       -- the form of slots' keys, of whatever scheduled job, so that no caller can swallow a slot
+       or (i.key ~ '^[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$'
+           and (select d.schedule from yamlsched.job_definitions d
+                where d.namespace = enqueue_many.namespace and d.job_type = split_part(i.key, ':', 1)) is not null)
     order by i.nth
     limit 1;
-    if bad.nth is not null then
-        raise exception using errcode = 'YS003', message = case
-            when bad.payload is null or jsonb_typeof(bad.payload) <> 'object' then
-                format('payload of job "%s" is not a JSON object: its keys become keyword arguments', job_type)
-            when octet_length(bad.payload::text) > 65536 then
-                format('payload of job "%s" has %s bytes, over the limit of 64 KiB: store the data and pass a reference',
-                       job_type, octet_length(bad.payload::text))
-            when bad.key = '' then 'an idempotency key cannot be empty: leave it out (null) for a run without a key'
-            when length(bad.key) > 500 then format('idempotency key has %s characters, over the limit of 500', length(bad.key))
-            else format('key "%s" is of a form that is reserved: slots of a scheduled job are named so', bad.key)
-            end;
-    end if;
-
-    -- A key held by another job is a mistake in how keys are named, and never a duplicate of this run.
-    select r.idempotency_key, r.job_type into bad
-    from yamlsched.job_runs r
-    where r.namespace = enqueue_many.namespace
-      and r.idempotency_key = any (idempotency_keys)
-      and r.job_type <> definition.job_type
-    limit 1;
     if found then
-        raise exception using errcode = 'YS004',
-            message = format('key "%s" is held by a run of job "%s"', bad.idempotency_key, bad.job_type),
-            hint = 'Begin keys with the name of their job.';
+        raise exception using errcode = 'YS003', message = coalesce(
+            bad.fault, format('key "%s" is of a form that is reserved: slots of the scheduled job "%s" are named so',
+                              bad.key, split_part(bad.key, ':', 1)));
     end if;
 
-    return query
-    with items as materialized (
-        select i.nth::integer as nth, i.payload, i.key,
-               row_number() over (partition by i.key order by i.nth) = 1 or i.key is null as first
-        from unnest(payloads, idempotency_keys) with ordinality as i (payload, key, nth)
-    ), made as (
+    ids := array(select nextval('yamlsched.job_runs_id_seq') from generate_series(1, cardinality(payloads)));
+    loop
+        -- in the order of keys, so that two that enqueue the same keys wait for each other and never in a circle
         insert into yamlsched.job_runs
-            (namespace, definition_id, job_type, payload, idempotency_key, run_at, max_attempts, parent_id)
-        select enqueue_many.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
+            (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, max_attempts, parent_id)
+        overriding system value
+        select i.id, definition.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
                coalesce(enqueue_many.run_at, clock_timestamp()), definition.max_attempts, enqueue_many.parent_id
-        from items i
-        where i.first
-          and (i.key is null or not exists (
-              select from yamlsched.used_keys u
-              where u.namespace = enqueue_many.namespace and u.idempotency_key = i.key))
-        order by i.nth
-        on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
-        returning id, idempotency_key
-    ), keyless as (
-        -- ids are given in the order of insertion, so the nth new run without a key is the nth item without one
-        select id, row_number() over (order by id) as n from made where idempotency_key is null
-    )
-    select i.nth, coalesce(m.id, k.id, r.id), m.id is not null and i.first or k.id is not null
-    from (select *, count(*) filter (where key is null) over (order by nth) as n from items) i
-    left join made m on m.idempotency_key = i.key
-    left join keyless k on i.key is null and k.n = i.n
-    left join yamlsched.job_runs r
-           on r.namespace = enqueue_many.namespace and r.idempotency_key = i.key and i.key is not null
-    order by i.nth;
+        from unnest(payloads, idempotency_keys, ids) as i (payload, key, id)
+        where tries = 0 or i.key is not null
+        order by i.key collate "C", i.id
+        on conflict do nothing;
+        get diagnostics rows_made = row_count;
+        exit when idempotency_keys is null;
 
-    perform pg_notify('yamlsched', namespace);
+        -- A later statement sees what was committed while the insert waited, a prune for example. What is used must
+        -- not stay; whether it is used is asked here and not before, or a prune in between would not be seen.
+        if exists (select from yamlsched.used_keys u
+                   where u.namespace = definition.namespace and u.idempotency_key = any (idempotency_keys)) then
+            delete from yamlsched.job_runs r
+            where r.id = any (ids)
+              and (select true from yamlsched.used_keys u
+                   where u.namespace = r.namespace and u.idempotency_key = r.idempotency_key);
+            rows_made := 0;
+        end if;
+        exit when rows_made = cardinality(payloads)
+               or not exists (
+                   select from unnest(idempotency_keys) as i (key)
+                   where i.key is not null
+                     and (select r.id from yamlsched.job_runs r
+                          where r.namespace = definition.namespace and r.idempotency_key = i.key) is null
+                     and (select u.run_id from yamlsched.used_keys u
+                          where u.namespace = definition.namespace and u.idempotency_key = i.key) is null);
+        -- a run that was in the way is gone, and its key is remembered nowhere: it is free
+        tries := tries + 1;
+        if tries = 10 then
+            raise exception using errcode = 'serialization_failure',
+                message = format('keys of job "%s" change hands too quickly: enqueue again', definition.job_type);
+        end if;
+    end loop;
+
+    if rows_made < cardinality(payloads) then
+        -- A key held by another job is a mistake in how keys are named, and never a duplicate of this run.
+        select r.idempotency_key, r.job_type into bad
+        from yamlsched.job_runs r
+        where r.namespace = definition.namespace
+          and r.idempotency_key = any (idempotency_keys)
+          and r.job_type <> definition.job_type
+        limit 1;
+        if found then
+            raise exception using errcode = 'YS004',
+                message = format('key "%s" is held by a run of job "%s"', bad.idempotency_key, bad.job_type),
+                hint = 'Begin keys with the name of their job.';
+        end if;
+    end if;
+
+    perform pg_notify('yamlsched', definition.namespace);
+    if rows_made = cardinality(payloads) then
+        return query select i.nth::integer, i.id, true from unnest(ids) with ordinality as i (id, nth);
+        return;
+    end if;
+    return query
+    select a.nth, a.run_id, coalesce(a.run_id = a.id, false)
+    from (
+        select i.nth::integer as nth, i.id,
+               case when i.key is null then i.id
+                    else (select r.id from yamlsched.job_runs r
+                          where r.namespace = definition.namespace and r.idempotency_key = i.key) end as run_id
+        from unnest(idempotency_keys, ids) with ordinality as i (key, id, nth)
+    ) a
+    order by a.nth;
 end
 $$;
 
@@ -121,38 +161,14 @@ create function yamlsched.enqueue(
     idempotency_key text default null,
     namespace       text default 'default'
 ) returns table (run_id bigint, created boolean)
-    language plpgsql
+    language sql
     security definer
     set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_variable
-declare
-    answer record;
-    held   text;
-begin
-    for i in 1..10 loop
-        select e.run_id, e.created into answer
-        from yamlsched.enqueue_many(job_type, array[payload], array[idempotency_key], run_at, namespace) e;
-
-        if answer.created and idempotency_key is not null and exists (
-            -- a prune that committed while the insert waited for it: the key is used, the new run must not stay
-            select from yamlsched.used_keys u where u.namespace = enqueue.namespace and u.idempotency_key = enqueue.idempotency_key
-        ) then
-            delete from yamlsched.job_runs r where r.id = answer.run_id;
-            return query select null::bigint, false;
-            return;
-        end if;
-        exit when answer.run_id is not null or exists (
-            select from yamlsched.used_keys u where u.namespace = enqueue.namespace and u.idempotency_key = enqueue.idempotency_key);
-        -- neither made nor seen: another transaction committed the same key meanwhile; a new snapshot sees it
-    end loop;
-
-    select r.job_type into held from yamlsched.job_runs r where r.id = answer.run_id;
-    if held <> job_type then
-        raise exception using errcode = 'YS004',
-            message = format('key "%s" is held by a run of job "%s"', idempotency_key, held),
-            hint = 'Begin keys with the name of their job.';
-    end if;
-    return query select answer.run_id, answer.created;
-end
+    select e.run_id, e.created
+    from yamlsched.enqueue_many($1, array[$2], case when $4 is not null then array[$4] end, $3, $5) e
 $$;
+
+-- Functions are everybody's by default; these write with their owner's rights.
+revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint) from public;
+revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text) from public;

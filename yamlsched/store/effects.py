@@ -1,4 +1,4 @@
-"""Statements on effects, and the end of a run by its own transaction: see ``sql/effects.sql`` and ``sql/runs.sql``."""
+"""Statements on effects, see ``sql/effects.sql``. Those of an attempt may be sent again when an answer was lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """How a key stood when it was asked for; ``state`` is None where it was free."""
+    """How a key stood when it was asked for; ``state`` is None where it was free, and gone while we waited for it."""
 
     is_first: bool
     state: str | None
@@ -44,6 +44,10 @@ class Claimed:
     locked_by: str | None
     claimed_at: datetime | None
     holder_is_live: bool
+
+    @property
+    def holder(self) -> tuple[int | None, int | None, str | None]:
+        return self.run_id, self.attempt, self.locked_by
 
 
 def claim(connection: Connection[Any], key: Key) -> Claimed | None:
@@ -63,7 +67,7 @@ def doubt(connection: Connection[Any], key: Key, holder: Claimed | None = None) 
 
 
 def take_over(connection: Connection[Any], key: Key) -> bool:
-    """Begin an effect in doubt again; False if somebody else was quicker."""
+    """Begin an effect in doubt again; False if somebody else was quicker, or our lease is over."""
     return connection.execute(load("effects")["take_over"], key.parameters()).rowcount == 1
 
 
@@ -75,3 +79,29 @@ def done(connection: Connection[Any], key: Key, result: str | None) -> bool:
 def release(connection: Connection[Any], key: Key) -> None:
     """Free the key: the effect was not done."""
     connection.execute(load("effects")["release"], key.parameters())
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an effect stands; ``is_running``: the attempt that claimed it goes on."""
+
+    state: str
+    run_id: int
+    attempt: int
+    claimed_at: datetime
+    done_at: datetime | None
+    is_running: bool
+
+
+def standing(connection: Connection[Any], namespace: str, key: str) -> Standing | None:
+    row = connection.execute(load("effects")["standing"], {"namespace": namespace, "key": key}).fetchone()
+    return None if row is None else Standing(*row)
+
+
+def settle(
+    connection: Connection[Any], namespace: str, key: str, who: str, happened: bool, result: str | None = None
+) -> bool:
+    """Say of an effect in doubt whether it happened, with its result (JSON text); False if it is not in doubt."""
+    statement = load("effects")["settle_done" if happened else "settle_not_done"]
+    parameters = {"namespace": namespace, "key": key, "who": who, "result": result}
+    return connection.execute(statement, parameters).rowcount == 1
