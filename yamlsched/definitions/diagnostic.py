@@ -76,7 +76,7 @@ class Source:
         Its characters are looked for one after the other, past quotes, line breaks and indentation. The whole
         scalar is returned where an escape makes that fail.
         """
-        where = self.text.find("\n", at, end) + 1 if style in (">", "|") else at + bool(style)
+        where = at + (style in ("'", '"'))
         places = []
         for character in value[:stop]:
             if character.isspace():
@@ -171,6 +171,7 @@ class Findings:
         remedy: str = "",
         span: tuple[int, int] | None = None,
         notes: Iterable[tuple[int, str]] = (),
+        severity: str = ERROR,
     ) -> None:
         """Report a mistake at ``node``, or at the offsets ``span``, that makes what lies at ``path`` unsound.
 
@@ -180,7 +181,7 @@ class Findings:
             self.wrong.add(path[:length])
         at, end = span or (node.at, node.end)
         _, uses = self._found.setdefault(
-            (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes), [])
+            (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes, severity), [])
         )
         use = node.use if use is None else use
         if use is not None and use not in uses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from yamlsched.definitions import meaning, shape, tree
-from yamlsched.definitions.diagnostic import ERROR, Diagnostic, Findings, Source, did_you_mean, quoted
+from yamlsched.definitions.diagnostic import ERROR, Diagnostic, Findings, Path, Source, did_you_mean, quoted
 from yamlsched.definitions.job import Job, Retention
 from yamlsched.definitions.tree import Node
 
@@ -30,6 +30,23 @@ class Loaded:
     @property
     def has_errors(self) -> bool:
         return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
+
+    def value(self, job: str, *keys: str) -> tuple[Node, Path, int | None]:
+        """Return the node of a value of a sound job, its path, and where it is used if it is reached by an alias.
+
+        A key that the job does not have itself is looked up in defaults; the job's own node stands for one that is
+        nowhere.
+        """
+        assert self.root is not None
+        for path in (("jobs", job, *keys), ("defaults", *keys), ("jobs", job)):
+            node: Node | None = self.root
+            use = None
+            for key in path:
+                node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
+                use = node.use if node is not None and node.use is not None else use
+            if node is not None:
+                return node, path, use
+        raise KeyError(job)
 
 
 def load(data: bytes, file: str, environment: str | None) -> Loaded:

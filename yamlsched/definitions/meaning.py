@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
@@ -19,6 +20,8 @@ Use = int | None
 
 LONGEST = timedelta(days=3650)
 """No duration is longer, so that no instant overflows."""
+LARGEST_PAYLOAD = 65_536
+"""Bytes of a payload as JSON: what the tables take."""
 LIMITS = {
     "timeout": (timedelta(seconds=1), LONGEST),
     "lease": (timedelta(seconds=2), LONGEST),
@@ -75,6 +78,7 @@ class Reader:
             else:
                 code = "YS204" if " " in written.strip() else "YS201"
             remedy = error.remedy[:1].upper() + error.remedy[1:]
+            remedy += "." if remedy[-1:].isalpha() else ""
             if code == "YS203" and "@reboot" not in text:
                 remedy = did_you_mean(text.strip(), cron.ALIASES, remedy)
             span = self.found.source.within(node.value, node.at, node.end, node.style, error.start, error.end)
@@ -105,7 +109,14 @@ class Reader:
         return int(node.value)
 
     def payload(self, node: Node, path: Path, use: Use) -> Any:
-        return node.plain()
+        value = node.plain()
+        if node.size > 500 or node.end - node.at > LARGEST_PAYLOAD // 8:
+            size = len(json.dumps(value, ensure_ascii=False).encode())
+            if size > LARGEST_PAYLOAD:
+                message = f"{where(path)} has {size:,} bytes as JSON, more than {LARGEST_PAYLOAD:,}"
+                remedy = "Store the data elsewhere and pass a reference."
+                self.found.add("YS117", key_of(node), path, use, message, remedy)
+        return value
 
     def backoff(self, node: Node, path: Path, use: Use) -> Backoff | None:
         given: dict[str, Node] = node.value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path as FilePath
@@ -152,7 +153,9 @@ def _convert(node: Node, expected: str, path: Path) -> str:
         return f'Put it into quotes: "{quoted(value)}"'
     if expected in ("integer", "number") and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
         return f"Write {value}, without quotes."
-    if expected == "integer" and isinstance(value, float):
+    if expected in ("integer", "number") and not isinstance(value, float):
+        return "Write a number, without quotes."
+    if expected == "integer":
         return "Write it without a fraction."
     if expected == "array":
         return f"Write a list: [{value}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
@@ -226,24 +229,23 @@ def _check_mapping(node: Node, schema: Schema, path: Path, use: Use, found: Find
             meant = _unknown_key(node, key, properties, path, use, found)
             if meant is not None:
                 found.meant.add((*path, meant))
-    for key in schema.get("required", ()):
-        if key not in node.value and (*path, key) not in found.meant and not node.flawed:
-            _missing_key(node, key, path, use, found)
+    required = [key for key in schema.get("required", ()) if key not in node.value and (*path, key) not in found.meant]
+    if required and not node.flawed:
+        _missing_keys(node, required, path, use, found)
 
 
-def _missing_key(node: Node, key: str, path: Path, use: Use, found: Findings) -> None:
+def _missing_keys(node: Node, keys: list[str], path: Path, use: Use, found: Findings) -> None:
     remedy = {
         "version": "Write version: 1 as the first line.",
         "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
         "handler": "Name the Python function to call, for example handler: handlers.cleanup.run",
-    }[key]
-    message = f'{where(path)} has no key "{key}"'
-    span = (node.at, node.at) if not path else None
-    if key == "version":
-        # without it nobody can say what the rest means, but a forgotten line must not stop the jobs
-        found.add("YS103", node, (key,), use, message, remedy, span)
+    }[keys[0]]
+    message = f"{where(path)} has " + " and ".join(f'no key "{key}"' for key in keys)
+    if path:
+        found.add("YS103", node.key or node, path, use, message, remedy)
     else:
-        found.add("YS103", node.key or node, path, use, message, remedy, span)
+        # without a version nobody can say what the rest means, but a forgotten line must not stop the jobs
+        found.add("YS103", node, (keys[0],), use, message, remedy, (node.at, node.at))
 
 
 def _unknown_key(
@@ -292,14 +294,14 @@ SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]
 
 
 def _not_a_duration(node: Node, path: Path, use: Use, found: Findings) -> None:
-    text = str(node.value)
-    try:
-        durations.parse(text)
-    except ValueError as error:
-        reason, _, remedy = str(error).partition(": write ")
-        guess = _guess_duration(text)
-        remedy = f'Did you mean "{guess}"?' if guess else f"Write {remedy}"
-        found.add("YS107", node, path, use, f"{where(path)}: {reason}", remedy)
+    text = str(node.value).strip()
+    guess = _guess_duration(text)
+    if re.fullmatch("[0-9]+", text):
+        reason, remedy = f"{quoted(text)[1:-1]} has no unit", f"Write {text}s for seconds or {text}m for minutes."
+    else:
+        reason, remedy = f"{quoted(text)} is not a duration", "Write for example 90s, 5m, 1h30m or 2d."
+    remedy = f'Did you mean "{guess}"?' if guess else remedy
+    found.add("YS107", node, path, use, f"{where(path)}: {reason}", remedy)
 
 
 def _guess_duration(text: str) -> str:
@@ -333,7 +335,8 @@ def _not_a_name(node: Node, path: Path, use: Use, found: Findings) -> None:
         reason = f"has {quoted(character[0] if character else '')} in it; {allowed} are taken"
     else:
         reason = f"has {len(text)} characters, more than 63"
-    better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", text.lower())).strip("_")[:63]
+    ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()
+    better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]
     remedy = f'Write "{better}".' if re.fullmatch(NAME, better) else "Write a name such as cleanup_nightly."
     if path == ("namespace",):
         kind = "namespace"

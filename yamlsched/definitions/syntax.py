@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from yamlsched.definitions.diagnostic import Diagnostic, Source, did_you_mean, quoted
+from yamlsched.definitions.diagnostic import Diagnostic, Source, near, quoted
 
 if TYPE_CHECKING:
     from yamlsched.definitions.tree import Node
@@ -16,6 +16,7 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\
 """What YAML 1.2 does not let a text contain, and the line breaks of YAML 1.1 that 1.2 does not know."""
 
 PROPERTIES = re.compile(r"([&!][^\s]*\s*)+")
+BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
 VALUE = re.compile(r"[^#\r\n]*?(?=\s*(?:#|$|[\r\n]))")
 CRON_LIKE = re.compile(r"\*\S*(\s+\S+){4,5}")
 CHARACTERS = {
@@ -60,16 +61,23 @@ def after_properties(text: str, at: int, end: int) -> int:
     return min(properties.end(), end) if properties else at
 
 
+def after_header(text: str, at: int, end: int) -> int:
+    """Return where the content of a block scalar begins, behind the line of its ``|`` or ``>``."""
+    content = BLOCK_HEADER.match(text, at)
+    return min(content.end(), end) if content else at
+
+
 def unknown_alias(source: Source, name: str, at: int, end: int, known: list[str]) -> Diagnostic:
     value = _value(source, at)
     if CRON_LIKE.fullmatch(value):
         return _to_be_quoted(source, at, value)
+    meant = near(name, known)
     return source.diagnostic(
         "YS014",
         at,
         end,
         f"the alias *{name} has no anchor &{name} before it",
-        did_you_mean(name, known, f'For a text that begins with *, write "{value}" in quotes.'),
+        f"Did you mean *{meant}?" if meant else f'If it is a text, put it into quotes: "{value}"',
     )
 
 
@@ -100,11 +108,7 @@ def explain(error: yaml.YAMLError, source: Source) -> Diagnostic:
     character = source.text[at : at + 1]
 
     if "alias" in context and begun:
-        value = _value(source, begun.index)
-        while CRON_LIKE.match(value) is None and begun.index > 0 and source.text[begun.index - 1] in "* \t":
-            # `* * * * *` is read as the alias `*` only at its first star; libyaml may stop at a later one
-            break
-        return _to_be_quoted(source, begun.index, value)
+        return _to_be_quoted(source, begun.index, _value(source, begun.index))
     if "anchor" in context and begun:
         return _to_be_quoted(source, begun.index, _value(source, begun.index), "begins with &, which marks an anchor")
     if (character == "\t" and not indent.strip()) or "tab character" in problem:
@@ -121,7 +125,8 @@ def explain(error: yaml.YAMLError, source: Source) -> Diagnostic:
             notes = []
             if begun and ("flow" in context or "block" in context) and begun.index != at:
                 notes = [(begun.index, "what it is part of begins here")]
-            return source.diagnostic("YS001", at, at + 1, message.format(quoted(character)[1:-1]), remedy, notes)
+            wrong = source.text[at : at + 2] if "escape" in part else character
+            return source.diagnostic("YS001", at, at + len(wrong), message.format(wrong.strip()), remedy, notes)
     return source.diagnostic("YS001", at, at + 1, "this is not YAML", "Look at the quotes and the indentation here.")
 
 
@@ -141,7 +146,7 @@ PROBLEMS = (
     ),
     ("expected '-' indicator", "a list item was expected here", 'Begin it with "- ", indented like the ones above.'),
     ("could not find expected ':'", "a colon is missing", "Write key: value, with a space after the colon."),
-    ("unknown escape", "\\{0} is not an escape", "In double quotes write \\\\ for a backslash, or use single quotes."),
+    ("unknown escape", "{0} is not an escape", "In double quotes write \\\\ for a backslash, or use single quotes."),
     ("Unicode character escape", "this escape is not a character", "Leave it out."),
     ("expected hexdecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
     ("expected hexadecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
@@ -156,9 +161,12 @@ PROBLEMS = (
 
 
 def _value(source: Source, at: int) -> str:
-    """Return what is written from ``at`` to the end of the line or to a comment."""
+    """Return what is written from ``at`` to the end of the value: of the line, or of an item in brackets."""
     found = VALUE.match(source.text, at)
-    return found[0] if found else ""
+    value = found[0] if found else ""
+    if value.count("}") > value.count("{") or value.count("]") > value.count("["):
+        value = re.split(r", |[]}]", value, maxsplit=1)[0].rstrip()
+    return value
 
 
 def _to_be_quoted(source: Source, at: int, value: str, why: str = "") -> Diagnostic:

@@ -96,7 +96,10 @@ def parse(data: bytes, file: str) -> tuple[Source, Node | None, list[Diagnostic]
         root = None
     except yaml.YAMLError as error:
         root = None
-        builder.found.append(syntax.explain(error, source))
+        told = {(one.code, one.line) for one in builder.found}
+        reason = syntax.explain(error, source)
+        if (reason.code, reason.line) not in told:
+            builder.found.append(reason)
     return source, root, builder.found
 
 
@@ -157,6 +160,8 @@ class _Builder:
         text, at, end, style = event.value, event.start_mark.index, event.end_mark.index, event.style
         if event.anchor is not None or event.tag is not None:
             at = syntax.after_properties(self.source.text, at, end)
+        if style in (">", "|"):
+            at = syntax.after_header(self.source.text, at, end)
         size = 1 + (len(text) >> 6)
         if event.tag is not None:
             value = self.tagged(event, text, at, end)
@@ -179,16 +184,11 @@ class _Builder:
         if text[0] not in NUMBERISH:
             return text
         if LEADING_ZERO.fullmatch(text):
-            octal = re.fullmatch("[-+]?[0-7]+", text)
-            decimal = text.lstrip("+-0") or "0"
-            self.report(
-                "YS008",
-                at,
-                end,
-                f"{quoted(text)[1:-1]} begins with a zero: to some it is {decimal}"
-                + (f", to others the octal {int(text, 8)}" if octal else ""),
-                f'Write {decimal}, or "{text}" in quotes if it is a text.',
-            )
+            decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
+            other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a text"
+            message = f"{quoted(text)[1:-1]} begins with a zero: to some it is {decimal}, to others {other}"
+            remedy = "Write it without the zero, or in quotes if it is a text."
+            self.report("YS008", at, end, message, remedy)
             return BAD
         try:
             if INTEGER.fullmatch(text):

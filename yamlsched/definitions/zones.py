@@ -70,6 +70,6 @@ def explain(text: str) -> tuple[str, str, str]:
         return "YS205", f"{quoted(text)} is an offset, not a time zone", remedy
     cities = {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
     folded = text.replace(" ", "_")
-    guess = near(folded, names(), 0.75) or cities.get(near(folded.rpartition("/")[2], cities, 0.75) or "")
+    guess = near(folded, names(), 0.75) or cities.get(near(folded.rpartition("/")[2], cities, 0.85) or "")
     remedy = f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
     return "YS205", f"{quoted(text)} is not a time zone", remedy

@@ -1,0 +1,2 @@
+# -*- coding: nonsense -*-
+# Python refuses to read a file in an encoding that it does not know.

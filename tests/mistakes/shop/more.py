@@ -1,0 +1,1 @@
+from .mail import *  # noqa: F403

@@ -1,0 +1,403 @@
+"""What users see of a mistake: every message in a file of its own, the pages of the codes, and all formats.
+
+``python tests/test_diagnostics.py`` writes the expected outputs anew; read what git shows of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yamlsched.cli import cli
+from yamlsched.definitions import handlers, meaning, report, rules, silence, zones
+from yamlsched.definitions.advice.check import check as advise
+from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.load import load
+from yamlsched.enqueueing import LARGEST_PAYLOAD
+from yamlsched.zones import zone
+
+ROOT = Path(__file__).parent.parent
+MISTAKES = Path(__file__).parent / "mistakes"
+NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
+FILES = sorted(MISTAKES.glob("*.yaml"))
+
+
+def all_checks(data: bytes, file: str = "schedules.yaml", environment: str | None = None) -> list[Diagnostic]:
+    """Return what validate finds, with the handlers of tests/mistakes/shop."""
+    loaded = load(data, file, environment)
+    found = [*loaded.diagnostics, *handlers.check(loaded, [MISTAKES]), *advise(loaded, NOW)]
+    return silence.heed(found, loaded.source)
+
+
+def output(file: Path) -> str:
+    text = report.as_text(all_checks(file.read_bytes(), file.name), [file.name])
+    return text + "\n" if text else ""
+
+
+def codes(text: str) -> set[str]:
+    return {one.code for one in all_checks(text.encode())}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_mistake_is_told_exactly_so(file: Path):
+    assert output(file) == file.with_suffix(".txt").read_text("utf-8")
+
+
+def test_every_code_has_a_page_and_a_file_that_shows_it():
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "yamlsched/definitions").rglob("*.py"))
+    used = set(re.findall(r'"(YS[0-9]{3})"', source))
+    shown = {code for file in FILES for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())}
+
+    assert used == set(rules.pages())
+    # the rest needs an option: an environment, an import, owners
+    assert used - shown == {"YS116", "YS309", "YS410"}
+    assert len(FILES) >= 80
+
+
+def blocks(code: str) -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", rules.page(code), re.S)
+
+
+@pytest.mark.parametrize("code", [code for code in rules.pages() if blocks(code)])
+def test_the_first_example_of_a_page_has_the_mistake_and_the_second_has_none(code: str):
+    wrong, right = blocks(code)
+
+    assert code in codes(wrong)
+    assert codes(right) == set()
+
+
+def test_the_documents_hold_the_pages_that_explain_prints():
+    assert (ROOT / "docs/diagnostics.md").read_text() == rules.PAGES.read_text()
+
+
+def test_a_payload_is_limited_here_as_where_it_is_stored():
+    assert meaning.LARGEST_PAYLOAD == LARGEST_PAYLOAD
+
+
+def test_every_zone_that_is_taken_can_be_had():
+    assert {zone(name).key for name in zones.names()} == zones.names()
+
+
+def test_one_mistake_behind_an_anchor_is_one_diagnostic_with_its_uses():
+    text = "version: 1\nx-x: &x {timeout: 5}\njobs:\n" + "".join(
+        f"  j{n}: {{<<: *x, handler: a.b}}\n" for n in range(9)
+    )
+
+    [found] = load(text.encode(), "s.yaml", None).diagnostics
+
+    assert (found.code, found.line, found.column) == ("YS107", 2, 19)
+    assert [(note.line, note.text) for note in found.notes] == [
+        (4, "used here"),
+        (5, "used here"),
+        (6, "used here and in 6 more places"),
+    ]
+
+
+# --- formats -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run the verb in, with a package of handlers."""
+    shutil.copytree(MISTAKES / "shop", tmp_path / "shop")
+    monkeypatch.chdir(tmp_path)
+    for name in ("FILE", "ENV", "FORMAT"):
+        monkeypatch.delenv(f"YAMLSCHED_{name}", raising=False)
+    return tmp_path
+
+
+GOOD = 'version: 1\njobs:\n  purge: {cron: "5 4 * * *", handler: shop.purge.run}\n'
+BAD = "version: 1\njobs:\n  purge:\n    handler: shop.purge.rnu\n    timeout: 5, 100%\n    max_atempts: 3\n"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, standalone_mode=False)
+
+
+def test_a_sound_file_is_told_in_one_line(folder: Path):
+    (folder / "schedules.yaml").write_text(GOOD)
+
+    result = run("validate")
+
+    assert (result.return_value, result.output) == (0, "schedules.yaml: 1 job, no mistakes\n")
+
+
+def test_mistakes_of_several_files_are_told_and_counted(folder: Path):
+    (folder / "good.yaml").write_text(GOOD)
+    (folder / "bad.yaml").write_text(BAD)
+
+    result = run("validate", "good.yaml", "bad.yaml")
+
+    assert result.return_value == 1
+    assert result.output.endswith("good.yaml: 1 job, no mistakes\nbad.yaml: 0 sound jobs, 2 mistakes\n")
+
+
+def test_advice_is_counted_as_a_mistake_only_when_asked(folder: Path):
+    (folder / "schedules.yaml").write_text(GOOD.replace("5 4", "*/7 *"))
+
+    assert run("validate").return_value == 0
+    assert run("validate").output.endswith("schedules.yaml: 1 job, no mistakes, 1 warning\n")
+    assert run("validate", "--strict").return_value == 1
+
+
+def test_a_file_that_cannot_be_read_is_a_fault_of_the_environment(folder: Path):
+    from yamlsched.errors import EnvironmentFailed
+
+    assert isinstance(run("validate", "gone.yaml").exception, EnvironmentFailed)
+    assert isinstance(run("validate", "shop").exception, EnvironmentFailed)
+
+
+def test_an_owner_is_missed_only_when_asked(folder: Path):
+    (folder / "schedules.yaml").write_text(GOOD)
+
+    assert "YS410" in run("validate", "--require-owner", "--format", "concise").output
+
+
+def test_an_environment_that_is_not_in_the_list_is_a_mistake(folder: Path):
+    (folder / "schedules.yaml").write_text("environments: [production]\n" + GOOD)
+
+    assert run("validate", "--env", "production").return_value == 0
+    assert "YS116" in run("validate", "--env", "prod").output
+
+
+def test_import_runs_the_module_and_binds_the_payload(folder: Path):
+    (folder / "shop/explodes.py").write_text("def run() -> None: ...\nraise RuntimeError('no settings')\n")
+    (folder / "schedules.yaml").write_text("version: 1\njobs:\n  boom: {handler: shop.explodes.run}\n")
+
+    assert run("validate").return_value == 0
+    found = run("validate", "--import", "--format", "concise")
+    assert found.return_value == 1
+    assert "YS309" in found.output
+    assert "RuntimeError: no settings" in found.output
+
+
+def test_without_import_no_code_of_the_project_runs(folder: Path):
+    for place in ("shop/__init__.py", "shop/purge.py"):
+        text = (folder / place).read_text()
+        (folder / place).write_text("import pathlib\npathlib.Path('ran').touch()\n" + text)
+    (folder / "schedules.yaml").write_text(GOOD)
+
+    assert run("validate").return_value == 0
+    assert not (folder / "ran").exists()
+
+
+def test_concise_is_one_line_for_each_that_editors_and_the_problem_matcher_follow(folder: Path):
+    (folder / "schedules.yaml").write_text(BAD)
+
+    lines = run("validate", "--format", "concise").output.splitlines()
+
+    [matcher] = json.loads((ROOT / ".github/problem-matcher.json").read_text())["problemMatcher"]
+    [pattern] = matcher["pattern"]
+    found = [re.fullmatch(pattern["regexp"], line) for line in lines]
+    assert [match and (match[pattern["line"]], match[pattern["code"]]) for match in found] == [
+        ("5", "YS107"),
+        ("6", "YS102"),
+    ]
+    assert lines[1] == (
+        'schedules.yaml:6:5: error[YS102]: unknown key "max_atempts" in job "purge". Did you mean "max_attempts"?'
+    )
+
+
+def test_json_is_one_document_with_a_version(folder: Path):
+    (folder / "schedules.yaml").write_text(BAD)
+
+    document = json.loads(run("validate", "--format", "json").output)
+
+    assert document["format_version"] == 1
+    assert document["diagnostics"][1] == {
+        "file": "schedules.yaml",
+        "line": 6,
+        "column": 5,
+        "end_column": 16,
+        "code": "YS102",
+        "severity": "error",
+        "message": 'unknown key "max_atempts" in job "purge"',
+        "remedy": 'Did you mean "max_attempts"?',
+        "notes": [],
+    }
+    (folder / "schedules.yaml").write_text(GOOD)
+    assert json.loads(run("validate", "--format", "json").output) == {"format_version": 1, "diagnostics": []}
+
+
+def test_github_gets_annotations_with_their_text_escaped(folder: Path):
+    (folder / "schedules.yaml").write_text(BAD)
+
+    lines = run("validate", "--format", "github").output.splitlines()
+
+    assert lines[0].startswith("::error file=schedules.yaml,line=5,col=14,endColumn=21,title=YS107::")
+    assert '"5, 100%25" is not a duration' in lines[0]
+
+
+SARIF = {
+    "type": "object",
+    "required": ["$schema", "version", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["tool", "results"],
+                "properties": {
+                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                    "artifacts": {"type": "array", "uniqueItems": True},
+                    "tool": {
+                        "type": "object",
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "type": "object",
+                                "required": ["name"],
+                                "properties": {
+                                    "rules": {
+                                        "type": "array",
+                                        "uniqueItems": True,
+                                        "items": {
+                                            "type": "object",
+                                            "required": ["id", "shortDescription", "help"],
+                                            "properties": {
+                                                "shortDescription": {"type": "object", "required": ["text"]},
+                                                "help": {"type": "object", "required": ["text"]},
+                                            },
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                    "results": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["message", "ruleId", "level", "locations"],
+                            "properties": {
+                                "ruleId": {"type": "string"},
+                                "ruleIndex": {"type": "integer", "minimum": 0},
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "message": {"type": "object", "required": ["text"]},
+                                "locations": {"type": "array", "items": {"$ref": "#/definitions/location"}},
+                                "relatedLocations": {"type": "array", "items": {"$ref": "#/definitions/location"}},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+    "definitions": {
+        "location": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["physicalLocation"],
+            "properties": {
+                "message": {"type": "object", "required": ["text"]},
+                "physicalLocation": {
+                    "type": "object",
+                    "required": ["artifactLocation", "region"],
+                    "properties": {
+                        "artifactLocation": {
+                            "type": "object",
+                            "required": ["uri"],
+                            "properties": {"uri": {"type": "string", "pattern": "^[^ ]+$"}},
+                        },
+                        "region": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["startLine"],
+                            "properties": {
+                                key: {"type": "integer", "minimum": 1}
+                                for key in ("startLine", "startColumn", "endLine", "endColumn")
+                            },
+                        },
+                    },
+                },
+            },
+        }
+    },
+}
+"""What SARIF 2.1.0 demands of the parts that are written."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_sarif_has_the_structure_that_2_1_0_demands(file: Path):
+    found = all_checks(file.read_bytes(), file.name)
+
+    log = json.loads(report.as_sarif(found, [file.name]))
+
+    jsonschema.Draft7Validator(SARIF).validate(log)
+    [one_run] = log["runs"]
+    ids = [rule["id"] for rule in one_run["tool"]["driver"]["rules"]]
+    assert [ids[result["ruleIndex"]] for result in one_run["results"]] == [one.code for one in found]
+
+
+def test_explain_prints_the_page_of_a_code_and_lists_all(folder: Path):
+    assert run("explain", "ys203").output.startswith("### YS203 a cron alias is not known\n")
+    assert run("explain").output.splitlines()[0] == "YS001  the text is not YAML"
+    assert json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"] == "YS203"
+    assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)
+
+
+# --- anything at all ---------------------------------------------------------------------------------------------
+
+REAL = (ROOT / "schedules.yaml").read_bytes()
+REAL += b"x-a: &a {k: [1, 'b', \"c\"]}\nx-b:\n  <<: *a\n  t: >-\n   folded\n   text\n"
+PIECES = [b"*a", b"&a ", b"<<: ", b"\t", b"\0", b"'", b'"', b"{", b"}", b"[", b"]", b": ", b"- ", b"|\n", b"!!int "]
+PIECES += [b"\xff", b"\xef\xbb\xbf", b"\r", b"\xe2\x80\xa8", b"---\n", b"...\n", b"%", b"@", b"\\u0000", b"? ", b"#"]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(REAL)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        length = draw(st.integers(0, 12))
+        data[at : at + length] = draw(st.sampled_from(PIECES) | st.binary(max_size=4))
+    return bytes(data)
+
+
+def assert_told(data: bytes) -> None:
+    """Every input gives jobs or diagnostics whose places exist, in each format."""
+    found = all_checks(data)
+    lines = data.decode("utf-8", "replace").count("\n") + data.count(b"\r") + 1
+    for one in found:
+        assert 1 <= one.line <= lines
+        assert 1 <= one.column < one.end_column
+        assert one.message
+        assert "\n" not in report.one_line(one)
+    for write in report.FORMATS.values():
+        write(found, ["schedules.yaml"])
+
+
+@given(mutated())
+@settings(max_examples=300, deadline=None)
+def test_no_mutation_of_a_real_file_is_too_much(data: bytes):
+    assert_told(data)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_are_too_much(data: bytes):
+    assert_told(data)
+
+
+@given(st.lists(st.sampled_from([p.decode("latin-1") for p in PIECES] + ["a", "b", "\n", "\n  ", " "]), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_no_heap_of_yaml_pieces_is_too_much(pieces: list[str]):
+    assert_told("".join(pieces).encode())
+
+
+if __name__ == "__main__":
+    for path in FILES:
+        path.with_suffix(".txt").write_text(output(path), "utf-8")

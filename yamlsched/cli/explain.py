@@ -1,0 +1,36 @@
+"""``yamlsched explain``: what a code means and what to do about it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.definitions import rules
+
+
+@click.command(cls=Verb, help="Explain the CODE of a diagnostic, such as YS203; without CODE, list them all.")
+@click.argument("code", required=False)
+@click.pass_obj
+def command(settings: Settings, code: str | None) -> int:
+    if code is None:
+        shown = {code: rules.title(code) for code in rules.pages()}
+    else:
+        code = code.upper()
+        if code not in rules.pages():
+            near = get_close_matches(code, rules.pages(), n=1)
+            hint = f' Did you mean "{near[0]}"?' if near else " See: yamlsched explain"
+            raise click.UsageError(f'no code "{code}".{hint}')
+        shown = {code: rules.title(code)}
+    if settings.wants_json:
+        from yamlsched.cli import _output
+
+        codes = [{"code": code, "title": title, "page": rules.page(code)} for code, title in shown.items()]
+        click.echo(_output.document(codes=codes))
+    elif code is not None:
+        click.echo(rules.page(code))
+    else:
+        for listed, title in shown.items():
+            click.echo(f"{listed}  {title}")
+    return 0

@@ -1,0 +1,104 @@
+"""``yamlsched validate``: every check of schedules.yaml that needs no database."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import EnvironmentFailed
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.diagnostic import Diagnostic
+
+
+@click.command(
+    cls=Verb,
+    formats=("text", "concise", "json", "github", "sarif"),
+    help="Check FILE (schedules.yaml), and show every mistake with its place and a remedy. Needs no database and "
+    "imports no handler. Exit code 1 if there are mistakes, 3 if a file cannot be read.",
+)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.option("--strict", is_flag=True, help="Count advice as mistakes.")
+@click.option("--import", "imports", is_flag=True, help="Import the handlers, which runs their modules.")
+@click.option("--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Look for handlers here, too.")
+@click.option("--require-owner", is_flag=True, help="Advise about jobs without owner.")
+@click.option("--no-handlers", is_flag=True, help="Do not look at handlers; for a file whose code is elsewhere.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    files: tuple[Path, ...],
+    strict: bool,
+    imports: bool,
+    paths: tuple[Path, ...],
+    require_owner: bool,
+    no_handlers: bool,
+) -> int:
+    from yamlsched.definitions.report import FORMATS
+
+    files = files or (settings.file,)
+    now = datetime.now(UTC)
+    found: list[Diagnostic] = []
+    summaries = []
+    for file in files:
+        of_file, jobs = _check(file, settings.env, now, paths, imports, require_owner, not no_handlers)
+        if strict:
+            of_file = [replace(one, severity="error") for one in of_file]
+        found += of_file
+        summaries.append(_summary(file, jobs, of_file))
+    if text := FORMATS[settings.format](found, [str(file) for file in files]):
+        click.echo(text)
+    if settings.format == "text":
+        if text:
+            click.echo()
+        for summary in summaries:
+            click.echo(summary)
+    return int(any(one.severity == "error" for one in found))
+
+
+def _check(
+    file: Path,
+    environment: str | None,
+    now: datetime,
+    paths: tuple[Path, ...],
+    imports: bool,
+    require_owner: bool,
+    look_at_handlers: bool,
+) -> tuple[list[Diagnostic], int]:
+    """Return all that is wrong with a file, and how many jobs it has that are sound."""
+    from yamlsched.definitions import handlers, silence
+    from yamlsched.definitions.advice.check import check as advise
+    from yamlsched.definitions.load import load
+
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise EnvironmentFailed(f"{file} cannot be read: {error.strerror}") from error
+    loaded = load(data, str(file), environment)
+    found = list(loaded.diagnostics)
+    path = [file.resolve().parent, *(path.resolve() for path in paths)]
+    if look_at_handlers:
+        by_reading = handlers.check(loaded, [*path, *(Path(entry) for entry in sys.path if entry)])
+        found += by_reading
+        if imports:
+            known = {(one.line, one.column) for one in by_reading}
+            found += [one for one in handlers.check_by_import(loaded, path) if (one.line, one.column) not in known]
+    found += advise(loaded, now, require_owner)
+    return silence.heed(found, loaded.source), len(loaded.jobs)
+
+
+def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:
+    mistakes = sum(one.severity == "error" for one in found)
+    advice = len(found) - mistakes
+    what = _count(mistakes, "mistake") if mistakes else "no mistakes"
+    sound = f"{_count(jobs, 'sound job' if mistakes else 'job')}"
+    return f"{file}: {sound}, {what}" + (f", {_count(advice, 'warning')}" if advice else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

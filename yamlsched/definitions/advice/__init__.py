@@ -1,0 +1,1 @@
+"""What is allowed and probably not meant: warnings. ``check.check`` is the way in."""

@@ -1,0 +1,166 @@
+"""Advice about cron expressions."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from yamlsched import cron, cron_fields, slots, zones
+from yamlsched.definitions.advice.shared import DAY, Advice
+from yamlsched.definitions.diagnostic import listed, quoted
+from yamlsched.definitions.job import Job
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+def clock_change(advice: Advice, job: Job) -> None:
+    if job.cron is None or not job.enabled:
+        return
+    zone = zones.zone(job.timezone)
+    notes: list[str] = []
+    for change in _clock_changes(zone, advice.now):
+        if job.cron.wildcard:
+            notes += _swallowed(job.cron, zone, change)
+        else:
+            near = slots.slots(job.cron, zone, change - 3 * HOUR - MINUTE, change + 3 * HOUR)
+            notes += [slot.note for slot in near if "does not exist" in slot.note][:1]
+            notes += _repeated(job.cron, zone, change)
+    if notes:
+        remedy = "Choose an hour that clock changes leave alone, or silence this line."
+        advice.add_for_cron("YS401", job, 1, "; ".join(notes), remedy)
+
+
+@lru_cache(maxsize=1024)
+def _clock_changes(zone: ZoneInfo, now: datetime) -> tuple[datetime, ...]:
+    """Return the minutes at which the offset of ``zone`` changes in the year after ``now``."""
+    found = []
+    first = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for number in range(366):
+        day = first + timedelta(days=number)
+        before = _offset(zone, day, 0)
+        if before != _offset(zone, day, DAY):
+            minute = bisect_right(range(DAY), False, key=lambda at: _offset(zone, day, at) != before)
+            found.append(day + timedelta(minutes=minute))
+    return tuple(found)
+
+
+def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:
+    return (day + timedelta(minutes=minute)).astimezone(zone).utcoffset()
+
+
+def _wall(zone: ZoneInfo, change: datetime) -> tuple[datetime, datetime]:
+    """Return the naive wall times at which a stretch ends and the next one begins."""
+    before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
+    return before, change.astimezone(zone).replace(tzinfo=None)
+
+
+def _swallowed(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+    """Return a note if a gap leaves out all slots of the day of an expression that names its hours."""
+    before, after = _wall(zone, change)
+    if after <= before or expression.fields[cron_fields.HOUR].startswith("*"):
+        return []
+    midnight = after.replace(hour=0, minute=0)
+    gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in expression.times)
+    if gone and after.day in cron.days(expression.date_fields, after.year, after.month):
+        return [f"no slot on {after.date()}, when {before:%H:%M} to {after:%H:%M} does not exist"]
+    return []
+
+
+def _repeated(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+    before, after = _wall(zone, change)
+    midnight = before.replace(hour=0, minute=0)
+    for minute in expression.times:
+        wall = midnight + timedelta(minutes=minute)
+        if after <= wall < before and wall.day in cron.days(expression.date_fields, wall.year, wall.month):
+            return [f"{wall:%H:%M} happens twice on {wall.date()} (clocks go back): runs the first time only"]
+    return []
+
+
+def day_fields(advice: Advice, job: Job) -> None:
+    if job.cron is None:
+        return
+    month_day, weekday = job.cron.fields[cron_fields.DAY_OF_MONTH], job.cron.fields[cron_fields.DAY_OF_WEEK]
+    if not (cron.is_restricted(month_day) and cron.is_restricted(weekday)):
+        return
+    message, _, remedy = cron.day_advice(job.cron).partition(". ")
+    if not message:
+        message = f"it fires on day-of-month {month_day} and also on every day-of-week {weekday}: either is enough"
+        remedy = "Write * in one of the two, or make two jobs of it."
+    advice.add_for_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
+
+
+def uneven_steps(advice: Advice, job: Job) -> None:
+    if job.cron is None:
+        return
+    for index, (text, rule) in enumerate(zip(job.cron.fields, cron_fields.FIELDS, strict=True)):
+        step = re.fullmatch(r"\*/([0-9]+)", text)
+        values = cron_fields.values(index, text).plain if step else ()
+        size = int(step[1]) if step else 1
+        if len(values) < 2 or index == cron_fields.DAY_OF_WEEK or rule.size % size == 0:
+            continue
+        if index == cron_fields.DAY_OF_MONTH and cron.is_restricted(job.cron.fields[cron_fields.DAY_OF_WEEK]):
+            continue
+        if index == cron_fields.DAY_OF_MONTH:
+            message = f"day-of-month {text} begins anew with every month: {size} days apart is not kept"
+            remedy = "Write the days as a list."
+        else:
+            left = rule.size - values[-1] + values[0]
+            message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {left} later"
+            remedy = f"Even steps are {listed([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
+        advice.add_for_cron("YS403", job, index, message, remedy)
+
+
+def late_days(advice: Advice, job: Job) -> None:
+    if job.cron is None or cron.is_restricted(job.cron.fields[cron_fields.DAY_OF_WEEK]):
+        return
+    text = job.cron.fields[cron_fields.DAY_OF_MONTH]
+    named = cron_fields.values(cron_fields.DAY_OF_MONTH, text)
+    months = cron_fields.values(cron_fields.MONTH, job.cron.fields[cron_fields.MONTH]).plain
+    if named.last_day or min(named.plain, default=1) < 29:
+        return
+    common_year = 2025
+    without = [month for month in months if not cron.days(job.cron.date_fields, common_year, month)]
+    if without:
+        names = listed([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
+        message = f"day-of-month {text} is not in every month: no slot in {names} of most years"
+        remedy = "Write L for the last day of the month."
+        advice.add_for_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
+
+
+def simpler(advice: Advice, job: Job) -> None:
+    """Offer a shorter expression that fires at the same instants, clock changes included."""
+    if job.cron is None or job.cron.text.startswith("@"):
+        return
+    simple = [_simpler_field(index, text) for index, text in enumerate(job.cron.fields)]
+    changed = [index for index, text in enumerate(job.cron.fields) if simple[index] != text]
+    if not changed:
+        return
+    other = cron.parse(" ".join(simple))
+    same_days = all(
+        cron.days(other.date_fields, year, month) == cron.days(job.cron.date_fields, year, month)
+        for year in (2023, 2024)
+        for month in range(1, 13)
+    )
+    if other.wildcard == job.cron.wildcard and other.times == job.cron.times and same_days:
+        message = f"{quoted(job.cron.text)} means the same as {quoted(other.text)}"
+        advice.add_for_cron("YS411", job, changed[0], message, f'Write "{other.text}"')
+
+
+def _simpler_field(index: int, text: str) -> str:
+    rule = cron_fields.FIELDS[index]
+    values, last_day, nth = cron_fields.values(index, text)
+    if text in ("*", "?") or last_day or nth or not values:
+        return text
+    if len(values) == rule.size:
+        return "*"
+    if len(values) == 1 and ("/" in text or "-" in text or "," in text):
+        return str(values[0])
+    step = values[1] - values[0] if len(values) > 2 else 0
+    whole = tuple(range(rule.low, rule.low + rule.size, step)) if step > 1 and rule.size % step == 0 else ()
+    if values == whole and index != cron_fields.DAY_OF_WEEK:
+        return min(text, f"*/{step}", key=len)
+    return text

@@ -1,0 +1,177 @@
+"""Diagnostics as people, editors and continuous integration read them."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from yamlsched import __version__
+from yamlsched.definitions import rules
+from yamlsched.definitions.diagnostic import ERROR, Diagnostic
+
+FORMAT_VERSION = 1
+WIDEST = 140
+"""How much of a long source line is shown."""
+
+
+def one_line(found: Diagnostic) -> str:
+    """Return place, severity, code, message and remedy, in the form that editors follow."""
+    message = f"{found.message}. {found.remedy}" if found.remedy else found.message
+    return f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {message}"
+
+
+def text(found: Diagnostic) -> str:
+    """Return a diagnostic with its source line, a caret under the mistake, and what to do."""
+    place = f"{found.file}:{found.line}:{found.column}"
+    lines = [f"{place}: {found.severity}[{found.code}]: {found.message}"]
+    gutter = " " * len(str(found.line))
+    if found.source.strip():
+        first, last = _window(found)
+        shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in found.source[first:last])
+        begin, end = found.column - 1 - first, found.end_column - 1 - first
+        before, marked = shown[:begin], shown[begin:end]
+        lines.append(f" {found.line} | {shown.rstrip()}")
+        lines.append(f" {gutter} | {_blank(before)}{'^' * max(1, _width(marked))}")
+    if found.remedy:
+        lines.append(f" {gutter} = {found.remedy}")
+    lines += [f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}" for note in found.notes]
+    return "\n".join(lines)
+
+
+def _window(found: Diagnostic) -> tuple[int, int]:
+    """Return which part of a long line to show: one that has the mistake's beginning in it."""
+    if len(found.source) <= WIDEST:
+        return 0, len(found.source)
+    first = max(0, min(found.column - 1 - WIDEST // 3, len(found.source) - WIDEST))
+    return first, first + WIDEST
+
+
+def _width(shown: str) -> int:
+    return sum(_columns(character) for character in shown)
+
+
+def _columns(character: str) -> int:
+    """Return how many columns of a terminal a character takes."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _blank(shown: str) -> str:
+    """Return blanks as wide as ``shown``; tabs stay tabs, so that the caret stands under its character."""
+    return "".join("\t" if character == "\t" else " " * _columns(character) for character in shown)
+
+
+def as_text(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    return "\n\n".join(text(one) for one in found)
+
+
+def as_concise(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    return "\n".join(one_line(one) for one in found)
+
+
+def as_json(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    diagnostics = [
+        {
+            "file": one.file,
+            "line": one.line,
+            "column": one.column,
+            "end_column": one.end_column,
+            "code": one.code,
+            "severity": one.severity,
+            "message": one.message,
+            "remedy": one.remedy,
+            "notes": [
+                {"file": note.file, "line": note.line, "column": note.column, "message": note.text}
+                for note in one.notes
+            ],
+        }
+        for one in found
+    ]
+    return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": diagnostics}, ensure_ascii=False, indent=2)
+
+
+def as_github(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    """Return workflow commands, which GitHub shows as annotations on the lines of a pull request."""
+    return "\n".join(
+        f"::{one.severity} file={_property(one.file)},line={one.line},col={one.column},endColumn={one.end_column},"
+        f"title={_property(one.code)}::{_data(f'{one.message}. {one.remedy}' if one.remedy else one.message)}"
+        for one in found
+    )
+
+
+def _data(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: str) -> str:
+    return _data(value).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    """Return SARIF 2.1.0, which code scanning services take."""
+    codes = sorted({one.code for one in found})
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "yamlsched",
+                        "version": __version__,
+                        "rules": [
+                            {
+                                "id": code,
+                                "shortDescription": {"text": rules.title(code)},
+                                "help": {"text": rules.page(code), "markdown": rules.page(code)},
+                            }
+                            for code in codes
+                        ],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "artifacts": [{"location": {"uri": _uri(file)}} for file in files],
+                "results": [_result(one, codes) for one in found],
+            }
+        ],
+    }
+    return json.dumps(log, ensure_ascii=False, indent=2)
+
+
+def _result(found: Diagnostic, codes: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": found.code,
+        "ruleIndex": codes.index(found.code),
+        "level": "error" if found.severity == ERROR else "warning",
+        "message": {"text": f"{found.message}. {found.remedy}" if found.remedy else found.message},
+        "locations": [_location(found.file, found.line, found.column, found.end_column)],
+    }
+    if found.notes:
+        result["relatedLocations"] = [
+            {**_location(note.file, note.line, note.column, note.column + 1), "message": {"text": note.text}}
+            for note in found.notes
+        ]
+    return result
+
+
+def _location(file: str, line: int, column: int, end_column: int) -> dict[str, Any]:
+    region = {"startLine": line, "startColumn": column, "endLine": line, "endColumn": end_column}
+    return {"physicalLocation": {"artifactLocation": {"uri": _uri(file)}, "region": region}}
+
+
+def _uri(file: str) -> str:
+    from urllib.parse import quote
+
+    return ("file://" if file.startswith("/") else "") + quote(file)
+
+
+FORMATS: dict[str, Callable[[Sequence[Diagnostic], Sequence[str]], str]] = {
+    "text": as_text,
+    "concise": as_concise,
+    "json": as_json,
+    "github": as_github,
+    "sarif": as_sarif,
+}

@@ -1,0 +1,50 @@
+"""The comments that silence a diagnostic: ``# yamlsched: ignore[YS401]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from yamlsched.definitions import rules
+from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Source, quoted
+
+IGNORE = re.compile(r"#\s*yamlsched:\s*ignore\[([^\]\r\n]*)\]")
+
+
+def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
+    """Return what no comment on its line silences, in the order of the file.
+
+    Advice can be silenced, and what was read off handlers' source, which may be cleverer than its reader. A comment
+    that silences nothing is advised against, so that none outlives its reason.
+    """
+    left, used = [], set()
+    found = list(found)
+    is_sound = not any(one.severity == ERROR for one in found)
+    for one in found:
+        comment = IGNORE.search(one.source)
+        codes = [code.strip() for code in comment[1].split(",")] if comment else []
+        if one.code in codes and can_be_silenced(one.code):
+            used.add((one.line, one.code))
+        else:
+            left.append(one)
+    for comment in IGNORE.finditer(source.text):
+        line, _ = source.place(comment.start())
+        for code in re.finditer(r"[^,\s]+", comment[1]):
+            if (line, code[0]) in used:
+                continue
+            if code[0] not in rules.pages():
+                reason, remedy = "is not a code", "See: yamlsched explain"
+            elif not can_be_silenced(code[0]):
+                reason, remedy = "cannot be silenced", "Correct the mistake."
+            elif is_sound:
+                reason, remedy = "silences nothing here", "Remove it."
+            else:
+                continue  # a job with a mistake has not been looked at in full
+            at = comment.start(1) + code.start()
+            message = f"{quoted(code[0])} {reason}"
+            left.append(source.diagnostic("YS413", at, at + len(code[0]), message, remedy, severity=WARNING))
+    return sorted(left, key=lambda one: one.order)
+
+
+def can_be_silenced(code: str) -> bool:
+    return code.startswith(("YS3", "YS4")) and code != "YS301"
