@@ -43,15 +43,15 @@ cross join lateral (
 where o.slot is not null;
 
 -- name: holders
--- Who has, or had, these keys.
-select k.key, h.job_type, h.scheduled_for
+-- Who has, or had, these keys; a run that was pruned has no status any more.
+select k.key, h.job_type, h.scheduled_for, h.run_id, h.status
 from unnest(%(keys)s::text[]) as k (key)
 cross join lateral (
-    select r.job_type, r.scheduled_for
+    select r.job_type, r.scheduled_for, r.id as run_id, r.status
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.idempotency_key = k.key
     union all
-    select u.job_type, u.scheduled_for
+    select u.job_type, u.scheduled_for, u.run_id, null
     from yamlsched.used_keys u
     where u.namespace = %(namespace)s and u.idempotency_key = k.key
     limit 1
@@ -104,3 +104,39 @@ set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at
 from unnest(%(ids)s::bigint[], %(befores)s::timestamptz[], %(lasts)s::timestamptz[], %(nexts)s::timestamptz[])
     as m (id, before, last_slot_at, next_slot_at)
 where d.id = m.id and d.last_slot_at is not distinct from m.before;
+
+-- name: fate
+-- What became of one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for.
+select clock_timestamp() as now,
+       run.id as run_id, run.status, run.attempts, run.max_attempts, run.run_at, run.finished_at, run.last_error,
+       used.run_id as pruned_run_id, used.pruned_at,
+       gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap.recorded_at,
+       open.id as open_run_id, open.scheduled_for as open_slot
+from (select %(id)s::bigint as id, %(namespace)s::text as namespace, %(job_type)s::text as job_type,
+             %(slot)s::timestamptz as slot) q
+left join lateral (
+    select r.id, r.status, r.attempts, r.max_attempts, r.run_at, r.finished_at, r.last_error
+    from yamlsched.job_runs r
+    where r.definition_id = q.id and r.scheduled_for = q.slot
+    limit 1
+) run on true
+left join lateral (
+    select u.run_id, u.pruned_at
+    from yamlsched.used_keys u
+    where u.namespace = q.namespace and u.idempotency_key = any (%(keys)s)
+      and u.job_type = q.job_type and u.scheduled_for = q.slot
+    limit 1
+) used on true
+left join lateral (
+    select s.first_slot, s.last_slot, s.slots, s.reason, s.recorded_at
+    from yamlsched.skipped_slots s
+    where s.definition_id = q.id and s.first_slot <= q.slot and s.last_slot >= q.slot
+    limit 1
+) gap on true
+left join lateral (
+    select r.id, r.scheduled_for
+    from yamlsched.job_runs r
+    where r.namespace = q.namespace and r.definition_id = q.id and r.finished_at is null and r.exclusive
+    order by r.scheduled_for
+    limit 1
+) open on true;

@@ -64,3 +64,14 @@ def finish(db: Any, now: datetime, job: str | None = None) -> None:
         "exclusive_of = null where finished_at is null and (%s::text is null or job_type = %s)",
         [now, job, job],
     )
+
+
+def prune(db: Any, where: str = "finished_at is not null") -> set[str]:
+    """Prune runs as retention does, their keys remembered; return the keys."""
+    rows = db.execute(
+        f"with gone as (delete from yamlsched.job_runs where {where} "
+        "returning namespace, idempotency_key, id, job_type, scheduled_for) "
+        "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for) "
+        "select namespace, idempotency_key, id, job_type, scheduled_for from gone returning idempotency_key"
+    )
+    return {row.idempotency_key for row in rows}

@@ -10,9 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, runs, slots
+from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 
 from yamlsched import store
+from yamlsched.store.definitions import cancel_retired
 from yamlsched.sync import ScheduleFile, Verdict, glance, is_current, settle, sync
 from yamlsched.sync.plan import offset
 
@@ -232,21 +233,12 @@ def test_a_nightly_moved_to_later_the_same_day_does_not_run_again(db: Db) -> Non
 
 def test_the_key_of_a_pruned_run_is_taken(db: Db) -> None:
     ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-13 12:00", "2026-01-14 02:00")
-    prune(db)
+    prune(db, "true")
 
     ticks(db, a_file(x={"cron": "0 23 * * *"}), "2026-01-14 12:00", "2026-01-14 23:00")
 
     assert runs(db) == []
     assert gaps(db) == [("01-14 23:00", "01-14 23:00", 1, "key_taken")]
-
-
-def prune(db: Db) -> None:
-    db.execute(
-        "with gone as (delete from yamlsched.job_runs "
-        "returning namespace, idempotency_key, id, job_type, scheduled_for) "
-        "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for) "
-        "select namespace, idempotency_key, id, job_type, scheduled_for from gone"
-    )
 
 
 def test_a_slot_whose_own_run_exists_already_is_accounted_for_without_a_gap(db: Db) -> None:
@@ -392,13 +384,11 @@ def test_a_job_without_cron_has_no_slots_and_gets_them_with_one(db: Db) -> None:
 
 
 def test_what_a_retired_job_left_undone_is_cancelled_a_day_later_with_the_reason(db: Db) -> None:
-    from yamlsched.sync.housekeeping import cancel_retired
-
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     sync(db, a_file(), at("2026-01-14 13:30"))
 
-    assert cancel_retired(db, "default", at("2026-01-15 13:29")) == 0
-    assert cancel_retired(db, "default", at("2026-01-15 13:30")) == 1
+    assert cancel_retired(db, "default", at("2026-01-15 13:29")) == []
+    assert len(cancel_retired(db, "default", at("2026-01-15 13:30"))) == 1
 
     [run] = db.execute("select status, last_error from yamlsched.job_runs").fetchall()
     assert run.status == "cancelled"
@@ -406,8 +396,6 @@ def test_what_a_retired_job_left_undone_is_cancelled_a_day_later_with_the_reason
 
 
 def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_records_the_lost_attempt(db: Db) -> None:
-    from yamlsched.sync.housekeeping import cancel_retired
-
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     db.execute(
         "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'web-1:1:a', started_at = %s, "
@@ -416,7 +404,7 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
     )
     sync(db, a_file(), at("2026-01-14 13:30"))
 
-    assert cancel_retired(db, "default", at("2026-01-16 00:00")) == 1
+    assert len(cancel_retired(db, "default", at("2026-01-16 00:00"))) == 1
 
     [failure] = db.execute("select attempt, worker, error from yamlsched.job_failures").fetchall()
     assert (failure.attempt, failure.worker) == (1, "web-1:1:a")

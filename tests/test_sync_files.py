@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, runs
 
+from yamlsched.store.files import forget
 from yamlsched.sync import ScheduleFile, Synced, Verdict, glance, is_current, sync
 from yamlsched.sync import files as rules
-from yamlsched.sync.housekeeping import forget_presentations
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -154,8 +154,8 @@ def test_presentations_of_pods_are_forgotten_and_applied_files_are_not(db: Db) -
     for minute in range(5):
         tick(db, a_file(f"pod-{minute}", x=OLD_JOB), NOON + minute * MINUTE)
 
-    assert forget_presentations(db, "default", NOON + DAY) == 0
-    assert forget_presentations(db, "default", NOON + 2 * DAY) == 4
+    assert forget(db, "default", NOON + DAY) == 0
+    assert forget(db, "default", NOON + 2 * DAY) == 4
 
     assert is_current(glance(db, a_file("pod-9", x=OLD_JOB), NOON + 2 * DAY), a_file("pod-9", x=OLD_JOB))
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at
+from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 
 from yamlsched import cron, store
 from yamlsched.slots import slots
@@ -86,13 +86,7 @@ class History:
         )
 
     def prune(self) -> None:
-        rows = self.db.execute(
-            "with gone as (delete from yamlsched.job_runs where finished_at is not null "
-            "returning namespace, idempotency_key, id, job_type, scheduled_for) "
-            "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for) "
-            "select namespace, idempotency_key, id, job_type, scheduled_for from gone returning idempotency_key"
-        ).fetchall()
-        self.pruned |= {row.idempotency_key for row in rows}
+        self.pruned |= prune(self.db)
 
     def foreign_key(self, choice: random.Random) -> None:
         """Another job's caller uses a key that a slot will want."""

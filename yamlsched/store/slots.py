@@ -20,10 +20,16 @@ CHUNK = 5000
 
 
 class Holder(NamedTuple):
-    """Which slot of which job a key is, or was, the key of; an ad hoc run's has none."""
+    """Which slot of which job a key is, or was, the key of; an ad hoc run's has none. A pruned run has no status."""
 
     job_type: str
     scheduled_for: datetime | None
+    run_id: int = 0
+    status: str | None = None
+
+    def is_of(self, job_type: str, slot: datetime) -> bool:
+        """Say whether the key is that slot's own."""
+        return (self.job_type, self.scheduled_for) == (job_type, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ def holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) ->
     for start in range(0, len(keys), CHUNK):
         given = {"namespace": namespace, "keys": keys[start : start + CHUNK]}
         for row in connection.execute(load("slots")["holders"], given):
-            found[row.key] = Holder(row.job_type, row.scheduled_for)
+            found[row.key] = Holder(row.job_type, row.scheduled_for, row.run_id, row.status)
     return found
 
 
@@ -147,3 +153,9 @@ def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> int:
         },
     )
     return cursor.rowcount
+
+
+def fate(connection: Connection[Any], namespace: str, definition: Definition, slot: datetime, keys: list[str]) -> Any:
+    """Return what became of one slot, as one row; ``keys`` are those that it may have had."""
+    given = {"id": definition.id, "namespace": namespace, "job_type": definition.job_type, "slot": slot, "keys": keys}
+    return connection.execute(load("slots")["fate"], given).fetchone()

@@ -211,7 +211,9 @@ def _find(synced: Synced, *messages: str) -> None:
 
 
 def _diagnostics(loaded: Loaded) -> list[str]:
-    return [f"{d.file}:{d.line}:{d.column}: {d.severity}[{d.code}]: {d.message}" for d in loaded.diagnostics]
+    from yamlsched.definitions import report
+
+    return [report.text(found) for found in loaded.diagnostics]
 
 
 def settle(

@@ -155,7 +155,7 @@ def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Hol
         reason = ""
         if definition.overlap == "skip" and earliest_open is not None and earliest_open < slot.at:
             reason = "overlap"
-        elif holder is not None and holder != (definition.job_type, slot.at):
+        elif holder is not None and not holder.is_of(definition.job_type, slot.at):
             reason = "key_taken"
         elif holder is None:
             run_at = slot.at + offset(definition.job_type, definition.spread)

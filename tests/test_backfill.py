@@ -1,0 +1,334 @@
+"""Past slots by hand, and what became of a slot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from syncing import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
+
+from yamlsched.cli import main
+from yamlsched.errors import Refused
+from yamlsched.sync import sync, wall
+from yamlsched.sync.backfill import Backfilled, backfill, definition_for
+from yamlsched.sync.why import Explained, why
+from yamlsched.zones import zone
+
+Db = psycopg.Connection[Any]
+Cli = Callable[..., tuple[int, str, str]]
+NIGHTLY = {"cron": "0 2 * * *", "timezone": "Europe/Berlin"}
+HOURLY = {"cron": "0 * * * *"}
+NOW = at("2026-01-20 12:00")
+
+
+def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> Backfilled:
+    job = definition_for(db, "default", "x")
+    start, end = wall.read(first, zone(job.timezone))
+    end = wall.read(last, zone(job.timezone))[1] if last else end
+    return backfill(db, "default", job, start, end, "ann", dry_run=dry_run, now=now)
+
+
+def explain(db: Db, text: str) -> Explained:
+    return why(db, "default", definition_for(db, "default", "x"), at(text))
+
+
+# -- backfill ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_date_is_the_local_date_of_the_job_and_its_slot_gets_its_own_key(db: Db) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW)
+    before = definition(db)
+
+    result = fill(db, "2026-01-14")
+
+    assert runs(db) == [("x:2026-01-14", at("2026-01-14 01:00"))]
+    assert [key for key, _ in result.made] == ["x:2026-01-14"]
+    after = definition(db)
+    assert (after.last_slot_at, after.next_slot_at) == (before.last_slot_at, before.next_slot_at)
+
+
+def test_both_ends_of_a_range_belong_to_it_and_runs_are_made_in_order_and_due_now(db: Db) -> None:
+    sync(db, a_file(x=HOURLY), NOW)
+
+    fill(db, "2026-01-14T03:00Z", "2026-01-14T06:00Z")
+
+    assert slots(db) == ["01-14 03:00", "01-14 04:00", "01-14 05:00", "01-14 06:00"]
+    rows = db.execute("select distinct run_at, exclusive from yamlsched.job_runs").fetchall()
+    assert [(row.run_at, row.exclusive) for row in rows] == [(NOW, True)]
+
+
+def test_what_exists_is_reported_and_not_doubled_and_what_was_pruned_is_not_done_again(db: Db) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW)
+    fill(db, "2026-01-13", "2026-01-14")
+    prune(db, "idempotency_key = 'x:2026-01-13'")
+
+    again = fill(db, "2026-01-13", "2026-01-15")
+
+    assert [key for key, _ in again.made] == ["x:2026-01-15"]
+    assert [key for key, _, _ in again.existing] == ["x:2026-01-14"]
+    assert [key for key, _, _ in again.used] == ["x:2026-01-13"]
+
+
+def test_a_dry_run_changes_nothing(db: Db) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW)
+
+    result = fill(db, "2026-01-14", "2026-01-16", dry_run=True)
+
+    assert len(result.made) == 3
+    assert runs(db) == []
+    assert db.execute("select 1 from yamlsched.operator_actions").fetchone() is None
+
+
+def test_slots_that_have_not_come_are_left_to_sync(db: Db) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW)
+
+    result = fill(db, "2026-01-20", "2026-01-25")
+
+    assert ([key for key, _ in result.made], result.future) == (["x:2026-01-20"], True)
+
+
+def test_a_skipped_slot_can_be_backfilled_and_keeps_its_gap(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    sync(db, file, at("2026-01-20 08:30"))
+    sync(db, file, NOW)
+    assert gaps(db) == [("01-20 09:00", "01-20 11:00", 3, "superseded")]
+
+    fill(db, "2026-01-20T10:00Z")
+
+    assert sorted(slots(db)) == ["01-20 10:00", "01-20 12:00"]
+    assert gaps(db) == [("01-20 09:00", "01-20 11:00", 3, "superseded")]
+
+
+def test_a_backfilled_slot_that_was_owed_is_not_made_again_by_sync(db: Db) -> None:
+    file = a_file(x={**HOURLY, "catchup": "all"})
+    sync(db, file, at("2026-01-20 08:30"))
+
+    fill(db, "2026-01-20T10:00Z")
+    finish(db, NOW)
+    sync(db, file, NOW)
+
+    assert sorted(slots(db)) == ["01-20 09:00", "01-20 10:00", "01-20 11:00", "01-20 12:00"]
+    assert gaps(db) == []
+
+
+def test_a_long_range_is_made_in_steps_with_an_entry_in_the_audit_trail(db: Db) -> None:
+    sync(db, a_file(x={"cron": "* * * * *"}), NOW)
+    steps: list[int] = []
+
+    backfill(
+        db,
+        "default",
+        definition_for(db, "default", "x"),
+        NOW - DAY,
+        NOW - MINUTE,
+        "ann",
+        progress=steps.append,
+        now=NOW,
+    )
+
+    assert steps == [1000, 1440]
+    rows = db.execute("select who, verb, target, detail from yamlsched.operator_actions order by id").fetchall()
+    assert [(row.who, row.verb, row.target, row.detail["runs"]) for row in rows] == [
+        ("ann", "backfill", "job:x", 1000),
+        ("ann", "backfill", "job:x", 440),
+    ]
+
+
+@pytest.mark.parametrize(
+    "job, message",
+    [({"cron": "0 2 * * *", "enabled": False}, "is disabled"), ({}, "has no cron"), (None, "is retired")],
+)
+def test_a_job_that_makes_no_runs_is_refused(db: Db, job: dict[str, Any] | None, message: str) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW - HOUR)
+    sync(db, a_file(**({"x": job} if job is not None else {})), NOW)
+
+    with pytest.raises(Refused, match=message):
+        fill(db, "2026-01-14")
+
+
+def test_an_unknown_job_is_refused_with_the_nearest_name(db: Db) -> None:
+    sync(db, a_file(cleanup=NIGHTLY), NOW)
+
+    with pytest.raises(Refused, match='Did you mean "cleanup"'):
+        definition_for(db, "default", "claenup")
+
+
+# -- why ---------------------------------------------------------------------------------------------------------------
+
+
+def test_why_finds_the_run_of_a_slot(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    sync(db, file, at("2026-01-20 08:30"))
+    sync(db, file, at("2026-01-20 09:00"))
+
+    explained = explain(db, "2026-01-20 09:00")
+
+    assert (explained.verdict, explained.key, explained.status) == ("run", "x:2026-01-20T09:00Z", "queued")
+    assert f"run {explained.run_id} was made for it: queued" in explained.lines[0]
+
+
+@pytest.mark.parametrize(
+    "job, reason, words",
+    [
+        (HOURLY, "superseded", "catchup: latest"),
+        ({**HOURLY, "catchup_window": "30m"}, "late", "too old"),
+        ({**HOURLY, "catchup": "none"}, "late", "too old"),
+    ],
+)
+def test_why_finds_the_gap_of_a_slot_and_says_the_reason_in_words(
+    db: Db, job: dict[str, Any], reason: str, words: str
+) -> None:
+    file = a_file(x=job)
+    sync(db, file, at("2026-01-20 08:30"))
+    sync(db, file, NOW)
+
+    explained = explain(db, "2026-01-20 10:00")
+
+    assert (explained.verdict, explained.reason) == ("skipped", reason)
+    assert words in explained.lines[0]
+    assert "the 3 slots from 2026-01-20T09:00Z to 2026-01-20T11:00Z" in explained.lines[0]
+
+
+def test_why_names_the_field_that_says_no_and_the_slots_next_to_it(db: Db) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW)
+
+    explained = explain(db, "2026-01-14 02:30")
+
+    assert (explained.verdict, explained.is_slot) == ("no_slot", False)
+    assert "minute 30 is not in 0" in explained.lines[0]
+    assert (explained.previous_slot, explained.next_slot) == (at("2026-01-14 01:00"), at("2026-01-15 01:00"))
+
+
+def test_why_says_for_which_run_a_slot_waits(db: Db) -> None:
+    file = a_file(x=HOURLY)
+    for now in ("2026-01-20 08:30", "2026-01-20 09:00", "2026-01-20 10:00"):
+        sync(db, file, at(now))
+
+    explained = explain(db, "2026-01-20 10:00")
+
+    assert explained.verdict == "due"
+    assert "of slot 2026-01-20T09:00Z is unfinished, and overlap: wait" in explained.lines[0]
+
+
+def test_why_says_that_a_slot_is_before_the_jobs_time(db: Db) -> None:
+    sync(db, a_file(x=HOURLY), NOW)
+
+    explained = explain(db, "2026-01-20 10:00")
+
+    assert explained.verdict == "unknown"
+    assert "count from 2026-01-20T12:00Z" in explained.lines[0]
+
+
+def test_why_knows_the_future(db: Db) -> None:
+    sync(db, a_file(x=HOURLY))
+
+    assert explain(db, "2096-01-20 10:00").verdict == "future"
+
+
+@pytest.mark.parametrize("edit, words", [({**HOURLY, "enabled": False}, "is disabled"), (None, "is retired")])
+def test_why_says_what_will_become_of_slots_of_a_job_that_is_off(
+    db: Db, edit: dict[str, Any] | None, words: str
+) -> None:
+    sync(db, a_file(x=HOURLY), at("2026-01-20 08:30"))
+    sync(db, a_file(**({"x": edit} if edit else {})), at("2026-01-20 08:40"))
+
+    explained = explain(db, "2026-01-20 10:00")
+
+    assert explained.verdict == "due"
+    assert words in explained.lines[0]
+
+
+def test_why_finds_a_run_that_was_pruned(db: Db) -> None:
+    sync(db, a_file(x=NIGHTLY), NOW)
+    fill(db, "2026-01-14")
+    prune(db, "true")
+
+    assert explain(db, "2026-01-14 01:00").verdict == "pruned"
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
+) -> Callable[..., Any]:
+    """Run the command line in a folder with a schedules.yaml; return exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *", "timezone": "Europe/Berlin"}).data)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["yamlsched", *arguments, "--dsn", dsn])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        captured = capsys.readouterr()
+        return int(str(exit.value.code)), captured.out, captured.err
+
+    return run
+
+
+def test_the_verbs_work_together(cli: Cli) -> None:
+    code, out, _ = cli("sync")
+    assert (code, out) == (0, "added: x\n")
+    assert cli("sync")[:2] == (0, "nothing to do\n")
+
+    code, out, _ = cli("backfill", "x", "--from", "2026-01-14", "--dry-run")
+    assert (code, out) == (0, "would make x:2026-01-14 for 2026-01-14T01:00Z\n")
+    code, out, _ = cli("backfill", "x", "--from", "2026-01-14")
+    assert (code, out) == (0, "made x:2026-01-14 for 2026-01-14T01:00Z\n")
+    code, out, _ = cli("backfill", "x", "--from", "2026-01-14", "--format", "json")
+    document = json.loads(out)
+    assert (code, document["made"], document["existing"][0]["key"]) == (0, [], "x:2026-01-14")
+
+    code, out, _ = cli("why", "x", "--at", "2026-01-14T02:00")
+    assert code == 0
+    assert out.startswith("x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14\n  run ")
+    code, out, _ = cli("why", "x", "--at", "2026-01-14T01:00Z", "--format", "json")
+    assert (code, json.loads(out)["verdict"]) == (0, "run")
+
+
+def test_sync_of_a_bad_file_shows_the_mistake_with_its_place_and_exits_1(cli: Cli) -> None:
+    Path("schedules.yaml").write_text("version: 1\njobs:\n  x: {hanlder: a.b}\n")
+
+    code, out, err = cli("sync")
+
+    assert (code, out) == (1, "")
+    assert "schedules.yaml:3:7: error[YS" in err
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["backfill", "x", "--from", "2026-01-14", "--to", "2026-01-13"], 2, "is before"),
+        (["backfill", "x", "--from", "14.1.2026"], 1, "write a date such as 2026-01-14"),
+        (["why", "x", "--at", "noon"], 1, "write a date"),
+        (["backfill", "x"], 2, "--from"),
+        (["why", "y", "--at", "2026-01-14"], 1, 'no job "y"'),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
+    cli("sync")
+
+    got, out, err = cli(*arguments)
+
+    assert (got, out) == (code, "")
+    assert message in err
+
+
+# -- local times -------------------------------------------------------------------------------------------------------
+
+
+def test_a_date_is_a_whole_local_day_also_when_the_clocks_change() -> None:
+    start, end = wall.read("2026-03-29", zone("Europe/Berlin"))
+
+    assert (start, end) == (at("2026-03-28 23:00"), at("2026-03-29 22:00") - timedelta(microseconds=1))
+
+
+def test_a_time_that_happens_twice_is_its_first_pass() -> None:
+    assert wall.read("2026-11-01T01:30", zone("America/New_York"))[0] == at("2026-11-01 05:30")

@@ -1,0 +1,187 @@
+"""The coming slots on the command line, without a database."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from yamlsched.cli import main
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """Run the command line in an empty folder; return exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["yamlsched", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        captured = capsys.readouterr()
+        return int(str(exit.value.code)), captured.out, captured.err
+
+    return run
+
+
+FILE = """
+version: 1
+timezone: Europe/Berlin
+environments: [production]
+jobs:
+  cleanup_nightly: {handler: a.b, cron: "0 2 * * *"}
+  report:          {handler: a.b, cron: "0 2 * * 1", timezone: UTC}
+  by_hand:         {handler: a.b}
+  off:             {handler: a.b, cron: "0 2 * * *", enabled: false}
+  only_there:      {handler: a.b, cron: "0 2 * * *", environments: [production]}
+"""
+
+
+def slots(cli: Cli, *arguments: str) -> list[dict[str, str]]:
+    code, out, _ = cli("next", *arguments, "--format", "json")
+    document = json.loads(out)
+    assert (code, document["format_version"]) == (0, 1)
+    return list(document["slots"])
+
+
+@pytest.mark.parametrize(
+    "cron, start, number, expected",
+    [
+        ("30 1 * * *", "2026-11-01T04:00Z", 2, [("05:30", "x:2026-11-01"), ("06:30", "x:2026-11-02")]),
+        ("30 2 * * *", "2026-03-08T00:00Z", 1, [("07:00", "x:2026-03-08")]),
+        (
+            "0 * * * *",
+            "2026-11-01T04:30Z",
+            2,
+            [("05:00", "x:2026-11-01T05:00Z"), ("06:00", "x:2026-11-01T06:00Z")],
+        ),
+    ],
+)
+def test_an_expression_needs_no_file_and_says_what_clock_changes_do(
+    cli: Cli, cron: str, start: str, number: int, expected: list[tuple[str, str]]
+) -> None:
+    found = slots(cli, "--cron", cron, "--timezone", "America/New_York", "--from", start, "-n", str(number))
+
+    assert [(slot["scheduled_for"][11:16], slot["key"]) for slot in found] == expected
+    assert found[0]["note"]
+
+
+def test_json_has_the_documented_keys_and_no_others(cli: Cli) -> None:
+    [slot] = slots(cli, "--cron", "0 2 * * *", "--timezone", "Asia/Kolkata", "--from", "2026-01-13T12:00Z", "-n", "1")
+
+    assert slot == {
+        "job_type": "x",
+        "scheduled_for": "2026-01-13T20:30:00Z",
+        "local": "2026-01-14T02:00:00+05:30",
+        "key": "x:2026-01-14",
+        "note": "",
+    }
+
+
+def test_slots_are_strictly_after_the_point_asked_from(cli: Cli) -> None:
+    [slot] = slots(cli, "--cron", "0 2 * * *", "--from", "2026-01-14T02:00Z", "-n", "1")
+
+    assert slot["scheduled_for"] == "2026-01-15T02:00:00Z"
+
+
+def test_the_jobs_of_the_file_come_merged_by_time(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE)
+
+    code, out, err = cli("next", "--from", "2026-01-11T12:00Z", "-n", "3")
+
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["JOB", "cleanup_nightly", "report", "cleanup_nightly"]
+    assert "2026-01-12T02:00Z" in out.splitlines()[2]
+    assert '"off" is disabled' in err
+    assert '"only_there" is disabled without an environment' in err
+
+
+def test_one_job_is_shown_in_its_own_zone(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE)
+
+    code, out, _ = cli("next", "cleanup_nightly", "--from", "2026-03-28", "-n", "2")
+
+    assert code == 0
+    assert out.splitlines()[1].split() == [
+        *("Sat", "2026-03-28", "02:00", "CET"),
+        "2026-03-28T01:00Z",
+        "cleanup_nightly:2026-03-28",
+    ]
+    assert "does not exist" in out.splitlines()[2]
+
+
+def test_a_job_of_an_environment_has_slots_there(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE)
+
+    found = slots(cli, "only_there", "--env", "production", "-n", "4")
+
+    assert len(found) == 4
+
+
+def test_a_job_without_cron_says_so(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE)
+
+    code, out, err = cli("next", "by_hand")
+
+    assert (code, out) == (0, "no slots\n")
+    assert "has no cron" in err
+
+
+def test_an_unknown_job_is_refused_with_the_nearest_name(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE)
+
+    code, _, err = cli("next", "cleanup_nigthly")
+
+    assert code == 1
+    assert 'Did you mean "cleanup_nightly"?' in err
+
+
+def test_a_file_with_mistakes_shows_its_sound_jobs_and_exits_1(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE + '  broken: {handler: a.b, cron: "61 * * * *"}\n')
+
+    code, out, err = cli("next", "-n", "1")
+
+    assert code == 1
+    assert "cleanup_nightly" in out
+    assert "yamlsched validate" in err
+
+
+def test_a_calendar_shows_where_jobs_pile_up(cli: Cli) -> None:
+    jobs = "".join(f'  job_{n}: {{handler: a.b, cron: "0 0 * * *"}}\n' for n in range(12))
+    Path("schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
+
+    code, out, _ = cli("next", "--days", "7", "--from", "2026-01-11T12:00Z")
+
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[2].split() == ["Mon", "01-12", "12", *["."] * 23]
+    assert len([line for line in lines if " 01-" in line]) == 7
+    assert "00:00  12 jobs, 7x: job_0, job_1, job_10, job_11 and 8 more" in out
+
+
+def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
+    assert len(slots(cli, "--cron", "0 * * * *", "--days", "3", "--from", "2026-01-11T12:00Z")) == 72
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["--cron", "61 * * * *"], 1, "^^"),
+        (["--cron", "* * * * *", "--timezone", "Europe/Berln"], 1, 'Did you mean "Europe/Berlin"?'),
+        (["--cron", "* * * * *", "--from", "yesterday"], 1, "write a date such as"),
+        (["--cron", "* * * * *", "-n", "0"], 2, "-n"),
+        (["--cron", "* * * * *", "-n", "2", "--days", "2"], 2, "--days"),
+        (["--timezone", "UTC"], 2, "--timezone"),
+        ([], 3, "schedules.yaml"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
+    got, out, err = cli("next", *arguments)
+
+    assert (got, out) == (code, "")
+    assert message in err

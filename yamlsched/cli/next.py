@@ -1,0 +1,156 @@
+"""``yamlsched next``: the coming slots, of the file's jobs or of any cron expression. No database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import CronError, EnvironmentFailed, Refused
+
+if TYPE_CHECKING:
+    from yamlsched.cron import Cron
+    from yamlsched.sync.upcoming import Upcoming
+
+NAMELESS = "x"
+"""Stands for the job's name in the keys of an expression without a job."""
+
+HELP = """Show the coming slots of JOB, or of all jobs of the file, with their keys and what clock changes do to them.
+
+With --cron, those of an expression, without any file. Slots are strictly after --from. With --days, a calendar: how
+many jobs begin in each hour, and where many begin at once.
+"""
+
+
+@click.command(cls=Verb, help=HELP)
+@click.argument("job", required=False)
+@click.option("--cron", "expression", metavar="EXPR", help="Of this expression instead of the file's jobs.")
+@click.option("--timezone", metavar="TZ", help="The wall clock for --cron (UTC); for --days, that of the calendar.")
+@click.option("--from", "start", metavar="TIME", help="After this time instead of now: 2026-11-01T04:00Z.")
+@click.option("-n", "number", type=click.IntRange(1, 100_000), help="How many (10).")
+@click.option("--days", type=click.IntRange(1, 366), help="All of so many days, as a calendar.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    job: str | None,
+    expression: str | None,
+    timezone: str | None,
+    start: str | None,
+    number: int | None,
+    days: int | None,
+) -> int:
+    from yamlsched.sync import wall
+    from yamlsched.sync.upcoming import calendar, merged
+    from yamlsched.zones import zone
+
+    if number and days:
+        raise click.UsageError("-n and --days: say one of them")
+    if timezone and not (expression or days):
+        raise click.UsageError("--timezone belongs to --cron or --days: a job's own timezone stands in the file")
+    code, of_file = 0, "UTC"
+    if expression is not None:
+        jobs = [(job or NAMELESS, _parse(expression), _zone(timezone or "UTC"))]
+        of_file = jobs[0][2]
+    else:
+        jobs, of_file, code = _jobs(settings, job)
+    where = zone(_zone(timezone or of_file))
+    after = (
+        wall.read(start, where if expression or days else zone(jobs[0][2] if job and jobs else of_file))[0]
+        if start
+        else datetime.now(UTC)
+    )
+    found = merged(jobs, after, after + timedelta(days=days) if days else None)
+    if settings.wants_json:
+        click.echo(_json(list(found if days else islice(found, number or 10))))
+    elif days:
+        lines = calendar(found, where)
+        click.echo("\n".join([f"jobs that begin in each hour, {where.key}", *lines]) if lines else "no slots")
+    else:
+        click.echo(_table(list(islice(found, number or 10)), with_jobs=job is None and expression is None))
+    return code
+
+
+def _parse(expression: str) -> Cron:
+    from yamlsched.cron import parse
+
+    try:
+        return parse(expression)
+    except CronError as error:
+        marker = " " * error.start + "^" * max(1, error.end - error.start)
+        remedy = f"\n{error.remedy}" if error.remedy else ""
+        raise Refused(f"{error.message}\n  {expression}\n  {marker}{remedy}") from error
+
+
+def _zone(name: str) -> str:
+    from yamlsched.definitions import zones
+
+    if name not in zones.names():
+        _, reason, remedy = zones.explain(name)
+        raise Refused(f"{reason}. {remedy}")
+    return name
+
+
+def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, str]], str, int]:
+    """Return name, cron and timezone of the file's jobs that have slots, the file's timezone, and the exit code."""
+    from yamlsched.definitions.diagnostic import near
+    from yamlsched.definitions.load import load
+
+    try:
+        data = settings.file.read_bytes()
+    except OSError as error:
+        raise EnvironmentFailed(f"{settings.file} cannot be read: {error.strerror}; --cron works without it") from error
+    loaded = load(data, str(settings.file), settings.env)
+    if loaded.has_errors:
+        click.echo(f'{settings.file} has mistakes: "yamlsched validate" shows them', err=True)
+    if name is not None and name not in loaded.jobs:
+        guess = near(name, loaded.jobs)
+        hint = f' Did you mean "{guess}"?' if guess else ""
+        raise Refused(f'no job "{name}" in {settings.file}, or it has mistakes.{hint}')
+    jobs = []
+    for job in loaded.jobs.values():
+        if name not in (None, job.name):
+            continue
+        if job.cron is None:
+            if name:
+                click.echo(f'job "{name}" has no cron: it runs when it is enqueued', err=True)
+        elif not job.enabled:
+            where = f"in environment {settings.env}" if settings.env else "without an environment"
+            click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
+        else:
+            jobs.append((job.name, job.cron, job.timezone))
+    return jobs, loaded.timezone, int(loaded.has_errors)
+
+
+def _json(found: list[Upcoming]) -> str:
+    import json
+
+    from yamlsched.cli._output import instant
+
+    slots = [
+        {
+            "job_type": slot.job_type,
+            "scheduled_for": instant(slot.scheduled_for),
+            "local": slot.local.isoformat(),
+            "key": slot.key,
+            "note": slot.note,
+        }
+        for slot in found
+    ]
+    return json.dumps({"format_version": 1, "slots": slots}, ensure_ascii=False, indent=2)
+
+
+def _table(found: list[Upcoming], with_jobs: bool) -> str:
+    from yamlsched.cli import _output
+    from yamlsched.sync.wall import utc
+
+    if not found:
+        return "no slots"
+    rows = [
+        ([slot.job_type] if with_jobs else [])
+        + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", utc(slot.scheduled_for), slot.key, slot.note]
+        for slot in found
+    ]
+    return _output.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows)

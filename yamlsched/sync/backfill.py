@@ -1,0 +1,117 @@
+"""The slots of a past range, each under its own key, so that none can run twice. The cursor stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from yamlsched import cron
+from yamlsched.errors import Refused
+from yamlsched.keys import slot_key
+from yamlsched.slots import slots
+from yamlsched.store import actions, definitions
+from yamlsched.store import slots as store
+from yamlsched.store.actions import Record
+from yamlsched.store.definitions import Definition
+from yamlsched.store.slots import Holder, NewRun
+from yamlsched.sync.wall import utc
+from yamlsched.zones import zone
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+CHUNK = 1000
+"""Slots of one transaction: a sync waits no longer than for these."""
+
+
+@dataclass
+class Backfilled:
+    """Keys and slots: those that got a run, those that have one, those whose run was pruned or is another slot's."""
+
+    made: list[tuple[str, datetime]] = field(default_factory=list)
+    existing: list[tuple[str, datetime, Holder]] = field(default_factory=list)
+    used: list[tuple[str, datetime, Holder]] = field(default_factory=list)
+    future: bool = False
+
+
+def definition_for(connection: Connection[Any], namespace: str, job_type: str) -> Definition:
+    """Return the definition of a job whose slots are asked for. Raises Refused where it has none."""
+    found = definitions.named(connection, namespace, job_type)
+    if found is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(job_type, definitions.names(connection, namespace), n=1)
+        hint = f' Did you mean "{near[0]}"?' if near else " Jobs are known from the first sync that names them."
+        raise Refused(f'no job "{job_type}" in namespace "{namespace}".{hint}')
+    if found.schedule is None:
+        raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
+    return found
+
+
+def backfill(
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    first: datetime,
+    last: datetime,
+    who: str,
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+    now: datetime | None = None,
+) -> Backfilled:
+    """Make the missing runs of the slots in [first, last], oldest first, due at once.
+
+    Slots that have not come yet are left to sync. Raises Refused for a job that makes no runs.
+    """
+    if job.retired_at is not None:
+        raise Refused(f'job "{job.job_type}" is retired: it left schedules.yaml, and no worker would run its slots')
+    if not job.enabled:
+        raise Refused(f'job "{job.job_type}" is disabled in schedules.yaml: enable it to run its slots')
+    instant = store.begin(connection, now)
+    result = Backfilled(future=last > instant)
+    chunks = _chunks(job, first, min(last, instant))
+    for chunk in chunks:
+        with connection.transaction():
+            store.begin(connection, now)
+            # a sync that is making these very runs is waited for
+            definitions.lock(connection, [job.id])
+            missing = _sort(connection, namespace, job, chunk, result)
+            if not dry_run:
+                runs = [NewRun(job.id, key, slot, instant) for key, slot in missing]
+                if store.make_runs(connection, namespace, runs, instant) != len(runs):
+                    raise Refused(f'keys of job "{job.job_type}" were taken by others meanwhile: run backfill again')
+                if runs:
+                    detail = {"first": utc(runs[0].slot), "last": utc(runs[-1].slot), "runs": len(runs)}
+                    trail = Record(namespace, f"job:{job.job_type}", detail)
+                    actions.record(connection, who, "backfill", [trail], instant)
+        result.made += missing
+        progress(len(result.made) + len(result.existing) + len(result.used))
+    return result
+
+
+def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[tuple[str, datetime]]]:
+    assert job.schedule is not None
+    expression = cron.parse(job.schedule)
+    found = slots(expression, zone(job.timezone), first - timedelta(microseconds=1), last)
+    while chunk := [(slot_key(job.job_type, expression, slot), slot.at) for slot in islice(found, CHUNK)]:
+        yield chunk
+
+
+def _sort(
+    connection: Connection[Any], namespace: str, job: Definition, chunk: list[tuple[str, datetime]], result: Backfilled
+) -> list[tuple[str, datetime]]:
+    """Return what of a chunk is missing; note the rest in ``result``."""
+    holders = store.holders(connection, namespace, [key for key, _ in chunk])
+    missing = []
+    for key, slot in chunk:
+        holder = holders.get(key)
+        if holder is None:
+            missing.append((key, slot))
+        elif holder.status is not None and holder.is_of(job.job_type, slot):
+            result.existing.append((key, slot, holder))
+        else:
+            result.used.append((key, slot, holder))
+    return missing

@@ -1,0 +1,143 @@
+"""What became of a slot, and why, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from yamlsched import cron, durations, slots
+from yamlsched.keys import slot_key
+from yamlsched.store import slots as store
+from yamlsched.store.definitions import Definition
+from yamlsched.sync.wall import show, utc
+from yamlsched.zones import zone
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+REASONS = {
+    "retired": "the job was not in schedules.yaml then",
+    "disabled": "the job was disabled in schedules.yaml then",
+    "paused": "an operator had paused the job",
+    "late": "it was too old when its run would have been made",
+    "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
+    "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
+    "key_taken": "its key was used already, by another slot or another run",
+}
+YEARS = timedelta(days=366 * 8)
+
+
+@dataclass
+class Explained:
+    """The answer. ``verdict`` is one of: run, pruned, skipped, due, future, unknown, no_slot."""
+
+    job_type: str
+    at: datetime
+    local: str
+    verdict: str
+    is_slot: bool
+    key: str | None = None
+    lines: list[str] = field(default_factory=list)
+    run_id: int | None = None
+    status: str | None = None
+    reason: str | None = None
+    previous_slot: datetime | None = None
+    next_slot: datetime | None = None
+
+
+def why(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> Explained:
+    """Explain what became of ``at``, for a job that has a cron."""
+    assert job.schedule is not None
+    expression, where = cron.parse(job.schedule), zone(job.timezone)
+    mismatch = slots.mismatch(expression, where, at)
+    explained = Explained(job.job_type, at, show(at, where), "no_slot", not mismatch)
+    keys = [f"{job.job_type}:{at:%Y-%m-%dT%H:%M}Z", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
+    if not mismatch:
+        found = slots.newest_slot(expression, where, at - slots.MINUTE, at)
+        assert found is not None
+        explained.key = slot_key(job.job_type, expression, found)
+        keys.append(explained.key)
+        if found.note:
+            explained.lines.append(found.note)
+    fate = store.fate(connection, namespace, job, at, keys)
+    explained.run_id, explained.status = fate.run_id or fate.pruned_run_id, fate.status
+    explained.reason = fate.reason
+
+    if fate.run_id is not None:
+        explained.verdict = "run"
+        explained.lines.append(_run(fate))
+    elif fate.pruned_run_id is not None:
+        explained.verdict = "pruned"
+        explained.lines.append(f"run {fate.pruned_run_id} was made for it, and pruned at {utc(fate.pruned_at)}")
+    if fate.reason is not None and (not mismatch or at in (fate.first_slot, fate.last_slot)):
+        explained.verdict = "skipped" if explained.verdict == "no_slot" else explained.verdict
+        explained.lines.append(_gap(fate))
+    if explained.verdict == "no_slot" and mismatch:
+        _no_slot(explained, job, mismatch)
+    elif explained.verdict == "no_slot":
+        explained.verdict, line = _open(job, at, fate)
+        explained.lines.append(line)
+    return explained
+
+
+def _run(fate: Any) -> str:
+    text = f"run {fate.run_id} was made for it: {fate.status}, attempt {fate.attempts} of {fate.max_attempts}"
+    if fate.finished_at is not None:
+        text += f", finished at {utc(fate.finished_at)}"
+    elif fate.status in ("queued", "failed"):
+        text += f", due at {utc(fate.run_at)}"
+    if fate.last_error:
+        text += f'; last error: "{fate.last_error}"'
+    return text
+
+
+def _gap(fate: Any) -> str:
+    if fate.slots == 1:
+        span = ""
+    else:
+        span = f"; the same holds for the {fate.slots} slots from {utc(fate.first_slot)} to {utc(fate.last_slot)}"
+    return f"skipped ({fate.reason}): {REASONS[fate.reason]}{span}; recorded at {utc(fate.recorded_at)}"
+
+
+def _no_slot(explained: Explained, job: Definition, mismatch: str) -> None:
+    assert job.schedule is not None
+    expression, where = cron.parse(job.schedule), zone(job.timezone)
+    explained.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
+    before = slots.newest_slot(expression, where, explained.at - YEARS, explained.at)
+    after = slots.next_slot(expression, where, explained.at)
+    if before:
+        explained.previous_slot = before.at
+        explained.lines.append(f"slot before: {utc(before.at)} ({show(before.at, where)})")
+    if after:
+        explained.next_slot = after.at
+        explained.lines.append(f"slot after:  {utc(after.at)} ({show(after.at, where)})")
+
+
+def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
+    """Say why a slot has neither a run nor a gap."""
+    if at > fate.now:
+        return (
+            "future",
+            f"it has not come yet: in {durations.show(timedelta(seconds=int((at - fate.now).total_seconds())))}",
+        )
+    if at <= job.effective_from:
+        return "unknown", (
+            f"nothing was made for it: slots of the job as it is now count from {utc(job.effective_from)}, when it was "
+            'applied, enabled, or its cron or timezone changed; "yamlsched backfill" makes its run'
+        )
+    if job.last_slot_at is not None and at <= job.last_slot_at:
+        return "unknown", "it is accounted for, but its run is gone: it was pruned, and so was its key"
+    if job.retired_at is not None:
+        return "due", f"the job is retired since {utc(job.retired_at)}: if it returns, the slot is recorded as skipped"
+    if not job.enabled:
+        return "due", "the job is disabled in schedules.yaml: when it is enabled, the slot is recorded as skipped"
+    if job.paused_at is not None and (job.paused_until is None or at <= job.paused_until):
+        until = f" until {utc(job.paused_until)}" if job.paused_until else ""
+        return "due", f"the job is paused since {utc(job.paused_at)}{until}: the slot will be recorded as skipped"
+    if job.overlap == "wait" and fate.open_run_id is not None:
+        return "due", (
+            f"it waits: run {fate.open_run_id} of slot {utc(fate.open_slot)} is unfinished, and overlap: wait lets the "
+            "job's runs follow each other"
+        )
+    return "due", 'it is due, and no sync has dealt with it yet: is "yamlsched tick" running?'
