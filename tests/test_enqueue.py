@@ -1,0 +1,619 @@
+"""Enqueueing: from Python, from any other driver, in the caller's transaction, once per key whatever happens beside."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+import psycopg
+import psycopg2
+import pytest
+import sqlalchemy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
+
+import yamlsched
+from yamlsched import Refused
+from yamlsched.enqueueing import checked
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.store.statements import load
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def a_job(db: psycopg.Connection[Any], name: str = "mail", **columns: Any) -> None:
+    """Store a job as a sync would."""
+    row = {
+        "namespace": "default",
+        "job_type": name,
+        "handler": "handlers.x.y",
+        "timezone": "UTC",
+        "max_attempts": 7,
+        "backoff": "{}",
+        "timeout": "1h",
+        "lease": "2m",
+        "overlap": "wait",
+        "catchup": "latest",
+        "catchup_window": "1d",
+        "spread": "0",
+        "enabled": True,
+        "effective_from": LATER,
+    } | columns
+    names = ", ".join(row)
+    db.execute(
+        f"insert into yamlsched.job_definitions ({names}) values ({', '.join(['%s'] * len(row))})".encode(),
+        list(row.values()),
+    )
+
+
+@pytest.fixture
+def job(db: psycopg.Connection[Any]) -> str:
+    a_job(db)
+    return "mail"
+
+
+@pytest.fixture
+def other(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A second session, for races."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+def rows(db: psycopg.Connection[Any]) -> list[Any]:
+    return db.execute("select * from yamlsched.job_runs order by id").fetchall()
+
+
+def end(db: psycopg.Connection[Any], run_id: int | None) -> None:
+    """Let a run have succeeded long ago."""
+    db.execute(
+        "update yamlsched.job_runs set status = 'succeeded', finished_at = now() - interval '1 year' where id = %s",
+        [run_id],
+    )
+
+
+def prune(db: psycopg.Connection[Any]) -> None:
+    """Carry out retention's own statement on whatever has ended."""
+    db.execute(
+        load("retention")["runs"],
+        {
+            "namespace": "default", "definition": 0, "from": None, "limit": 100, "now": datetime.now(UTC),
+            "succeeded": datetime.now(UTC), "dead": datetime.now(UTC), "cancelled": datetime.now(UTC),
+        },
+    )  # fmt: skip
+
+
+def while_waiting(
+    db: psycopg.Connection[Any], waiter: psycopg.Connection[Any], act: Callable[[], Any], release: Callable[[], Any]
+) -> Any:
+    """Let ``act`` run on the session ``waiter`` until it waits for a lock, then ``release`` it; return its answer."""
+    answers: list[Any] = []
+
+    def call() -> None:
+        try:
+            answers.append(act())
+        except Exception as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    question = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+    while thread.is_alive() and not db.execute(question, [waiter.info.backend_pid]).fetchone()[0]:  # type: ignore[index]
+        pass
+    assert thread.is_alive(), f"did not wait, but answered {answers}"
+    release()
+    thread.join()
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]
+
+
+# what is stored
+
+
+def test_a_run_has_the_payload_the_time_and_the_attempts_that_it_is_to_have(db, job):
+    made = yamlsched.enqueue(db, job, {"user_id": 12, "name": "Zoë 🚀"}, key="k", run_at=LATER)
+
+    [row] = rows(db)
+    assert made == (row.id, True)
+    assert (row.job_type, row.payload, row.idempotency_key) == ("mail", {"user_id": 12, "name": "Zoë 🚀"}, "k")
+    assert (row.run_at, row.status, row.max_attempts, row.scheduled_for) == (LATER, "queued", 7, None)
+
+
+def test_what_a_payload_does_not_say_the_jobs_own_payload_says(db):
+    a_job(db, payload='{"template": "plain", "user_id": 0}')
+
+    yamlsched.enqueue(db, "mail", {"user_id": 12})
+
+    assert rows(db)[0].payload == {"template": "plain", "user_id": 12}
+
+
+def test_a_run_without_a_time_is_due_at_once_by_the_databases_clock(db, job):
+    yamlsched.enqueue(db, job)
+
+    assert db.execute("select run_at <= clock_timestamp() as due from yamlsched.job_runs").fetchone().due
+
+
+def test_runs_without_a_key_are_as_many_as_there_were_calls(db, job):
+    assert len({yamlsched.enqueue(db, job).run_id for _ in range(3)}) == 3
+
+
+def test_a_key_that_has_a_run_makes_nothing_and_answers_with_that_run_also_when_it_has_ended(db, job):
+    first = yamlsched.enqueue(db, job, {"n": 1}, key="k")
+    again = yamlsched.enqueue(db, job, {"n": 2}, key="k")
+    end(db, first.run_id)
+    later = yamlsched.enqueue(db, job, {"n": 3}, key="k")
+
+    assert again == later == (first.run_id, False)
+    assert [row.payload for row in rows(db)] == [{"n": 1}]
+
+
+def test_a_key_whose_run_was_pruned_makes_nothing_and_says_so(db, job):
+    end(db, yamlsched.enqueue(db, job, key="k").run_id)
+    prune(db)
+
+    assert yamlsched.enqueue(db, job, key="k") == (None, False)
+    assert yamlsched.enqueue_many(db, job, [{}, {}, {}], ["new", "k", None])[1] == (None, False)
+    assert [row.idempotency_key for row in rows(db)] == ["new", None]
+
+
+def test_one_key_in_two_namespaces_is_two_keys(db, job):
+    a_job(db, namespace="billing")
+
+    assert yamlsched.enqueue(db, job, key="k").created
+    assert yamlsched.enqueue(db, job, key="k", namespace="billing").created
+
+
+def test_no_commit_no_run(db, job):
+    with db.transaction(force_rollback=True):
+        yamlsched.enqueue(db, job)
+        yamlsched.enqueue_many(db, job, [{}, {}])
+
+    assert rows(db) == []
+
+
+def test_workers_that_listen_hear_of_it_when_it_is_committed(db, job, other):
+    other.execute("listen yamlsched")
+    with db.transaction():
+        yamlsched.enqueue(db, job)
+        assert list(other.notifies(timeout=0)) == []
+
+    assert [n.payload for n in other.notifies(timeout=10, stop_after=1)] == ["default"]
+
+
+# many
+
+
+def test_ten_thousand_runs_are_made_by_one_statement_in_their_order(db, job):
+    answers = yamlsched.enqueue_many(
+        db, job, ({"n": n} for n in range(10_000)), (f"mail:{n * 7919 % 10_000}" for n in range(10_000))
+    )
+
+    assert [row.payload["n"] for row in rows(db)] == list(range(10_000))
+    assert [answer.run_id for answer in answers] == [row.id for row in rows(db)]
+    assert all(answer.created for answer in answers)
+    assert db.execute("select count(distinct xmin::text) as n from yamlsched.job_runs").fetchone().n == 1
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(st.one_of(st.none(), st.sampled_from("abcdef")), max_size=8), max_size=4))
+def test_whatever_keys_are_enqueued_each_names_one_run_and_every_position_gets_its_answer(dsn: str, batches):
+    with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
+        a_job(connection)
+        named: dict[str, int] = {}
+        for nth, keys in enumerate(batches):
+            answers = yamlsched.enqueue_many(connection, "mail", [{"at": [nth, n]} for n in range(len(keys))], keys)
+
+            assert len(answers) == len(keys)
+            for n, (key, answer) in enumerate(zip(keys, answers, strict=True)):
+                assert answer.created == (key is None or key not in named)
+                if key is not None:
+                    assert named.setdefault(key, answer.run_id) == answer.run_id
+                if answer.created:
+                    [(at,)] = connection.execute(
+                        "select payload -> 'at' from yamlsched.job_runs where id = %s", [answer.run_id]
+                    ).fetchall()
+                    assert at == [nth, n]
+
+
+def test_an_empty_list_makes_nothing(db, job):
+    assert yamlsched.enqueue_many(db, job, []) == []
+    assert rows(db) == []
+
+
+def test_one_fault_among_many_and_nothing_is_made(db, job):
+    with pytest.raises(Refused, match=r"payload\.x of job \"mail\" is a object"):
+        yamlsched.enqueue_many(db, job, [{}, {"x": object()}, {}])
+    with pytest.raises(Refused, match=r"3 payloads .* but 2 keys"):
+        yamlsched.enqueue_many(db, job, [{}, {}, {}], ["a", "b"])
+
+    assert rows(db) == []
+
+
+# what is refused
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    "payload, message",
+    [
+        ({"at": LATER}, r'payload\.at of job "mail" is a datetime, which is no JSON value'),
+        ({"rows": [{"n": Decimal(1)}]}, r'payload\.rows\[0\]\.n of job "mail" is a Decimal'),
+        ({"colour": Colour.RED}, r"payload\.colour .* is a Colour"),
+        ({1: "x"}, r"payload .* has the key 1, a int: JSON keys are texts"),
+        ({"x": float("nan")}, r"payload\.x .* is nan, which is no JSON number"),
+        ({"x": "a\x00b"}, r"payload\.x .* contains a NUL character"),
+        ({"a\x00b": 1}, r"a key of payload .* contains a NUL character"),
+        ({"x": "\ud800"}, r"payload\.x .* contains half of a surrogate pair"),
+        ({"x": "é" * 33_000}, r"payload of job \"mail\" has 66009 bytes, over the limit of 64 KiB: store the data"),
+        ({"x": [[[]]] and json.loads("[" * 60 + "]" * 60)}, r"nested over 50 deep"),
+        ([], r"payload of job \"mail\" is a list: give a dict"),
+        (0, r"payload of job \"mail\" is a int: give a dict"),
+    ],
+)
+def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_goes_on(db, job, payload, message):
+    with db.transaction():
+        with pytest.raises(Refused, match=message):
+            yamlsched.enqueue(db, job, payload)
+        yamlsched.enqueue(db, job, {"sound": True})
+
+    assert [row.payload for row in rows(db)] == [{"sound": True}]
+
+
+def test_a_payload_that_holds_itself_is_refused():
+    payload: dict[str, Any] = {}
+    payload["x"] = payload
+
+    with pytest.raises(Refused, match="nested over 50 deep, or holds itself"):
+        checked("mail", [payload], None)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"key": ""}, "an idempotency key cannot be empty"),
+        ({"key": "k" * 501}, "an idempotency key has 501 characters, over the limit of 500"),
+        ({"key": "a\x00b"}, "an idempotency key contains a NUL character"),
+        ({"key": 7}, "the key 7 is a int: keys are texts"),
+        ({"run_at": datetime(2030, 1, 1)}, "run_at 2030-01-01T00:00:00 has no time zone"),
+        ({"namespace": "a\x00b"}, "the name of the namespace contains a NUL character"),
+    ],
+)
+def test_a_key_or_a_time_that_cannot_be_is_refused_before_the_database_is_asked(db, job, arguments, message):
+    with db.transaction():
+        with pytest.raises(Refused, match=message):
+            yamlsched.enqueue(db, job, **arguments)
+        yamlsched.enqueue(db, job)
+
+    assert len(rows(db)) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"key": "nightly:2026-01-14"}, 'of a form that is reserved: slots of the scheduled job "nightly"'),
+        ({"key": "nightly:2026-01-14T02:00Z"}, "of a form that is reserved"),
+        ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved: runs that call on_dead'),
+        ({"namespace": "elsewhere"}, 'no job "mail" in namespace "elsewhere"'),
+        ({"run_at": datetime(9999, 12, 31, tzinfo=UTC)}, "is not between the years 1970 and 9998"),
+    ],
+)
+def test_what_only_the_database_knows_is_refused_before_anything_is_written(db, job, arguments, message):
+    a_job(db, "nightly", schedule="0 2 * * *")
+
+    for name in ("mail", "nightly"):
+        with pytest.raises(Refused, match=message.replace("mail", name)):
+            yamlsched.enqueue(db, name, **arguments)
+
+    assert rows(db) == []
+
+
+def test_a_key_that_only_looks_like_a_slots_is_taken(db, job):
+    a_job(db, "nightly", schedule="0 2 * * *")
+
+    for key in ("mail:2026-01-14", "nightly:2026-01-14-by-hand", "nightly:2026-01", "no_job:2026-01-14"):
+        assert yamlsched.enqueue(db, job, key=key).created
+
+
+@pytest.mark.parametrize(
+    "columns, message",
+    [({"enabled": False}, 'job "mail" is disabled in schedules.yaml'), ({"retired_at": LATER}, 'no job "mail"')],
+)
+def test_a_job_that_is_disabled_or_gone_is_refused(db, columns, message):
+    a_job(db, **columns)
+
+    with pytest.raises(Refused, match=message):
+        yamlsched.enqueue(db, "mail")
+
+
+def test_a_job_that_is_paused_is_enqueued(db):
+    a_job(db, paused_at=LATER)
+
+    assert yamlsched.enqueue(db, "mail").created
+
+
+def test_an_unknown_job_says_what_makes_a_job_known(db):
+    with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. Jobs are known from the first sync'):
+        yamlsched.enqueue(db, "mial")
+    with pytest.raises(Refused, match="the job None is a NoneType"):
+        yamlsched.enqueue(db, None)  # type: ignore[call-overload]
+
+
+def test_a_key_that_another_job_holds_is_refused(db, job):
+    a_job(db, "bill")
+    yamlsched.enqueue(db, "bill", key="812")
+
+    for enqueue in (
+        lambda: yamlsched.enqueue(db, job, key="812"),
+        lambda: yamlsched.enqueue_many(db, job, [{}, {}], ["811", "812"]),
+    ):
+        with pytest.raises(Refused, match=r'key "812" is held by a run of job "bill"\. Begin keys with the name'):
+            enqueue()
+    assert len(rows(db)) == 1
+
+
+def test_a_database_without_the_tables_is_named_as_such(server):
+    with psycopg.connect(server) as connection, pytest.raises(EnvironmentFailed, match="yamlsched migrate"):
+        yamlsched.enqueue(connection, "mail")
+
+
+def test_a_connection_of_another_driver_is_told_what_to_do(dsn):
+    connection = psycopg2.connect(dsn)
+
+    with pytest.raises(Refused, match=r"psycopg2\.extensions\.connection is no connection of psycopg 3: .*execute"):
+        yamlsched.enqueue(connection, "mail")  # type: ignore[call-overload]
+    connection.close()
+
+
+# races
+
+
+def test_of_two_transactions_with_one_key_the_second_waits_and_gets_the_firsts_run(db, job, dsn, other):
+    with psycopg.connect(dsn) as first:
+        made = yamlsched.enqueue(first, job, {"n": 1}, key="k")
+
+        answer = while_waiting(db, other, lambda: yamlsched.enqueue(other, job, {"n": 2}, key="k"), first.commit)
+
+    assert answer == (made.run_id, False)
+    assert [row.payload for row in rows(db)] == [{"n": 1}]
+
+
+def test_if_the_first_rolls_back_the_second_makes_the_run(db, job, dsn, other):
+    with psycopg.connect(dsn) as first:
+        yamlsched.enqueue(first, job, {"n": 1}, key="k")
+
+        answer = while_waiting(db, other, lambda: yamlsched.enqueue(other, job, {"n": 2}, key="k"), first.rollback)
+
+    assert answer.created
+    assert [row.payload for row in rows(db)] == [{"n": 2}]
+
+
+def test_of_many_those_that_another_transaction_made_meanwhile_are_answered_with_its_runs(db, job, dsn, other):
+    with psycopg.connect(dsn) as first:
+        made = yamlsched.enqueue_many(first, job, [{}, {}], ["b", "d"])
+
+        answers = while_waiting(
+            db, other, lambda: yamlsched.enqueue_many(other, job, [{}] * 5, ["d", None, "c", "b", "d"]), first.commit
+        )
+
+    assert [answer.created for answer in answers] == [False, True, True, False, False]
+    assert [answers[n].run_id for n in (3, 0, 4)] == [made[0].run_id, made[1].run_id, made[1].run_id]
+
+
+def test_two_that_enqueue_the_same_keys_in_opposite_order_do_not_lock_each_other_out(db, job, dsn, other):
+    # given a transaction that holds the key in the middle, at which both others will wait
+    keys = [f"k{n}" for n in range(50)]
+    with psycopg.connect(dsn) as gate, psycopg.connect(dsn, autocommit=True) as third:
+        yamlsched.enqueue(gate, job, key="k25")
+        answers: dict[str, list[Any]] = {}
+
+        def enqueue(connection: psycopg.Connection[Any], name: str, order: list[str]) -> None:
+            answers[name] = yamlsched.enqueue_many(connection, job, [{}] * 50, order)
+
+        threads = [
+            threading.Thread(target=enqueue, args=(other, "forth", keys)),
+            threading.Thread(target=enqueue, args=(third, "back", keys[::-1])),
+        ]
+        for thread in threads:
+            thread.start()
+        question = "select count(*) from pg_stat_activity where pid = any (%s) and wait_event_type = 'Lock'"
+        pids = [other.info.backend_pid, third.info.backend_pid]
+        while db.execute(question, [pids]).fetchone()[0] < 2:
+            assert all(thread.is_alive() for thread in threads)
+
+        # when it lets them go
+        gate.rollback()
+        for thread in threads:
+            thread.join()
+
+    # then each key has one run, and both know it
+    assert len(rows(db)) == 50
+    assert [a.run_id for a in answers["forth"]] == [a.run_id for a in answers["back"]][::-1]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_key_whose_run_is_pruned_while_it_is_enqueued_is_used(db, job, dsn, other, many):
+    # given a prune that has deleted the run and not committed
+    end(db, yamlsched.enqueue(db, job, key="k").run_id)
+    with psycopg.connect(dsn) as pruning:
+        prune(pruning)
+
+        # when somebody enqueues the key again, and waits for the prune
+        def enqueue() -> Any:
+            if many:
+                return yamlsched.enqueue_many(other, job, [{}, {}], ["a", "k"])[1]
+            return yamlsched.enqueue(other, job, key="k")
+
+        answer = while_waiting(db, other, enqueue, pruning.commit)
+
+    # then nothing was made for it
+    assert answer == (None, False)
+    assert [row.idempotency_key for row in rows(db)] == (["a"] if many else [])
+
+
+def test_a_key_whose_prune_was_rolled_back_has_its_run_still(db, job, dsn, other):
+    made = yamlsched.enqueue(db, job, key="k")
+    end(db, made.run_id)
+    with psycopg.connect(dsn) as pruning:
+        prune(pruning)
+
+        answer = while_waiting(db, other, lambda: yamlsched.enqueue(other, job, key="k"), pruning.rollback)
+
+    assert answer == (made.run_id, False)
+
+
+def test_a_key_that_retention_has_forgotten_is_free_again(db, job, dsn, other):
+    end(db, yamlsched.enqueue(db, job, key="k").run_id)
+    prune(db)
+    db.execute("delete from yamlsched.used_keys")
+
+    assert yamlsched.enqueue(db, job, key="k").created
+
+
+def test_a_definition_that_is_being_changed_by_a_sync_or_a_pause_holds_up_no_enqueue(db, job, dsn):
+    with psycopg.connect(dsn) as syncing:
+        syncing.execute("select from yamlsched.job_definitions for no key update")
+        syncing.execute("update yamlsched.job_definitions set paused_at = now(), payload = '{\"new\": 1}'")
+        db.execute("set statement_timeout = '5s'")
+
+        assert yamlsched.enqueue(db, job).created
+        assert all(answer.created for answer in yamlsched.enqueue_many(db, job, [{}, {}]))
+
+
+# asynchronous, and other drivers
+
+
+def test_an_asynchronous_connection_enqueues_in_its_transaction(db, job, dsn):
+    async def enqueue() -> Any:
+        async with await psycopg.AsyncConnection.connect(dsn, row_factory=dict_row) as connection:
+            one = await yamlsched.enqueue(connection, job, {"n": 1}, key="k")
+            many = await yamlsched.enqueue_many(connection, job, [{"n": 2}, {"n": 3}], ["k", "l"])
+            with pytest.raises(Refused, match='no job "mial"'):
+                async with connection.transaction():
+                    await yamlsched.enqueue(connection, "mial")
+            return one, many
+
+    one, many = asyncio.run(enqueue())
+
+    assert one.created
+    assert [(answer.run_id == one.run_id, answer.created) for answer in many] == [(True, False), (False, True)]
+    assert [row.payload for row in rows(db)] == [{"n": 1}, {"n": 3}]
+
+
+def test_a_connection_with_factories_and_a_pipeline_of_its_own_is_used_as_it_is(db, job, dsn):
+    with psycopg.connect(dsn, row_factory=dict_row, cursor_factory=psycopg.ClientCursor) as connection:
+        with connection.pipeline():
+            connection.execute("select 1 as one")
+            made = yamlsched.enqueue(connection, job, {"n": 1})
+        assert connection.execute("select 1 as one").fetchone() == {"one": 1}
+
+    assert [row.id for row in rows(db)] == [made.run_id]
+
+
+def test_psycopg2_enqueues_by_the_function(db, job, dsn):
+    connection = psycopg2.connect(dsn)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select run_id, created from yamlsched.enqueue(%s, %s, idempotency_key => %s)", ["mail", '{"n": 1}', "k"]
+        )
+        [made] = cursor.fetchall()
+        cursor.execute("select run_id, created from yamlsched.enqueue('mail', idempotency_key => 'k')")
+        [again] = cursor.fetchall()
+    connection.close()
+
+    [row] = rows(db)
+    assert (made, again) == ((row.id, True), (row.id, False))
+
+
+def test_a_mistake_has_a_code_of_its_own_for_every_driver(job, dsn):
+    connection = psycopg2.connect(dsn)
+    codes = []
+    for call in ("'mial'", "'mail', '[]'", "'mail', null", "'mail', idempotency_key => ''", "'mail', '{}', 'infinity'"):
+        with pytest.raises(psycopg2.Error) as raised, connection, connection.cursor() as cursor:
+            cursor.execute(f"select * from yamlsched.enqueue({call})")
+        codes.append(raised.value.pgcode)
+    connection.close()
+
+    assert codes == ["YS001", "YS003", "YS003", "YS003", "YS003"]
+
+
+def test_asyncpg_enqueues_by_the_functions(db, job, dsn):
+    parts = conninfo_to_dict(dsn)
+
+    async def enqueue() -> Any:
+        connection = await asyncpg.connect(
+            host=parts["host"], port=int(parts.get("port") or 5432), user=parts.get("user"), database=parts["dbname"],
+            password=parts.get("password"),
+        )  # fmt: skip
+        async with connection.transaction():
+            await connection.fetchrow("select * from yamlsched.enqueue($1, $2::jsonb)", "mail", '{"n": 1}')
+            many = await connection.fetch(
+                "select * from yamlsched.enqueue_many($1, $2::jsonb[], $3)",
+                "mail",
+                ['{"n": 2}', '{"n": 3}'],
+                ["a", "b"],
+            )
+        await connection.close()
+        return many
+
+    many = asyncio.run(enqueue())
+
+    assert [(row["position"], row["created"]) for row in many] == [(1, True), (2, True)]
+    assert [row.payload["n"] for row in rows(db)] == [1, 2, 3]
+
+
+def test_sqlalchemy_enqueues_in_its_own_transaction_by_function_or_by_the_connection_below(db, job, dsn):
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+    with engine.begin() as connection:
+        statement = sqlalchemy.text("select run_id, created from yamlsched.enqueue(:job, cast(:payload as jsonb))")
+        connection.execute(statement, {"job": "mail", "payload": '{"n": 1}'})
+        below = connection.connection.driver_connection
+        yamlsched.enqueue(below, "mail", {"n": 2})
+    with engine.connect() as connection, connection.begin() as transaction:
+        yamlsched.enqueue(connection.connection.driver_connection, "mail", {"n": 3})
+        transaction.rollback()
+    engine.dispose()
+
+    assert [row.payload["n"] for row in rows(db)] == [1, 2]
+
+
+def test_whoever_may_enqueue_needs_no_right_to_the_tables_and_others_may_not(own_dsn):
+    with psycopg.connect(own_dsn, autocommit=True) as admin:
+        a_job(admin)
+        role = f"enqueuer_{admin.info.backend_pid}"
+        admin.execute(f"create role {role}".encode())
+        admin.execute(f"grant usage on schema yamlsched to {role}".encode())
+        try:
+            admin.execute(f"set role {role}".encode())
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="function enqueue"):
+                yamlsched.enqueue(admin, "mail")
+            admin.execute("reset role")
+            admin.execute(f"grant execute on function yamlsched.enqueue, yamlsched.enqueue_many to {role}".encode())
+            admin.execute(f"set role {role}".encode())
+
+            assert yamlsched.enqueue(admin, "mail").created
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                admin.execute("select from yamlsched.job_runs")
+        finally:
+            admin.execute("reset role")
+            admin.execute(f"drop owned by {role}".encode())
+            admin.execute(f"drop role {role}".encode())
+
+
+def test_a_payload_that_the_caller_changes_later_was_stored_as_it_was(db, job):
+    payload = {"tags": ["a"]}
+    yamlsched.enqueue(db, job, payload, run_at=datetime.now(UTC) + timedelta(days=1))
+    payload["tags"].append("b")
+
+    assert rows(db)[0].payload == {"tags": ["a"]}
