@@ -27,7 +27,7 @@ order by s.started_at;
 -- name: files
 -- The file in force, and those that ticks have presented within five minutes.
 with in_force as materialized (
-    select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version
+    select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
     from yamlsched.schedule_files f
     where f.namespace = %(namespace)s and f.applied_at is not null
     order by f.applied_at desc, f.id desc
@@ -41,6 +41,7 @@ with in_force as materialized (
 )
 select coalesce(i.hash, p.hash) as hash, coalesce(i.environment, p.environment) as environment,
        i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
+       i.tzdata_version,
        p.since as presented_since_at, coalesce(p.places, '{}') as presented_by
 from in_force i
 full join presented p on p.hash = i.hash and p.environment = i.environment

@@ -9,10 +9,14 @@ from yamlsched.cli._settings import Settings, Verb
 
 @click.command(cls=Verb, help="Create the tables in the database, or bring them up to date.")
 @click.option("--sql", "print_sql", is_flag=True, help="Print the migrations instead, for your own tool.")
+@click.option("--roles", "print_roles", is_flag=True, help="Print the script that grants roles their least instead.")
 @click.pass_obj
-def command(settings: Settings, print_sql: bool) -> int:
+def command(settings: Settings, print_sql: bool, print_roles: bool) -> int:
     from yamlsched import store
 
+    if print_roles:
+        click.echo((store.statements.folder() / "roles.sql").read_text("utf-8"), nl=False)
+        return 0
     if print_sql:
         for migration in store.migrations.all_migrations():
             click.echo(f"-- {migration.name}\n{migration.text}")

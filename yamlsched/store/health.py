@@ -72,6 +72,7 @@ class File:
     applied_at: datetime | None
     applied_by: str | None  # host:path
     yamlsched_version: str | None
+    tzdata_version: str | None
     presented_since_at: datetime | None
     presented_by: list[str]  # host:path
 

@@ -1,0 +1,26 @@
+-- name: server
+select current_setting('server_version_num')::integer as version, current_setting('server_version') as version_text,
+       current_setting('server_encoding') as encoding, current_setting('TimeZone') as timezone,
+       current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on' as is_safe,
+       current_setting('synchronous_commit') <> 'off' as is_durable,
+       pg_backend_pid() as pid, clock_timestamp() as now, current_user as who,
+       (select r.rolsuper from pg_catalog.pg_roles r where r.rolname = current_user) as is_superuser;
+
+-- name: oldest_transaction
+-- While a transaction is open, nothing that was deleted or updated since can be cleaned away.
+select extract(epoch from max(clock_timestamp() - a.xact_start))::float8 as seconds
+from pg_catalog.pg_stat_activity a
+where a.datname = current_database() and a.pid <> pg_backend_pid();
+
+-- name: privileges
+-- What the role lacks of what sync, work and tick need.
+select t.name || ' (' || string_agg(lower(p.privilege), ', ' order by p.privilege) || ')' as lacks
+from unnest(%(tables)s::text[], %(privileges)s::text[]) as t (name, privileges)
+cross join unnest(string_to_array(t.privileges, ',')) as p (privilege)
+where not has_table_privilege(current_user, 'yamlsched.' || t.name, p.privilege)
+group by t.name
+order by t.name;
+
+-- name: can_enqueue
+select has_schema_privilege(current_user, 'yamlsched', 'usage')
+   and has_function_privilege(current_user, 'yamlsched.enqueue(text, jsonb, timestamptz, text, text)', 'execute') as can;

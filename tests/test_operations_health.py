@@ -1,0 +1,480 @@
+"""status, metrics, the views and the doctor: how things stand, and what wants a person."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from operating import Say, a_file, a_job, a_run, command_line, value
+from prometheus_client.parser import text_string_to_metric_families
+
+from yamlsched.operations import doctor, health, metrics
+from yamlsched.operations.health import Thresholds
+
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def the_job(db: Db) -> health.Job:
+    [job] = health.read(db, "default", HOUR).jobs
+    return job
+
+
+def reasons(db: Db, thresholds: Thresholds | None = None) -> list[str]:
+    return [problem.what for problem in health.problems(health.read(db, "default", HOUR), thresholds or Thresholds())]
+
+
+def a_healthy_job(db: Db, job_type: str = "purge", **values: Any) -> int:
+    a_file(db)
+    return a_job(db, job_type, **{"next_slot_at": datetime.now(UTC) + HOUR, **values})
+
+
+# --- the view job_health, as status reads it
+
+
+def test_last_success_is_the_latest_to_end_even_of_a_run_made_long_ago(db: Db) -> None:
+    # given a run that succeeded, and an older one that was retried and succeeded later
+    job = a_job(db)
+    a_run(db, job, "succeeded", finished_at=NOON)
+    a_run(db, job, "succeeded", finished_at=NOON - HOUR)
+
+    assert the_job(db).last_success_at == NOON
+
+
+def test_a_run_of_on_dead_is_neither_a_success_nor_a_failure_of_its_job(db: Db) -> None:
+    job = a_job(db)
+    dead = a_run(db, job, "dead", finished_at=NOON, failed_at=NOON)
+    a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
+
+    assert (the_job(db).last_success_at, the_job(db).failure_streak) == (None, 1)
+
+
+def test_the_streak_counts_what_died_or_is_failing_since_the_last_success(db: Db) -> None:
+    job = a_job(db)
+    a_run(db, job, "dead", finished_at=NOON - HOUR, failed_at=NOON - HOUR)
+    a_run(db, job, "succeeded", finished_at=NOON)
+    a_run(db, job, "dead", finished_at=NOON + HOUR, failed_at=NOON + HOUR)
+    a_run(db, job, "failed", failed_at=NOON + HOUR)
+
+    assert the_job(db).failure_streak == 2
+
+
+def test_a_retried_run_that_failed_before_the_last_success_is_no_streak(db: Db) -> None:
+    job = a_job(db)
+    a_run(db, job, "queued", failed_at=NOON - HOUR)
+    a_run(db, job, "succeeded", finished_at=NOON)
+
+    assert the_job(db).failure_streak == 0
+
+
+def test_a_slot_that_no_sync_has_dealt_with_makes_the_job_overdue(db: Db) -> None:
+    slot = datetime.now(UTC) - HOUR
+    a_job(db, next_slot_at=slot)
+
+    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (slot, "no sync has made its slot's run")
+    assert value(db, "select job_type from yamlsched.overdue_jobs") == "purge"
+
+
+def test_a_due_run_that_no_worker_takes_makes_the_job_overdue(db: Db) -> None:
+    due = datetime.now(UTC) - HOUR
+    a_run(db, a_job(db), run_at=due)
+
+    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (due, "no worker has taken its run")
+
+
+@pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": NOON}, {"retired_at": NOON}])
+def test_a_job_that_is_off_is_not_overdue_whatever_waits(db: Db, values: dict[str, Any]) -> None:
+    long_ago = datetime.now(UTC) - HOUR
+    a_run(db, a_job(db, next_slot_at=long_ago, **values), run_at=long_ago)
+
+    assert the_job(db).overdue_since is None
+
+
+def test_a_job_with_nothing_due_is_not_overdue(db: Db) -> None:
+    soon = datetime.now(UTC) + HOUR
+    a_run(db, a_job(db, next_slot_at=soon), run_at=soon)
+
+    assert the_job(db).overdue_since is None
+
+
+def test_a_pause_that_is_over_does_not_hide_that_a_job_is_overdue(db: Db) -> None:
+    a_job(db, next_slot_at=datetime.now(UTC) - HOUR, paused_at=NOON, paused_until=NOON + HOUR)
+
+    assert the_job(db).overdue_since is not None
+    assert not the_job(db).paused
+
+
+def test_what_waits_for_another_slot_of_its_job_is_not_overdue(db: Db) -> None:
+    # given a job with overlap wait whose run takes long: its next slot and another run of it wait
+    job = a_job(db, overlap="wait", next_slot_at=datetime.now(UTC) - HOUR)
+    running = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
+    a_run(db, job, run_at=datetime.now(UTC) - HOUR, exclusive=True, scheduled_for=NOON + HOUR)
+
+    assert the_job(db).overdue_since is None
+    assert the_job(db).open_slot_run_id == running
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"locked_until": "(now() - interval '2 minutes')"}, "past its lease"),
+        ({"started_at": "(now() - interval '2 hours')"}, "past its timeout"),
+    ],
+)
+def test_a_run_past_its_lease_or_its_timeout_is_stuck(db: Db, values: dict[str, Any], why: str) -> None:
+    run = a_run(db, a_job(db), "running", **values)
+
+    assert reasons(db)[1:] == [f"run {run} of purge is stuck: {why}, held by web-1:4711:c0ffee"]
+
+
+def test_a_run_within_lease_and_timeout_is_not_stuck(db: Db) -> None:
+    a_run(db, a_job(db), "running")
+
+    assert value(db, "select count(*) from yamlsched.stuck_runs") == 0
+
+
+def rows_read(plan: dict[str, Any]) -> int:
+    """Return how many rows of job_runs a plan that was carried out has looked at."""
+    here = 0
+    if plan.get("Relation Name") == "job_runs":
+        here = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    return int(here) + sum(rows_read(part) for part in plan.get("Plans", []))
+
+
+def test_no_view_reads_what_is_finished_and_well(own_dsn: str) -> None:
+    # given jobs with twenty thousand finished runs, of which two died, and ten unfinished
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        jobs = [a_job(db, f"job_{n}", next_slot_at=datetime.now(UTC) - HOUR) for n in range(4)]
+        db.execute(
+            "insert into yamlsched.job_runs "
+            "(namespace, definition_id, job_type, run_at, status, attempts, max_attempts, started_at, finished_at) "
+            "select d.namespace, d.id, d.job_type, t, 'succeeded', 1, 5, t, t from yamlsched.job_definitions d, "
+            "generate_series(1, 5000) n, lateral (select now() - n * interval '1 minute' as t) s"
+        )
+        for nth in range(10):
+            a_run(db, jobs[nth % 4], exclusive=nth % 3 == 0, scheduled_for=NOON)
+        a_run(db, jobs[0], "dead")
+        a_run(db, jobs[1], "dead")
+        db.execute("analyze yamlsched.job_runs, yamlsched.job_definitions")
+
+        # when each view is read whole
+        read = {}
+        for view in ("dead_runs", "stuck_runs", "overdue_jobs", "job_health"):
+            sql = f"explain (analyze, timing off, format json) select * from yamlsched.{view}"
+            [plan] = value(db, sql)
+            read[view] = rows_read(plan["Plan"])
+
+    # then what it costs is what is unfinished, dead or newest
+    assert read["dead_runs"] == 2
+    assert max(read.values()) < 100
+
+
+# --- what wants a person
+
+
+def test_a_healthy_namespace_has_no_problems(db: Db) -> None:
+    a_run(db, a_healthy_job(db), "succeeded")
+
+    assert reasons(db) == []
+
+
+def test_each_threshold_is_a_reason(db: Db) -> None:
+    job = a_healthy_job(db)
+    a_run(db, job, "dead")
+    a_run(db, job, run_at=datetime.now(UTC) - timedelta(minutes=20))
+
+    assert [reason.split(" by ")[0] for reason in reasons(db)] == [
+        "purge: 1 run died within 1h: no route to host",
+        "purge: late",
+    ]
+    assert reasons(db, Thresholds(max_dead=1, max_late=HOUR)) == []
+
+
+def test_what_died_long_ago_is_no_reason(db: Db) -> None:
+    a_run(db, a_healthy_job(db), "dead", finished_at="(now() - interval '2 hours')")
+
+    assert reasons(db) == []
+
+
+def test_the_tags_of_a_job_set_its_own_thresholds(db: Db) -> None:
+    lenient = a_healthy_job(db, "lenient", tags=["max-dead:3", "max-late:2h"])
+    strict = a_job(db, "strict", tags=["max-age:26h", "max-dead:x", "max-late:soon"])
+    a_run(db, lenient, "dead")
+    a_run(db, strict, "succeeded", finished_at="(now() - interval '27 hours')")
+
+    assert reasons(db) == ["strict: no success for 1d3h, at most 1d2h"]
+
+
+def test_a_paused_job_owes_no_success(db: Db) -> None:
+    a_healthy_job(db, tags=["max-age:1h"], paused_at=NOON)
+
+    assert reasons(db) == []
+
+
+def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:
+    assert reasons(db) == ['no tick has ever presented a schedule for namespace "default"']
+
+    a_file(db, last_presented_at=datetime.now(UTC) - timedelta(minutes=7))
+
+    assert reasons(db) == ["no tick for 7m, the last came from web-1"]
+
+
+def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) -> None:
+    a_file(db)
+    a_file(
+        db, hash="b" * 64, host="web-2", applied_at=None, presented_since_at=datetime.now(UTC) - timedelta(minutes=5)
+    )
+    assert reasons(db) == []
+
+    db.execute(
+        "update yamlsched.schedule_files set presented_since_at = now() - interval '15 minutes' where host = 'web-2'"
+    )
+
+    [reason] = reasons(db)
+    assert reason == (
+        "web-2:/srv/schedules.yaml presents another file (bbbbbbbb) for 15m; "
+        "in force is aaaaaaaa of web-1:/srv/schedules.yaml"
+    )
+
+
+# --- status
+
+
+def test_status_shows_everything_on_one_screen(db: Db, say: Say) -> None:
+    # given one job of each kind
+    a_file(db)
+    a_run(db, a_job(db, "good", next_slot_at=NOON.replace(year=2100)), "succeeded")
+    bad = a_job(db, "bad", schedule=None)
+    a_run(db, bad, "dead")
+    a_job(db, "held", paused_at=NOON, paused_by="ann", paused_reason="upgrade", paused_until=NOON.replace(year=2100))
+    a_job(db, "off", enabled=False)
+    a_job(db, "gone", retired_at=NOON)
+    a_run(db, a_job(db, "busy", schedule=None), "running", locked_by="web-2:9:dead")
+
+    # when
+    said = say("status")
+
+    # then
+    lines = said.out.splitlines()
+    assert said.code == 0
+    assert lines[1].startswith("file       aaaaaaaa in force since ")
+    assert "last tick  0s ago, by web-1" in lines
+    assert "queue      0 queued, 1 running, 0 waiting to retry" in lines
+    assert "dead       1 in the last hour, 1 in the last day" in lines
+    assert "workers    web-2 (1 running), web-1 (0s ago)" in lines
+    states = {line.split()[0]: line.split()[1] for line in lines[8:13]}
+    assert states == {"bad": "failing", "busy": "running", "good": "ok", "held": "paused", "off": "disabled"}
+    assert "paused by ann until 2100-01-14T12:00:00Z: upgrade" in said.out
+    assert (
+        "  bad: 1 run died within 1h: no route to host\n      yamlsched runs --job bad --status dead --since 1h"
+        in said.out
+    )
+    assert "\x1b" not in said.out
+
+
+def test_of_many_jobs_only_those_that_are_not_well_are_listed(db: Db, say: Say) -> None:
+    for number in range(40):
+        a_job(db, f"job_{number}", schedule=None)
+    a_run(db, a_job(db, "bad", schedule=None), "dead")
+
+    said = say("status").out
+
+    assert "and 40 more that are well: --all lists them" in said
+    assert "bad" in said
+    assert "job_7 " not in said
+    assert "job_7 " in say("status", "--all").out
+
+
+def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, say: Say) -> None:
+    job = a_healthy_job(db, schedule=None, next_slot_at=None)
+    assert say("status", "--check") == (0, "ok: 1 jobs, last tick 0s ago\n", "")
+
+    a_run(db, job, "dead", last_error="two\nlines")
+
+    assert say("status", "--check") == (1, "purge: 1 run died within 1h: two lines\n", "")
+    assert say("status", "--check", "--max-dead", 1).code == 0
+    document = json.loads(say("status", "--check", "--format", "json").out)
+    assert document["healthy"] is False
+    assert document["problems"][0]["remedy"] == "yamlsched runs --job purge --status dead --since 1h"
+    assert document["jobs"][0]["state"] == "failing"
+
+
+def test_a_database_that_cannot_be_reached_is_exit_3_for_monitors(say: Say) -> None:
+    said = say("status", "--check", "--dsn", "host=/nowhere dbname=none")
+
+    assert said.code == 3
+    assert said.err.startswith("yamlsched: no connection to the database: ")
+
+
+# --- metrics
+
+
+def families(text: str) -> dict[str, Any]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def of(family: Any, **labels: str) -> float:
+    [sample] = [s for s in family.samples if labels.items() <= s.labels.items()]
+    return float(sample.value)
+
+
+def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, say: Say) -> None:
+    # given runs in all states, with known durations
+    job = a_healthy_job(db)
+    for took in ("0.1 seconds", "0.100001 seconds", "70 seconds"):
+        a_run(db, job, "succeeded", started_at=f"(now() - interval '{took}')")
+    a_run(db, job, "dead")
+    a_run(db, job, "failed")
+    a_run(db, job, run_at=datetime.now(UTC) - HOUR)
+    a_run(db, job, "running")
+
+    # when
+    found = families(say("metrics").out)
+
+    # then
+    runs = found["yamlsched_runs"]
+    assert {s.labels["status"]: s.value for s in runs.samples} == {"queued": 1, "running": 1, "failed": 1, "dead": 1}
+    assert of(found["yamlsched_recent_runs"], status="succeeded") == 3
+    histogram = found["yamlsched_recent_run_duration_seconds"]
+    assert histogram.type == "histogram"
+    assert [of(histogram, le=bound) for bound in ("0.01", "0.1", "0.5", "60", "300", "+Inf")] == [0, 1, 2, 2, 3, 3]
+    [total] = [s.value for s in histogram.samples if s.name.endswith("_sum")]
+    assert total == pytest.approx(70.200001)
+    assert 3600 <= of(found["yamlsched_oldest_due_seconds"]) < 3700
+    assert 3600 <= of(found["yamlsched_job_late_seconds"], job="purge") < 3700
+    assert of(found["yamlsched_tick_age_seconds"]) < 60
+    assert of(found["yamlsched_stuck_runs"]) == 0
+    assert of(found["yamlsched_other_files"]) == 0
+    assert of(found["yamlsched_job_failure_streak"], job="purge") == 2
+    assert abs(of(found["yamlsched_job_last_success_timestamp_seconds"]) - datetime.now(UTC).timestamp()) < 60
+
+
+def test_an_empty_namespace_has_metrics_that_parse(say: Say) -> None:
+    found = families(say("metrics").out)
+
+    assert of(found["yamlsched_oldest_due_seconds"]) == 0
+    assert "yamlsched_tick_age_seconds" not in found
+
+
+def test_a_textfile_is_replaced_whole_and_readable_by_its_collector(db: Db, say: Say, tmp_path: Path) -> None:
+    file = tmp_path / "yamlsched.prom"
+    file.write_text("old")
+    a_job(db)
+
+    assert say("metrics", "--textfile", file) == (0, "", "")
+
+    assert "yamlsched_runs" in families(file.read_text())
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["yamlsched.prom"]
+    missing = say("metrics", "--textfile", tmp_path / "none" / "x.prom")
+    assert (missing.code, missing.err.endswith("No such file or directory\n")) == (3, True)
+
+
+def test_every_metric_that_an_alert_names_exists(db: Db) -> None:
+    import re
+
+    job = a_healthy_job(db)
+    a_run(db, job, "dead")
+    a_run(db, job, "succeeded")
+    written = set(families(metrics.text(db, "default")))
+
+    rules = (Path(__file__).parent.parent / "deploy" / "prometheus-alerts.yml").read_text()
+    named = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"yamlsched_[a-z_]+", rules)}
+
+    assert named
+    assert named <= written
+
+
+def test_every_alert_has_a_page_in_the_runbook() -> None:
+    import yaml
+
+    root = Path(__file__).parent.parent
+    rules = yaml.safe_load((root / "deploy" / "prometheus-alerts.yml").read_text())
+    book = (root / "docs" / "operations.md").read_text()
+
+    for alert in [rule["alert"] for group in rules["groups"] for rule in group["rules"]]:
+        assert f"### {alert}\n" in book
+
+
+# --- the doctor
+
+
+def test_the_doctor_of_a_sound_set_up_finds_nothing_to_fail(db: Db, say: Say, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text("def run(): pass\n")
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, cron: '0 2 * * *'}\n")
+    say("sync")
+
+    said = say("doctor", "--format", "json")
+
+    checks = {check["name"]: check for check in json.loads(said.out)["checks"]}
+    assert said.code == 0
+    assert {name for name, check in checks.items() if check["level"] == "ok"} >= {
+        *("file", "handlers", "database", "server", "clock", "tables", "ticks", "in force", "time zones"),
+    }
+
+
+def test_the_doctor_finds_a_handler_that_is_not_there(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: nowhere.run, cron: '0 2 * * *'}\n")
+
+    said = say("doctor")
+
+    assert said.code == 1
+    assert "fail  handlers" in said.out
+    assert "nowhere" in said.out
+
+
+def test_the_doctor_says_what_to_do_without_a_database(say: Say) -> None:
+    said = say("doctor", "--dsn", "host=/nowhere")
+
+    assert said.code == 1
+    assert "fail  database" in said.out
+    assert "check YAMLSCHED_DSN, the network and pg_hba.conf" in said.out
+
+
+def test_the_doctor_asks_for_migrations(own_dsn: str, say: Say) -> None:
+    with psycopg.connect(own_dsn, autocommit=True) as connection:
+        connection.execute("delete from yamlsched.migrations where version > 1")
+
+    said = say("doctor", "--dsn", own_dsn)
+
+    assert said.code == 1
+    assert "yamlsched migrate" in said.out
+
+
+def test_the_doctor_measures_the_clock_against_the_database(db: Db) -> None:
+    [finding] = [f for f in doctor.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"]
+
+    assert (finding.level, finding.what[:21]) == ("warn", "this host's clock is ")
+    assert finding.what.endswith("ahead of the database's")
+
+
+@pytest.mark.parametrize(
+    ("age", "level"), [(timedelta(seconds=30), "ok"), (timedelta(minutes=6), "fail"), (None, "warn")]
+)
+def test_the_doctor_hears_whether_there_are_ticks(db: Db, age: timedelta | None, level: str) -> None:
+    now = health.read(db, "default", HOUR)
+    heard = replace(now, last_tick_at=None if age is None else now.now - age, last_tick_host="web-1")
+
+    assert doctor.ticking(heard, socket.gethostname()).level == level
+
+
+def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) -> None:
+    def levels(tzdata: str, sha256: str | None) -> list[str]:
+        return [finding.level for finding in doctor.files(health.read(db, "default", HOUR), tzdata, sha256)]
+
+    assert levels("2026a", None) == ["warn", "ok"]
+    a_file(db, tzdata_version="2026a")
+    assert levels("2026a", "a" * 64) == ["ok", "ok"]
+    assert levels("2025b", "b" * 64) == ["warn", "warn"]

@@ -1,0 +1,145 @@
+"""sql/roles.sql: each role can do what it is for, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from operating import a_file, a_job, a_run, value
+from psycopg import sql
+
+from yamlsched import store
+from yamlsched.enqueueing import enqueue, enqueue_many
+from yamlsched.operations import actions, doctor, health, pausing, retention
+from yamlsched.store.statements import folder
+
+Db = psycopg.Connection[Any]
+TABLES = (
+    *("migrations", "job_definitions", "job_runs", "job_failures", "skipped_slots"),
+    *("effects", "used_keys", "schedule_files", "operator_actions"),
+)
+VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health")
+DENIED = psycopg.errors.InsufficientPrivilege
+
+
+@pytest.fixture
+def granted(own_dsn: str) -> Iterator[Db]:
+    """A database in which roles.sql was run, twice, since it must be possible to run it again."""
+    script = (folder() / "roles.sql").read_bytes()
+    with store.connect(own_dsn) as connection:
+        connection.execute(script)
+        connection.execute(script)
+        yield connection
+
+
+@contextmanager
+def acting_as(connection: Db, role: str) -> Iterator[None]:
+    connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+    try:
+        yield
+    finally:
+        connection.execute("reset role")
+
+
+def test_an_enqueuer_enqueues_and_nothing_else(granted: Db) -> None:
+    a_job(granted)
+
+    with acting_as(granted, "yamlsched_enqueuer"):
+        assert enqueue(granted, "purge", {"days": 3}, key="purge:one").created
+        assert len(enqueue_many(granted, "purge", [{}, {}])) == 2
+        for table in (*TABLES, *VIEWS):
+            with pytest.raises(DENIED):
+                granted.execute(f"select count(*) from yamlsched.{table}".encode())
+        for table in TABLES:
+            with pytest.raises(DENIED):
+                granted.execute(f"delete from yamlsched.{table}".encode())
+        with pytest.raises(DENIED):
+            granted.execute("update yamlsched.job_runs set payload = '{}'")
+
+    assert value(granted, "select count(*) from yamlsched.job_runs") == 3
+
+
+def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
+    run = a_run(granted, a_job(granted), "dead")
+
+    with acting_as(granted, "yamlsched_reader"):
+        for table in (*TABLES, *VIEWS):
+            granted.execute(f"select count(*) from yamlsched.{table}".encode())
+        assert value(granted, "select run_id from yamlsched.dead_runs") == run
+        for table in TABLES:
+            with pytest.raises(DENIED):
+                granted.execute(f"delete from yamlsched.{table}".encode())
+        with pytest.raises(DENIED):
+            granted.execute("update yamlsched.job_runs set status = 'queued'")
+        with pytest.raises(DENIED):
+            enqueue(granted, "purge")
+
+
+def test_a_worker_does_what_operations_need_and_cannot_rewrite_the_audit_trails(granted: Db) -> None:
+    job = a_job(granted)
+    a_file(granted, retention="{}")
+    dead, running = a_run(granted, job, "dead"), a_run(granted, job, "running")
+    a_run(granted, job, "succeeded", finished_at="(now() - interval '1 year')", idempotency_key="purge:old")
+    granted.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
+        "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
+    )
+
+    with acting_as(granted, "yamlsched_worker"):
+        assert actions.retry(granted, [dead], "ann")[0].changed
+        assert actions.cancel(granted, [running], "ann")[0].changed
+        assert pausing.pause(granted, "default", [job], "ann")[0].changed
+        assert pausing.resume(granted, "default", [job], "ann")[0].changed
+        assert actions.enqueue(granted, "default", "purge", {}, key=None, at=None, who="ann").created
+        assert retention.housekeep(granted, "default", 60).runs == 1
+        assert len(health.read(granted, "default", health.Thresholds().within).jobs) == 1
+        for table in ("job_failures", "operator_actions"):
+            for verb in ("delete from yamlsched.{}", "truncate yamlsched.{}"):
+                with pytest.raises(DENIED):
+                    granted.execute(verb.format(table).encode())
+        with pytest.raises(DENIED):
+            granted.execute("update yamlsched.operator_actions set who = 'nobody'")
+        with pytest.raises(DENIED):
+            granted.execute("create table yamlsched.mine ()")
+        with pytest.raises(DENIED):
+            granted.execute("delete from yamlsched.job_definitions")
+
+
+def test_an_owner_migrates(granted: Db) -> None:
+    with acting_as(granted, "yamlsched_owner"):
+        granted.execute("alter table yamlsched.job_runs add column later integer")
+        granted.execute("create or replace view yamlsched.later as select later from yamlsched.job_runs")
+        granted.execute("create function yamlsched.later() returns integer language sql as 'select 1'")
+
+    # what a migration adds is not everybody's
+    with acting_as(granted, "yamlsched_reader"), pytest.raises(DENIED):
+        granted.execute("select yamlsched.later()")
+
+
+def test_what_everybody_has_is_nothing(granted: Db) -> None:
+    granted.execute("create role yamlsched_stranger")
+    try:
+        with acting_as(granted, "yamlsched_stranger"), pytest.raises(DENIED):
+            enqueue(granted, "purge")
+    finally:
+        granted.execute("drop role yamlsched_stranger")
+
+
+def test_the_doctor_knows_what_a_role_lacks(granted: Db) -> None:
+    with acting_as(granted, "yamlsched_worker"):
+        assert doctor.privileges(granted).level == "ok"
+    with acting_as(granted, "yamlsched_enqueuer"):
+        finding = doctor.privileges(granted)
+    assert (finding.level, finding.remedy) == (
+        "fail",
+        "grant yamlsched_worker to yamlsched_enqueuer (yamlsched migrate --roles makes that role)",
+    )
+    assert "can enqueue, but not work" in finding.what
+
+
+def test_the_script_ships_where_the_statements_are() -> None:
+    assert (Path(folder()) / "roles.sql").is_file()

@@ -1,0 +1,177 @@
+"""A self-check of the set-up: each finding says what was seen and, unless all is well, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from yamlsched.definitions.load import Loaded
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.operations import health
+from yamlsched.operations.instants import rough
+from yamlsched.store import doctor, migrations
+
+OLDEST, NEWEST = 13, 18
+"""Versions of PostgreSQL that are supported."""
+SKEW = timedelta(seconds=5)
+QUIET = timedelta(minutes=5)
+"""A crontab line ticks each minute; after five without a tick it does not."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. ``level`` is ok, warn or fail; only fail makes the whole unhealthy."""
+
+    name: str
+    level: str
+    what: str
+    remedy: str = ""
+
+
+def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[Finding]]:
+    """Look at the file and at its handlers, without importing them."""
+    import sys
+
+    from yamlsched.definitions import handlers
+    from yamlsched.definitions.load import load
+
+    if not file.is_file():
+        what = f"{file} does not exist"
+        return None, [
+            Finding("file", "warn", what, "run where schedules.yaml is, say --file, or begin with: yamlsched init")
+        ]
+    loaded = load(file.read_bytes(), str(file), environment)
+    mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
+    if mistakes:
+        return loaded, [Finding("file", "fail", f"{file} has {mistakes} mistakes", "yamlsched validate")]
+    place = f" in environment {environment}" if environment else ""
+    found = [Finding("file", "ok", f"{file}: {len(loaded.jobs)} jobs, {_enabled(loaded)} enabled{place}")]
+    if loaded.jobs and not _enabled(loaded):
+        remedy = (
+            "set --env or YAMLSCHED_ENV, in the crontab too" if not environment else "look at environments and enabled"
+        )
+        found = [Finding("file", "warn", f"{file}: none of {len(loaded.jobs)} jobs is enabled here", remedy)]
+    path = [file.resolve().parent, *(Path(entry) for entry in sys.path if entry)]
+    missing = [d for d in handlers.check(loaded, path) if d.severity == "error"]
+    if missing:
+        what = f"{len(missing)} cannot be found or called, the first: {missing[0].message}"
+        found.append(Finding("handlers", "fail", what, "yamlsched validate"))
+    else:
+        found.append(Finding("handlers", "ok", "all are found"))
+    return loaded, found
+
+
+def _enabled(loaded: Loaded) -> int:
+    return sum(job.enabled for job in loaded.jobs.values())
+
+
+def server(connection: psycopg.Connection[Any], host_now: datetime | None = None) -> Iterator[Finding]:
+    """Look at the server and the way to it."""
+    before = host_now or datetime.now(UTC)
+    seen = doctor.server(connection)
+    half_way = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
+    major = seen.version // 10_000
+    if major < OLDEST:
+        remedy = f"upgrade it: versions {OLDEST} to {NEWEST} are supported"
+        yield Finding("server", "fail", f"PostgreSQL {seen.version_text}", remedy)
+    elif major > NEWEST:
+        yield Finding(
+            "server", "warn", f"PostgreSQL {seen.version_text} is newer than what was tested", f"up to {NEWEST} is"
+        )
+    else:
+        yield Finding("server", "ok", f"PostgreSQL {seen.version_text}")
+    if seen.encoding != "UTF8":
+        remedy = "make the database with encoding UTF8: others cannot hold every payload"
+        yield Finding("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
+    if seen.timezone != "UTC":
+        remedy = "take TimeZone out of the role's, the database's or the pooler's settings"
+        yield Finding("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
+    if connection.info.backend_pid != seen.pid:
+        yield Finding("pooler", "ok", "there is a pooler in between: work --loop polls instead of listening")
+    if not seen.is_safe:
+        remedy = "set fsync and full_page_writes on: a crash of the server can lose the whole database"
+        yield Finding("durability", "fail", "fsync or full_page_writes is off", remedy)
+    elif not seen.is_durable:
+        remedy = "set it on: a crash of the server forgets runs that have succeeded, and they run again"
+        yield Finding("durability", "warn", "synchronous_commit is off", remedy)
+    skew = before + half_way - seen.now
+    if abs(skew) > SKEW:
+        ahead = "ahead of" if skew > timedelta(0) else "behind"
+        remedy = "let NTP set it: slots follow the database's clock, but crontab and log lines this host's"
+        yield Finding("clock", "warn", f"this host's clock is {rough(skew)} {ahead} the database's", remedy)
+    else:
+        yield Finding("clock", "ok", "host and database agree")
+    oldest = doctor.oldest_transaction(connection)
+    if oldest is not None and oldest > 3600:
+        remedy = "find it in pg_stat_activity: until it ends nothing can be vacuumed, and claims slow down"
+        yield Finding("transactions", "warn", f"one has been open for {rough(timedelta(seconds=oldest))}", remedy)
+
+
+def tables(connection: psycopg.Connection[Any]) -> Finding:
+    """Look at the version of the tables."""
+    found = migrations.version(connection)
+    try:
+        if migrations.check(found, apply=True):
+            return Finding("tables", "ok", f"version {found}")
+    except EnvironmentFailed as error:
+        return Finding("tables", "fail", str(error), "use the version of yamlsched that the others use")
+    what = "none yet" if found == 0 else f"version {found} of {migrations.newest()}"
+    return Finding("tables", "fail", what, "yamlsched migrate")
+
+
+def privileges(connection: psycopg.Connection[Any]) -> Finding:
+    """Look at what the role may do."""
+    who, lacks = doctor.server(connection), doctor.lacking(connection)
+    if lacks:
+        what = f"{who.who} lacks {', '.join(lacks[:3])}{' and more' if len(lacks) > 3 else ''}"
+        if doctor.can_enqueue(connection):
+            what = f"{who.who} can enqueue, but not work: it lacks {', '.join(lacks[:2])} and more"
+        return Finding(
+            "role", "fail", what, f"grant yamlsched_worker to {who.who} (yamlsched migrate --roles makes that role)"
+        )
+    if who.is_superuser:
+        remedy = "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of its own"
+        return Finding("role", "warn", f"{who.who} is a superuser, which nothing here needs", remedy)
+    return Finding("role", "ok", f"{who.who} may do what sync, work and tick need")
+
+
+def ticking(now: health.Health, host: str) -> Finding:
+    """Look at whether the crontab line runs."""
+    remedy = "yamlsched init prints the crontab line; its output goes to syslog"
+    if now.last_tick_at is None:
+        return Finding("ticks", "warn", f'there has been none in namespace "{now.namespace}"', remedy)
+    age = now.now - now.last_tick_at
+    if age > QUIET:
+        return Finding("ticks", "fail", f"the last was {rough(age)} ago, by {now.last_tick_host}", remedy)
+    own = any(place.startswith(f"{host}:") for file in now.files for place in file.presented_by)
+    elsewhere = "" if own else f"; none from this host ({host})"
+    return Finding("ticks", "ok", f"the last was {rough(age)} ago, by {now.last_tick_host}{elsewhere}")
+
+
+def files(now: health.Health, tzdata: str, sha256: str | None) -> Iterator[Finding]:
+    """Look at which file is in force, and which time zone data it was read with."""
+    current = health.in_force(now)
+    if current is None:
+        yield Finding(
+            "in force", "warn", "no schedule has been applied yet", "yamlsched sync, or wait for the next tick"
+        )
+    elif sha256 is not None and sha256 != current.hash:
+        what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
+        yield Finding("in force", "warn", what, "yamlsched plan shows what differs; yamlsched sync applies this one")
+    else:
+        others = health.drift(now)
+        if others:
+            what = f"this file; but {', '.join(others[0].presented_by[:3])} presents {others[0].hash[:8]}"
+            yield Finding("in force", "warn", what, "bring the hosts to one version")
+        else:
+            yield Finding("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
+    if current is not None and current.tzdata_version is not None and tzdata < current.tzdata_version:
+        what = f"this host has {tzdata}, the slots were computed with {current.tzdata_version}"
+        yield Finding("time zones", "warn", what, "pip install --upgrade tzdata")
+    else:
+        yield Finding("time zones", "ok", f"data of {tzdata}")

@@ -1,0 +1,64 @@
+"""What a self-check asks the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from yamlsched.store.statements import load
+
+NEEDED = {
+    "migrations": "SELECT",
+    "job_definitions": "SELECT,INSERT,UPDATE",
+    "job_runs": "SELECT,INSERT,UPDATE,DELETE",
+    "job_failures": "SELECT,INSERT",
+    "skipped_slots": "SELECT,INSERT,UPDATE",
+    "effects": "SELECT,INSERT,UPDATE,DELETE",
+    "used_keys": "SELECT,INSERT,UPDATE,DELETE",
+    "schedule_files": "SELECT,INSERT,UPDATE,DELETE",
+    "operator_actions": "SELECT,INSERT",
+}
+"""What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server says of itself and of this session."""
+
+    version: int  # 150018 is 15.18
+    version_text: str
+    encoding: str
+    timezone: str
+    is_safe: bool
+    is_durable: bool
+    pid: int
+    now: datetime
+    who: str
+    is_superuser: bool
+
+
+def server(connection: psycopg.Connection[Any]) -> Server:
+    with connection.cursor(row_factory=class_row(Server)) as cursor:
+        [answer] = cursor.execute(load("doctor")["server"]).fetchall()
+    return answer
+
+
+def oldest_transaction(connection: psycopg.Connection[Any]) -> float | None:
+    """Return for how many seconds the oldest transaction of another session has been open."""
+    [row] = connection.execute(load("doctor")["oldest_transaction"]).fetchall()
+    return None if row.seconds is None else float(row.seconds)
+
+
+def lacking(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the tables, with the privileges on them, that the session's role lacks."""
+    parameters = {"tables": list(NEEDED), "privileges": list(NEEDED.values())}
+    return [row.lacks for row in connection.execute(load("doctor")["privileges"], parameters).fetchall()]
+
+
+def can_enqueue(connection: psycopg.Connection[Any]) -> bool:
+    [row] = connection.execute(load("doctor")["can_enqueue"]).fetchall()
+    return bool(row.can)
