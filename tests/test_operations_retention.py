@@ -1,0 +1,236 @@
+"""Housekeeping: what is over is pruned, and nothing else, ever."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operating import Say, a_file, a_job, a_run, command_line, row, value
+from psycopg.types.json import Jsonb
+
+from yamlsched import store
+from yamlsched.operations import retention
+from yamlsched.operations.retention import Housekept, housekeep
+
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+SECOND = timedelta(seconds=1)
+PLENTY = 60.0
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def ended(db: Db, job: int, status: str, at: datetime, **values: Any) -> int:
+    return a_run(db, job, status, finished_at=at, **values)
+
+
+def left(db: Db) -> set[int]:
+    return {r.id for r in db.execute("select id from yamlsched.job_runs").fetchall()}
+
+
+@pytest.mark.parametrize(("status", "days"), [("succeeded", 7), ("dead", 90), ("cancelled", 30)])
+def test_each_state_is_kept_for_its_time_from_when_the_run_ended(db: Db, status: str, days: int) -> None:
+    job = a_job(db)
+    ended(db, job, status, NOON - days * DAY - SECOND)
+    kept = ended(db, job, status, NOON - days * DAY)
+
+    done = housekeep(db, "default", PLENTY, NOON)
+
+    assert left(db) == {kept}
+    assert done == Housekept(runs=1, complete=True)
+
+
+def test_the_file_in_force_says_for_how_long(db: Db) -> None:
+    job = a_job(db)
+    a_file(db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"}))
+    a_file(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
+    ended(db, job, "succeeded", NOON - 3 * DAY)
+    kept = ended(db, job, "succeeded", NOON - DAY)
+
+    housekeep(db, "default", PLENTY, NOON)
+
+    assert left(db) == {kept}
+    assert value(db, "select housekept_at from yamlsched.schedule_files where host = 'web-1'") == NOON
+
+
+def test_what_is_unfinished_is_never_pruned_however_old(db: Db) -> None:
+    job = a_job(db)
+    long_ago = NOON - 3650 * DAY
+    unfinished = {
+        a_run(db, job, "queued", run_at=long_ago, created_at=long_ago),
+        a_run(db, job, "failed", run_at=long_ago, failed_at=long_ago),
+        a_run(db, job, "running", started_at=long_ago),
+    }
+
+    housekeep(db, "default", PLENTY, NOON)
+
+    assert left(db) == unfinished
+
+
+def test_a_key_outlives_its_run_and_then_is_forgotten_after_its_own_time(db: Db) -> None:
+    # given a run with a key and one without
+    job = a_job(db)
+    run = ended(db, job, "succeeded", NOON - 8 * DAY, idempotency_key="purge:2026-01-06", scheduled_for=NOON - 8 * DAY)
+    ended(db, job, "succeeded", NOON - 8 * DAY)
+
+    # when they are pruned
+    housekeep(db, "default", PLENTY, NOON)
+
+    # then the key is remembered, with what it named
+    [used] = db.execute("select * from yamlsched.used_keys").fetchall()
+    assert (used.idempotency_key, used.run_id, used.job_type) == ("purge:2026-01-06", run, "purge")
+    assert (used.scheduled_for, used.pruned_at) == (NOON - 8 * DAY, NOON)
+
+    # and a year later it is not
+    assert housekeep(db, "default", PLENTY, NOON + 365 * DAY).keys == 0
+    assert housekeep(db, "default", PLENTY, NOON + 365 * DAY + SECOND).keys == 1
+
+
+def test_the_audit_trail_of_a_run_goes_with_it(db: Db) -> None:
+    run = ended(db, a_job(db), "dead", NOON - 100 * DAY)
+    db.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
+        "values (%s, 1, 'w', now(), 'e')",
+        [run],
+    )
+
+    housekeep(db, "default", PLENTY, NOON)
+
+    assert value(db, "select count(*) from yamlsched.job_failures") == 0
+
+
+def test_an_effect_outlives_its_run(db: Db) -> None:
+    # given two effects of equal age, one of a run that is still there and could be retried
+    kept = ended(db, a_job(db), "dead", NOON - DAY)
+    for run in (kept, 999_999):
+        db.execute(
+            "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, state, claimed_at, done_at) "
+            "values ('default', %s, %s, 1, 'w', 'done', %s, %s)",
+            [f"run:{run}:mail", run, NOON - 400 * DAY, NOON - 400 * DAY],
+        )
+
+    done = housekeep(db, "default", PLENTY, NOON)
+
+    assert done.effects == 1
+    assert value(db, "select run_id from yamlsched.effects") == kept
+
+
+def test_another_namespace_is_left_alone(db: Db) -> None:
+    ended(db, a_job(db, namespace="billing"), "succeeded", NOON - 100 * DAY)
+
+    assert housekeep(db, "default", PLENTY, NOON).runs == 0
+    assert housekeep(db, "billing", PLENTY, NOON).runs == 1
+
+
+def test_batches_go_on_where_the_last_one_ended_until_nothing_is_left(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given runs of several jobs, mingled with some that are kept longer, and batches of three
+    monkeypatch.setattr(retention, "BATCH", 3)
+    jobs = [a_job(db, name) for name in ("purge", "mail", "sync")]
+    kept = set()
+    for nth in range(24):
+        status = "dead" if nth % 4 == 0 else "succeeded"
+        run = ended(db, jobs[nth % 3], status, NOON - 10 * DAY + nth * SECOND)
+        if status == "dead":
+            kept.add(run)
+    steps: list[int] = []
+
+    done = housekeep(db, "default", PLENTY, NOON, progress=lambda so_far: steps.append(so_far.runs))
+
+    assert left(db) == kept
+    assert done.runs == 18
+    assert steps[:2] == [3, 6]
+
+
+def test_when_the_time_is_up_it_stops_between_batches_and_says_that_there_is_more(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 3)
+    job = a_job(db)
+    file = a_file(db)
+    for nth in range(10):
+        ended(db, job, "succeeded", NOON - 10 * DAY + nth * SECOND)
+
+    done = housekeep(db, "default", -1.0, NOON)
+
+    assert (done.runs, done.complete, len(left(db))) == (3, False, 7)
+    assert value(db, "select housekept_at is null from yamlsched.schedule_files where id = %s", file)
+
+
+def test_a_run_that_somebody_holds_is_left_for_the_next_time(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given an operator at work on every run of a batch, all of which ended in one instant
+    monkeypatch.setattr(retention, "BATCH", 2)
+    job = a_job(db)
+    for _ in range(2):
+        ended(db, job, "dead", NOON - 100 * DAY)
+    with store.connect(dsn) as operator:
+        operator.execute("begin")
+        operator.execute("update yamlsched.job_runs set status = 'queued', finished_at = null")
+
+        # when housekeeping comes by
+        done = housekeep(db, "default", PLENTY, NOON)
+        operator.execute("commit")
+
+    # then it neither waits nor prunes what is queued again
+    assert (done.runs, len(left(db))) == (0, 2)
+
+
+def test_what_a_retired_job_left_undone_is_cancelled_a_day_later(db: Db) -> None:
+    job = a_job(db, retired_at=NOON)
+    run = a_run(db, job, "queued")
+
+    assert housekeep(db, "default", PLENTY, NOON + DAY - SECOND).cancelled == 0
+    assert housekeep(db, "default", PLENTY, NOON + DAY).cancelled == 1
+
+    assert row(db, run).status == "cancelled"
+    assert "left schedules.yaml" in row(db, run).last_error
+
+
+def test_prune_says_what_it_did(db: Db, say: Say) -> None:
+    ended(db, a_job(db), "succeeded", NOON - 100 * DAY)
+
+    assert say("prune").out == "pruned 1 runs, 0 keys, 0 effects; cancelled 0 runs of jobs that left the file\n"
+    assert json.loads(say("prune", "--format", "json").out)["complete"] is True
+
+
+STATES = st.sampled_from(["queued", "failed", "running", "succeeded", "dead", "cancelled"])
+KEPT = {"succeeded": 7, "dead": 90, "cancelled": 30}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs=st.lists(st.tuples(STATES, st.integers(0, 120)), max_size=12), batch=st.integers(1, 4))
+def test_whatever_there_is_what_goes_is_what_is_over_and_every_key_stays_used(
+    db: Db, runs: list[tuple[str, int]], batch: int
+) -> None:
+    for table in ("job_runs", "used_keys", "job_definitions"):
+        db.execute(f"delete from yamlsched.{table}".encode())
+    job = a_job(db)
+    over, keys = set(), set()
+    for nth, (status, days) in enumerate(runs):
+        values: dict[str, Any] = {"idempotency_key": f"k{nth}"}
+        if status in KEPT:
+            values["finished_at"] = NOON - days * DAY
+        run = a_run(db, job, status, **values)
+        keys.add(f"k{nth}")
+        if days > KEPT.get(status, 1000):
+            over.add(run)
+    before = left(db)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "BATCH", batch)
+        housekeep(db, "default", PLENTY, NOON)
+
+    assert left(db) == before - over
+    known = db.execute(
+        "select idempotency_key from yamlsched.job_runs union select idempotency_key from yamlsched.used_keys"
+    ).fetchall()
+    assert {r.idempotency_key for r in known} == keys
