@@ -256,6 +256,7 @@ class Colour(enum.Enum):
         ({"x": "a\x00b"}, r"payload\.x .* contains a NUL character"),
         ({"a\x00b": 1}, r"a key of payload .* contains a NUL character"),
         ({"x": "\ud800"}, r"payload\.x .* contains half of a surrogate pair"),
+        ({"x": 10**5000}, r"payload\.x .* is an integer of over 3,000 digits"),
         ({"x": "é" * 33_000}, r"payload of job \"mail\" has 66009 bytes, over the limit of 64 KiB: store the data"),
         ({"x": [[[]]] and json.loads("[" * 60 + "]" * 60)}, r"nested over 50 deep"),
         ([], r"payload of job \"mail\" is a list: give a dict"),

@@ -6,14 +6,13 @@ can be known without the database is checked before it is asked, so that a mista
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.jsontext import faults, text_fault
+from yamlsched.jsontext import encode, faults, plain, text_fault
 
 if TYPE_CHECKING:
     import psycopg
@@ -156,9 +155,11 @@ def _json(job: str, payload: Mapping[str, Any]) -> str:
         raise Refused(
             f'payload of job "{job}" is a {type(payload).__name__}: give a dict, whose keys become keyword arguments'
         )
-    for where, fault in faults(payload, "payload"):
-        raise Refused(f'{where} of job "{job}" {fault}')
-    text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
+    text = plain(payload)
+    if text is None:
+        for where, fault in faults(payload, "payload"):
+            raise Refused(f'{where} of job "{job}" {fault}')
+        text = encode(dict(payload))
     if len(text) * 4 > LARGEST_PAYLOAD and (size := len(text.encode())) > LARGEST_PAYLOAD:
         raise Refused(
             f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and pass a reference'

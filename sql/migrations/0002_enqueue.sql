@@ -154,6 +154,7 @@ begin
 end
 $$;
 
+-- Enqueue one run. The usual case, a run that can be made, in few steps; all others are left to enqueue_many.
 create function yamlsched.enqueue(
     job_type        text,
     payload         jsonb default '{}',
@@ -161,12 +162,43 @@ create function yamlsched.enqueue(
     idempotency_key text default null,
     namespace       text default 'default'
 ) returns table (run_id bigint, created boolean)
-    language sql
+    language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_variable
+declare
+    made bigint;
+begin
+    if yamlsched.enqueue_fault(job_type, payload, idempotency_key) is null
+       and (idempotency_key is null or idempotency_key !~ ':[0-9]{4}-[0-9]{2}-[0-9]{2}')
+       and (run_at is null or run_at between '1970-01-01 00:00Z' and '9999-01-01 00:00Z') then
+        insert into yamlsched.job_runs as r
+            (namespace, definition_id, job_type, payload, idempotency_key, run_at, max_attempts)
+        select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
+               coalesce(enqueue.run_at, clock_timestamp()), d.max_attempts
+        from yamlsched.job_definitions d
+        where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
+          and d.enabled and d.retired_at is null
+        on conflict do nothing
+        returning r.id into made;
+        if made is not null and (idempotency_key is null or not exists (
+            -- asked after the insert, which may have waited for a prune
+            select from yamlsched.used_keys u
+            where u.namespace = enqueue.namespace and u.idempotency_key = enqueue.idempotency_key)) then
+            perform pg_notify('yamlsched', namespace);
+            run_id := made;
+            created := true;
+            return next;
+            return;
+        end if;
+        delete from yamlsched.job_runs r where r.id = made;
+    end if;
+    return query
     select e.run_id, e.created
-    from yamlsched.enqueue_many($1, array[$2], case when $4 is not null then array[$4] end, $3, $5) e
+    from yamlsched.enqueue_many(job_type, array[payload], case when idempotency_key is not null
+                                then array[idempotency_key] end, run_at, namespace) e;
+end
 $$;
 
 -- Functions are everybody's by default; these write with their owner's rights.
