@@ -1,0 +1,97 @@
+"""``yamlsched diff``: what an edit of schedules.yaml will do, offline."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched.cli import FINDINGS, OK, _choice, _output
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import EnvironmentFailed
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.load import Loaded
+
+FORMATS = ("text", "json", "markdown")
+ENVIRONMENT_UNKNOWN = "YS116"
+
+
+@click.command(
+    cls=Verb,
+    formats=FORMATS,
+    help="Show what an edit of FILE (schedules.yaml) will do: jobs, fields, slots of the next days, in words. BASE is "
+    "a git revision, such as main or HEAD~1, or a file. Needs no database.",
+)
+@click.argument("base", metavar="BASE")
+@click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
+@click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Whose slots are compared.")
+@click.option("--at", type=_choice.instant, metavar="TIME", help="The instant of the edit: 2026-01-14T12:00Z (now).")
+@click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    base: str,
+    head: Path | None,
+    days: int,
+    at: datetime | timedelta | None,
+    is_exit_code: bool,
+) -> int:
+    from yamlsched.definitions.load import load
+    from yamlsched.operations import instants
+    from yamlsched.preview import document, markdown, text
+    from yamlsched.preview.compare import compare
+    from yamlsched.preview.values import side
+
+    file, environment = head or settings.file, settings.env or None
+    after = load(read(file), str(file), environment)
+    name, data = read_base(base, file)
+    before = load(data, name, environment)
+    # an environment that comes with the edit is no mistake of the base
+    mistakes = [one for one in before.diagnostics if one.code != ENVIRONMENT_UNKNOWN]
+    if after.has_errors or any(one.severity == "error" for one in mistakes):
+        return refuse(before, after)
+    now = datetime.now(UTC)
+    instant = instants.after(at, now) or now
+    preview = compare(
+        side(name, before, environment),
+        side(str(file), after, environment),
+        instant,
+        instant + timedelta(days=days),
+        environment,
+    )
+    if settings.format == "json":
+        click.echo(_output.document(**document.parts(preview)))
+    else:
+        click.echo((markdown if settings.format == "markdown" else text).render(preview))
+    return FINDINGS if is_exit_code and preview.has_changes else OK
+
+
+def read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"{file} cannot be read: {error.strerror}; name the schedule with --file or YAMLSCHED_FILE"
+        ) from error
+
+
+def read_base(base: str, file: Path) -> tuple[str, bytes]:
+    """Return name and content of what is compared with: a file if there is one of that name, else a revision."""
+    from yamlsched.preview import revision
+
+    if Path(base).is_file():
+        return base, read(Path(base))
+    return base if ":" in base else f"{base}:{file.name}", revision.read(base, file)
+
+
+def refuse(*loaded: Loaded) -> int:
+    """Show the mistakes of the files; 1."""
+    from yamlsched.definitions.report import as_text
+
+    found = [one for each in loaded for one in each.diagnostics]
+    click.echo(as_text(found, []), err=True)
+    return FINDINGS

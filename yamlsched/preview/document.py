@@ -1,0 +1,87 @@
+"""A preview for programs: plain values, ready for JSON. Slots are bounded; their number is always whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from yamlsched.preview.values import Change, FieldChange, JobChange, Note, PileUp, Preview, Side, SlotChanges
+
+LISTED = 100
+"""So many slots of a kind, the first ones, are written out."""
+
+
+def parts(preview: Preview) -> dict[str, Any]:
+    """Return the members of the document."""
+    return {
+        "at": instant(preview.at),
+        "until": instant(preview.until),
+        "environment": preview.environment,
+        "base": _side(preview.base),
+        "head": _side(preview.head),
+        "has_changes": preview.has_changes,
+        "summary": {
+            **{str(change): len(preview.named(change)) for change in Change},
+            "unchanged": preview.unchanged,
+            "fires_per_week_before": preview.per_week_before,
+            "fires_per_week_after": preview.per_week_after,
+        },
+        "fields": _fields(preview.fields),
+        "notes": _notes(preview.notes),
+        "jobs": [_job(job) for job in preview.jobs],
+        "pile_ups": [_pile_up(one) for one in preview.pile_ups],
+    }
+
+
+def instant(value: datetime | None) -> str | None:
+    """Return an instant in RFC 3339."""
+    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {"name": side.name, "namespace": side.namespace, "timezone": side.timezone, "jobs": len(side.entries)}
+
+
+def _fields(fields: Sequence[FieldChange]) -> list[dict[str, Any]]:
+    return [{"field": one.field, "before": one.before, "after": one.after} for one in fields]
+
+
+def _notes(notes: Sequence[Note]) -> list[dict[str, str]]:
+    return [{"level": str(note.level), "text": note.text} for note in notes]
+
+
+def _job(job: JobChange) -> dict[str, Any]:
+    return {
+        "job_type": job.job_type,
+        "change": str(job.change),
+        "looks_like": job.looks_like,
+        "timezone": job.timezone,
+        "fields": _fields(job.fields),
+        "fires_per_week_before": job.per_week_before,
+        "fires_per_week_after": job.per_week_after,
+        "next_slot_at": instant(job.next_slot_at),
+        "slots": _slots(job.slots),
+        "key_taken": [{"scheduled_for": instant(one.slot), "key": one.key, "by": instant(one.by)} for one in job.taken],
+        "notes": _notes(job.notes),
+    }
+
+
+def _slots(slots: SlotChanges) -> dict[str, Any]:
+    return {
+        "added_count": len(slots.added),
+        "added": [instant(slot) for slot in slots.added[:LISTED]],
+        "removed_count": len(slots.removed),
+        "removed": [instant(slot) for slot in slots.removed[:LISTED]],
+        "moved_count": len(slots.moved),
+        "moved": [{"before": instant(one.before), "after": instant(one.after)} for one in slots.moved[:LISTED]],
+    }
+
+
+def _pile_up(one: PileUp) -> dict[str, Any]:
+    return {
+        "jobs": list(one.jobs),
+        "times": one.times,
+        "first_at": instant(one.first_at),
+        "jobs_before": one.jobs_before,
+    }

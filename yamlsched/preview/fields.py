@@ -1,0 +1,100 @@
+"""Field by field: the keys of a job as the file writes them, with defaults merged in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.backoff import Backoff
+from yamlsched.definitions.job import Job, Retention
+from yamlsched.preview.values import Entry, FieldChange, Side
+
+BARE = Entry(Job("", ""), True, None)
+
+
+def of_job(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
+    """Return the keys that differ. Of a job that one side lacks, those that differ from the built-in defaults."""
+    olds, news = plain(before or BARE), plain(after or BARE)
+    found: list[FieldChange] = []
+    for field, new in news.items():
+        old = olds[field]
+        if _same(old, new):
+            continue
+        if before and after and _is_nested(field, old, new):
+            found += _compare(old, new, f"{field}.")
+        else:
+            found.append(FieldChange(field, old if before else None, new if after else None))
+    return tuple(found)
+
+
+def _is_nested(field: str, old: Any, new: Any) -> bool:
+    """Say whether the keys below ``field`` are compared one by one: they are alike, or a payload's."""
+    return (field == "payload" and bool(old) and bool(new)) or (field == "backoff" and old["policy"] == new["policy"])
+
+
+def of_file(before: Side, after: Side) -> tuple[FieldChange, ...]:
+    """Return the keys outside of jobs that differ, as far as both sides know them."""
+    found = _compare({"namespace": before.namespace}, {"namespace": after.namespace})
+    if before.timezone is not None:
+        found += _compare({"timezone": before.timezone}, {"timezone": after.timezone})
+    if before.environments is not None and after.environments is not None:
+        names = [list(side) or None for side in (before.environments, after.environments)]
+        found += _compare({"environments": names[0]}, {"environments": names[1]})
+    if before.retention is not None and after.retention is not None:
+        found += _compare(_retention(before.retention), _retention(after.retention), "retention.")
+    return tuple(found)
+
+
+def plain(entry: Entry) -> dict[str, Any]:
+    """Return the keys of a job as plain JSON values, in the order in which a reviewer reads them."""
+    job = entry.job
+    return {
+        "cron": job.cron.text if job.cron else None,
+        "timezone": job.timezone,
+        "handler": job.handler or None,
+        "payload": job.payload,
+        "enabled": entry.is_enabled,
+        "environments": None if entry.environments is None else list(entry.environments),
+        "max_attempts": job.max_attempts,
+        "backoff": _backoff(job.backoff),
+        "timeout": durations.show(job.timeout),
+        "lease": durations.show(job.lease),
+        "overlap": str(job.overlap),
+        "catchup": str(job.catchup),
+        "catchup_window": durations.show(job.catchup_window),
+        "spread": durations.show(job.spread),
+        "on_dead": job.on_dead,
+        "description": job.description or None,
+        "owner": job.owner or None,
+        "tags": list(job.tags) or None,
+    }
+
+
+def _backoff(backoff: Backoff) -> dict[str, Any]:
+    """Return the keys that the policy uses."""
+    if backoff.policy == "steps":
+        delays = [durations.show(delay) for delay in backoff.delays]
+        return {"policy": "steps", "delays": delays, "jitter": backoff.jitter}
+    delay, most = durations.show(backoff.delay), durations.show(backoff.max_delay)
+    return {"policy": backoff.policy, "delay": delay, "max_delay": most, "jitter": backoff.jitter}
+
+
+def _retention(kept: Retention) -> dict[str, str]:
+    values: dict[str, timedelta] = {name: getattr(kept, name) for name in Retention.__dataclass_fields__}
+    return {name: durations.show(value) for name, value in values.items()}
+
+
+def _compare(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[FieldChange]:
+    names = [*new, *(name for name in old if name not in new)]
+    pairs = [(name, old.get(name), new.get(name)) for name in names]
+    return [FieldChange(prefix + name, before, after) for name, before, after in pairs if not _same(before, after)]
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Compare as JSON does: 1 is 1.0, but not true."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(_same(before[key], after[key]) for key in before)
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return isinstance(before, bool) is isinstance(after, bool) and bool(before == after)

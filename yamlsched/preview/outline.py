@@ -1,0 +1,198 @@
+"""What the text and the markdown have in common: the parts of a preview as short texts, bounded in number."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Moved, PileUp, Preview
+from yamlsched.zones import zone
+
+MANY = 7
+"""So many slots of a kind are listed, one a line; more are summed up."""
+LONGEST = 100
+"""Characters of a value that are shown."""
+NAMED = 10
+SIMPLE = re.compile(r"[A-Za-z0-9_./:+-][A-Za-z0-9_./:+ -]*")
+
+
+def headline(preview: Preview) -> str:
+    """Return what happens in one sentence without its end."""
+    parts: list[str] = []
+    for change in (Change.ADDED, Change.CHANGED, Change.REMOVED):
+        if names := preview.named(change):
+            parts.append(f"{count(len(names), 'job') if not parts else len(names)} {change}")
+    if not parts:
+        same = count(preview.unchanged, "job")
+        return f"no job changes ({same})" if preview.unchanged else "no jobs on either side"
+    rest = f", {preview.unchanged} unchanged" if preview.unchanged else ""
+    return ", ".join(parts) + rest + "; " + fires(preview.per_week_before, preview.per_week_after)
+
+
+def fires(before: float, after: float) -> str:
+    """Return how often a week something fires, and did."""
+    if round(before, 2) == round(after, 2):
+        return f"{count(after, 'fire')} a week" + (", as before" if after else "")
+    return f"{count(after, 'fire')} a week, {'were' if before != 1 else 'was'} {number(before)}"
+
+
+def count(many: float, what: str) -> str:
+    return f"{number(many)} {what}" + ("" if many == 1 else "s")
+
+
+def number(value: float) -> str:
+    """Return a number without needless digits.
+
+    >>> number(7.0), number(0.25), number(10080.0)
+    ('7', '0.25', '10080')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def rate(job: JobChange) -> str:
+    """Return how often a job fires and when next, on its wall clock."""
+    if job.change is Change.REMOVED:
+        return f"fired {number(job.per_week_before)} times a week" if job.per_week_before else "had no slots"
+    if job.next_slot_at is None:
+        return fires(job.per_week_before, 0) if job.per_week_before else "no slots"
+    following = f"next {clock(job.next_slot_at, job.timezone)} {job.timezone}"
+    if job.change is Change.ADDED:
+        return f"{count(job.per_week_after, 'fire')} a week, {following}"
+    return f"{fires(job.per_week_before, job.per_week_after)}, {following}"
+
+
+def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> str:
+    """Return an instant on the wall clock of ``timezone``, without the date if that is the date of ``beside``."""
+    where = zone(timezone)
+    local = instant.astimezone(where)
+    twice = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+    second = " (second pass)" if twice and local.fold else ""
+    if beside is not None and beside.astimezone(where).date() == local.date():
+        return f"{local:%H:%M}{second}"
+    return f"{local:%a %Y-%m-%d %H:%M}{second}"
+
+
+def slots(job: JobChange) -> list[str]:
+    """Return one line for each slot that comes, goes or moves; for many of a kind one line for all."""
+    changes, timezone = job.slots, job.timezone
+    skipped = {one.slot for one in job.taken}
+
+    def move(moved: Moved) -> str:
+        return f"{clock(moved.before, timezone)} -> {clock(moved.after, timezone, moved.before)}{fate(moved.after)}"
+
+    def point(slot: datetime) -> str:
+        return clock(slot, timezone) + fate(slot)
+
+    def fate(slot: datetime) -> str:
+        return ", skipped: key_taken" if slot in skipped else ""
+
+    lines = _kind("moved", changes.moved, move, _shifts(changes.moved))
+    return lines + _kind("removed", changes.removed, point) + _kind("added", changes.added, point)
+
+
+def _kind(name: str, found: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
+    if len(found) <= MANY:
+        return [f"{name:<8} {show(one)}" for one in found]
+    return [
+        f"{name:<8} {len(found)} slots{remark}",
+        f"{'':<8} first {show(found[0])}",
+        f"{'':<8} last  {show(found[-1])}",
+    ]
+
+
+def _shifts(moved: Iterable[Moved]) -> str:
+    shifts = sorted({one.shift for one in moved})
+    if not shifts:
+        return ""
+    if len(shifts) == 1:
+        return f", each {_shift(shifts[0])}"
+    return f", from {_shift(shifts[0])} to {_shift(shifts[-1])}"
+
+
+def _shift(shift: timedelta) -> str:
+    return f"{durations.show(abs(shift))} {'later' if shift > timedelta(0) else 'earlier'}"
+
+
+def slots_in_short(job: JobChange) -> str:
+    """Return how many slots move, go and come."""
+    changes = job.slots
+    parts: list[str] = []
+    for verb, found in (("moved", changes.moved), ("removed", changes.removed), ("added", changes.added)):
+        if found:
+            parts.append(f"{count(len(found), 'slot') if not parts else len(found)} {verb}")
+    if job.taken:
+        parts.append(f"{len(job.taken)} skipped: key_taken")
+    return ", ".join(parts)
+
+
+def pile_up(found: PileUp, preview: Preview) -> str:
+    """Return which jobs start together, and when first."""
+    timezone = preview.head.timezone or "UTC"
+    first = f"{clock(found.first_at, timezone)} {timezone}"
+    when = f"at {first}" if found.times == 1 else f"{found.times} times in {count(preview.days, 'day')}, first {first}"
+    return f"{len(found.jobs)} jobs now start in one minute, {when} (were {found.jobs_before}): {names(found.jobs)}"
+
+
+def names(found: Sequence[str]) -> str:
+    return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
+def groups(preview: Preview) -> list[list[JobChange]]:
+    """Return the jobs that change, those that change in the same way together: an edit of defaults is told once."""
+    found: dict[str, list[JobChange]] = {}
+    for job in preview.jobs:
+        alike = replace(job, job_type="")
+        if not job.slots:
+            alike = replace(alike, timezone="", per_week_before=0, per_week_after=0, next_slot_at=None)
+        key = repr(alike) if job.change is Change.CHANGED else job.job_type
+        found.setdefault(key, []).append(job)
+    return list(found.values())
+
+
+def warnings(preview: Preview) -> list[tuple[str, str]]:
+    """Return what most people would not expect, with the job that it is about, if it is one."""
+    found = [("", note.text) for note in preview.notes if note.level is Level.WARNING]
+    for job in preview.jobs:
+        found += [(job.job_type, note.text) for note in job.notes if note.level is Level.WARNING]
+    return found
+
+
+def written(value: Any) -> str:
+    """Return a value about as the file writes it, on one line, cut when long."""
+    text = "(none)" if value is None else _plain(value) if isinstance(value, str) else _flow(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_plain(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str) and SIMPLE.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=True)
+
+
+def before_and_after(change: FieldChange, kind: Change, arrow: str = "->") -> str:
+    """Return ``before -> after``; of a job that only one side has, that side."""
+    if kind is Change.ADDED:
+        return written(change.after)
+    if kind is Change.REMOVED:
+        return written(change.before)
+    return f"{written(change.before)} {arrow} {written(change.after)}"
+
+
+def shown_fields(job: JobChange) -> tuple[FieldChange, ...]:
+    """Return the fields that a reviewer wants to see: of a job that goes, what it was for is enough."""
+    if job.change is not Change.REMOVED:
+        return job.fields
+    return tuple(field for field in job.fields if field.field in ("cron", "timezone", "handler"))
