@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,24 @@ def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, say: Say) -> N
     assert done == (0, f"run {first} is queued again\nrun {second} is queued again\n", "")
     assert row(db, other).status == "dead"
     assert trail(db) == [("ann", "retry", f"run:{first}"), ("ann", "retry", f"run:{second}")]
+
+
+@pytest.mark.parametrize(("answer", "code", "status"), [("n", 1, "dead"), ("y", 0, "queued")])
+def test_on_a_terminal_a_person_is_asked(
+    db: Db, say: Say, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, status: str
+) -> None:
+    run = a_run(db, a_job(db), "dead")
+    monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
+
+    said = say("retry", "--dead")
+
+    assert (said.code, row(db, run).status) == (code, status)
+    assert said.err.startswith("retry 1 run? [y/N]: ")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, say: Say) -> None:

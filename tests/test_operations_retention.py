@@ -195,6 +195,14 @@ def test_what_a_retired_job_left_undone_is_cancelled_a_day_later(db: Db) -> None
     assert "left schedules.yaml" in row(db, run).last_error
 
 
+def test_a_retention_without_end_is_no_fault(db: Db) -> None:
+    a_file(db, retention=Jsonb({"succeeded": "999999d", "keys": "999999d"}))
+    kept = ended(db, a_job(db), "succeeded", NOON - 3650 * DAY)
+
+    assert housekeep(db, "default", PLENTY, NOON).complete
+    assert left(db) == {kept}
+
+
 def test_prune_says_what_it_did(db: Db, say: Say) -> None:
     ended(db, a_job(db), "succeeded", NOON - 100 * DAY)
 

@@ -51,7 +51,7 @@ def on_runs(
     if not names and not is_filtered:
         raise click.UsageError(f"which runs? Name them by id or key, or choose them: yamlsched {verb} --help")
     with settings.connect() as connection:
-        if not names or not all(name.isdigit() for name in names):
+        if not names or not all(map(history.is_id, names)):
             namespace = history.namespace_of(connection, namespace, settings.file)
         if names:
             ids = [history.find(connection, namespace or "", name) for name in names]

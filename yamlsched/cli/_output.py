@@ -37,10 +37,14 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def coloured(word: str, text: str | None = None) -> str:
+class Styled(str):
+    """Text that is safe to show as it is: what came from outside has been made printable, the colours are ours."""
+
+
+def coloured(word: str, text: str | None = None) -> Styled:
     """Return ``text``, by default ``word``, in the colour of ``word`` where colours are wanted."""
-    shown = word if text is None else text
-    return click.style(shown, fg=COLOURS[word]) if word in COLOURS and has_colours() else shown
+    shown = printable_cell(word if text is None else text)
+    return Styled(click.style(shown, fg=COLOURS[word]) if word in COLOURS and has_colours() else shown)
 
 
 def bold(text: str) -> str:
@@ -91,7 +95,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = 
 
 
 def printable_cell(text: str) -> str:
-    return text if text != click.unstyle(text) else printable(text).replace("\n", " ").replace("\t", " ")
+    """Return ``text`` as one printable line; what is ``Styled`` stays as it is."""
+    return text if isinstance(text, Styled) else printable(text).replace("\n", " ").replace("\t", " ")
 
 
 def document(**parts: Any) -> str:

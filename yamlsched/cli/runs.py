@@ -24,7 +24,9 @@ COLUMNS = (
 @click.option("--key", metavar="KEY", help="Runs with this key; * stands for any text.")
 @click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds or held last.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page.")
-@click.option("--before", type=click.IntRange(1), metavar="ID", help="The next page: runs older than this id.")
+@click.option(
+    "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: runs older than this id."
+)
 @click.pass_obj
 def command(settings: Settings, /, namespace: str | None, limit: int, before: int | None, **given: Any) -> int:
     from yamlsched.operations import history

@@ -28,7 +28,7 @@ def command(settings: Settings, /, name: str, full: bool, namespace: str | None)
     from yamlsched.store.history import now
 
     with settings.connect() as connection:
-        if not name.isdigit():
+        if not history.is_id(name):
             namespace = history.namespace_of(connection, namespace, settings.file)
         story = history.story(connection, history.find(connection, namespace or "", name))
         instant = now(connection)
@@ -54,12 +54,13 @@ def facts(story: Story, now: Any) -> str:
     from yamlsched.operations.history import next_step
 
     run = story.run
-    state = _output.coloured(run.status)
+    more = ""
     if run.status == "running":
         over = run.locked_until is not None and run.locked_until < now
-        state += f" on {run.worker}, lease {'over since' if over else 'until'} {_output.instant(run.locked_until)}"
+        more = f" on {run.worker}, lease {'over since' if over else 'until'} {_output.instant(run.locked_until)}"
     elif run.status == "failed" or (run.status == "queued" and run.run_at > now):
-        state += f", due {_output.instant(run.run_at)} ({_output.ago(run.run_at, now)})"
+        more = f", due {_output.instant(run.run_at)} ({_output.ago(run.run_at, now)})"
+    state = _output.Styled(_output.coloured(run.status) + _output.printable_cell(more))
     lines = [
         ("run", f"{run.id} of {run.job_type} ({run.handler})"),
         ("key", run.key or "none"),
@@ -78,7 +79,7 @@ def facts(story: Story, now: Any) -> str:
         ),
         ("next", next_step(run)),
     ]
-    return "\n".join(f"{name:<10} {_output.printable(text)}" for name, text in lines if text)
+    return "\n".join(f"{name:<10} {_output.printable_cell(text)}" for name, text in lines if text)
 
 
 def _ended(run: Any) -> str:
@@ -90,7 +91,8 @@ def attempts(story: Story, full: bool) -> str:
     lines = []
     for failure in story.failures:
         head = f"attempt {failure.attempt}  {_output.coloured('failed')}  {_output.instant(failure.started_at)}"
-        lines.append(f"{head}  took {took(failure.started_at, failure.failed_at)}  {failure.worker}")
+        worker = _output.printable_cell(failure.worker)
+        lines.append(f"{head}  took {took(failure.started_at, failure.failed_at)}  {worker}")
         lines.append(_output.printable(f"    {failure.error_type or 'error'}: {failure.error}"))
         for name, text in (("stack", failure.stack), ("output", failure.output)):
             lines += block(name, text, full)
@@ -99,7 +101,7 @@ def attempts(story: Story, full: bool) -> str:
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
         last = f"  took {took(run.started_at, run.finished_at)}" if run.finished_at else ""
         head = f"attempt {run.attempts}  {_output.coloured(run.status)}  {_output.instant(run.started_at)}"
-        lines.append(f"{head}{last}  {run.worker}")
+        lines.append(f"{head}{last}  {_output.printable_cell(run.worker or '-')}")
     return "\n".join(lines)
 
 

@@ -96,7 +96,7 @@ def queue(health: Health) -> dict[str, object]:
 
 def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
     """Return the one screen: the whole, the jobs, and what to do."""
-    lines = [f"{name:<10} {text}" for name, text in heading(health)]
+    lines = [f"{name:<10} {_output.printable_cell(text)}" for name, text in heading(health)]
     jobs, well = listed(health, show_all)
     if jobs:
         headings = ("JOB", "STATE", "LAST SUCCESS", "LAST FAILURE", "STREAK", "NEXT SLOT", "OPEN", "NOTE")

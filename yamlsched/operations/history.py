@@ -126,12 +126,19 @@ def _like(pattern: str) -> str:
     return escaped.replace("*", "%")
 
 
+def is_id(name: str) -> bool:
+    """Say whether ``name`` is an id; anything but digits is a key."""
+    return name.isascii() and name.isdigit()
+
+
 def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
     """Return the id of the run that ``name`` means: digits are an id, anything else is a key.
 
     Raises Refused where there is no such run, or it has been pruned.
     """
-    if name.isascii() and name.isdigit():
+    if is_id(name):
+        if len(name) > 18:
+            raise Refused(f"there is no run {name}: ids are shorter")
         return int(name)
     found = history.id_of_key(connection, namespace, name)
     if found is None:

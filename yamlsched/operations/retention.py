@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import psycopg
 
 from yamlsched import durations, log
 from yamlsched.definitions.job import Retention
+from yamlsched.operations.instants import LONGEST
 from yamlsched.store import definitions, files, retention
 
 BATCH = 1_000
@@ -33,7 +34,7 @@ class Housekept:
 def kept(stored: dict[str, str]) -> Retention:
     """Return the retention that the file in force was applied with."""
     known = {field.name for field in fields(Retention)}
-    return Retention(**{name: durations.parse(text) for name, text in stored.items() if name in known})
+    return Retention(**{name: min(durations.parse(text), LONGEST) for name, text in stored.items() if name in known})
 
 
 def housekeep(
@@ -66,8 +67,7 @@ def housekeep(
         if time.monotonic() > deadline:
             return done
     for name, forget in (("keys", retention.keys), ("effects", retention.effects)):
-        before_then = file.now - min(getattr(keep, name), timedelta(days=36_500))
-        while gone := forget(connection, namespace, before_then, BATCH):
+        while gone := forget(connection, namespace, file.now - getattr(keep, name), BATCH):
             setattr(done, name, getattr(done, name) + gone)
             if progress:
                 progress(done)
