@@ -26,7 +26,7 @@ order by d.next_slot_at, d.id;
 select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
        d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
 from yamlsched.job_definitions d
-where d.id = any (%(ids)s) and d.next_slot_at <= %(now)s
+where d.id = any (%(ids)s::bigint[]) and d.next_slot_at <= %(now)s
 order by d.id
 for no key update skip locked;
 
@@ -58,7 +58,8 @@ cross join lateral (
 ) h;
 
 -- name: make_runs
--- The unique index on the key is what makes a second run impossible, whatever ticks race.
+-- The unique index on the key is what makes a second run impossible, whatever ticks race; a key that was used by a run
+-- since pruned stays used. The caller counts.
 insert into yamlsched.job_runs
     (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, max_attempts, exclusive,
      created_at, updated_at)
@@ -72,6 +73,7 @@ cross join lateral (
     where j.id = s.id
     offset 0
 ) d
+where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespace)s and u.idempotency_key = s.key) is null
 order by s.nth
 on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
 

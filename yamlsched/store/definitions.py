@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from psycopg.rows import class_row
+from psycopg.rows import args_row, class_row
 from psycopg.types.json import Jsonb
 
 from yamlsched.store.statements import load
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are accounted for."""
+    """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are accounted for.
+
+    Statements return its columns in this order.
+    """
 
     id: int
     job_type: str
@@ -62,7 +65,7 @@ def differences(connection: Connection[Any], namespace: str, jobs: Sequence[Mapp
 
 def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
     """Lock definitions until the transaction ends, and return them as they are then."""
-    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+    with connection.cursor(row_factory=args_row(Definition)) as cursor:
         cursor.execute(load("definitions")["lock"], {"ids": list(ids)})
         return cursor.fetchall()
 
@@ -75,7 +78,7 @@ def scheduled(connection: Connection[Any], namespace: str) -> list[int]:
 
 def named(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
-    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+    with connection.cursor(row_factory=args_row(Definition)) as cursor:
         cursor.execute(load("definitions")["named"], {"namespace": namespace, "job_type": job_type})
         return cursor.fetchone()
 

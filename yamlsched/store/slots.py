@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psycopg.rows import class_row
+from psycopg.rows import args_row
 
 from yamlsched.store.definitions import Definition
 from yamlsched.store.statements import load
@@ -32,8 +31,7 @@ class Holder(NamedTuple):
         return (self.job_type, self.scheduled_for) == (job_type, slot)
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run to be made."""
 
     definition_id: int
@@ -42,8 +40,7 @@ class NewRun:
     run_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """Slots that are not run. ``follows`` is the job's cursor if the gap begins right after it, else None."""
 
     definition_id: int
@@ -55,14 +52,21 @@ class Gap:
     follows: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A definition's cursor before and after, and its next slot."""
 
     definition_id: int
     before: datetime | None
     last_slot_at: datetime | None
     next_slot_at: datetime | None
+
+
+def _array(values: Iterable[object]) -> str:
+    """Return an array as PostgreSQL reads it: of numbers, instants, reasons and keys, none of which needs quotes.
+
+    psycopg's own dumper takes half the time of a sync of ten thousand jobs.
+    """
+    return "{" + ",".join(["null" if value is None else str(value) for value in values]) + "}"
 
 
 def begin(connection: Connection[Any], now: datetime | None) -> datetime:
@@ -81,14 +85,14 @@ def due(connection: Connection[Any], namespace: str, now: datetime | None) -> li
 
 def lock_due(connection: Connection[Any], ids: Sequence[int], now: datetime) -> list[Definition]:
     """Lock those of the definitions that are still due and that nobody else has locked."""
-    with connection.cursor(row_factory=class_row(Definition)) as cursor:
-        cursor.execute(load("slots")["lock_due"], {"ids": list(ids), "now": now})
+    with connection.cursor(row_factory=args_row(Definition)) as cursor:
+        cursor.execute(load("slots")["lock_due"], {"ids": _array(ids), "now": now})
         return cursor.fetchall()
 
 
 def open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:
     """Return, by definition, the earliest slot with an unfinished run that excludes others."""
-    rows = connection.execute(load("slots")["open_slots"], {"namespace": namespace, "ids": list(ids)}).fetchall()
+    rows = connection.execute(load("slots")["open_slots"], {"namespace": namespace, "ids": _array(ids)}).fetchall()
     return {row.id: row.slot for row in rows}
 
 
@@ -96,24 +100,25 @@ def holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) ->
     """Return what those of the keys belong to that are, or were, in use."""
     found = {}
     for start in range(0, len(keys), CHUNK):
-        given = {"namespace": namespace, "keys": keys[start : start + CHUNK]}
+        given = {"namespace": namespace, "keys": _array(keys[start : start + CHUNK])}
         for row in connection.execute(load("slots")["holders"], given):
             found[row.key] = Holder(row.job_type, row.scheduled_for, row.run_id, row.status)
     return found
 
 
 def make_runs(connection: Connection[Any], namespace: str, runs: Sequence[NewRun], now: datetime) -> int:
-    """Insert runs in order and return how many; those whose key is held are left out."""
+    """Insert runs in order and return how many; those whose key is, or was, in use are left out."""
     made = 0
     for start in range(0, len(runs), CHUNK):
         chunk = runs[start : start + CHUNK]
         cursor = connection.execute(
             load("slots")["make_runs"],
             {
-                "ids": [run.definition_id for run in chunk],
-                "keys": [run.key for run in chunk],
-                "slots": [run.slot for run in chunk],
-                "run_ats": [run.run_at for run in chunk],
+                "ids": _array(run.definition_id for run in chunk),
+                "keys": _array(run.key for run in chunk),
+                "slots": _array(run.slot for run in chunk),
+                "run_ats": _array(run.run_at for run in chunk),
+                "namespace": namespace,
                 "now": now,
             },
         )
@@ -130,12 +135,12 @@ def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime)
         connection.execute(
             load("slots")["record_gaps"],
             {
-                "ids": [gap.definition_id for gap in chunk],
-                "firsts": [gap.first for gap in chunk],
-                "lasts": [gap.last for gap in chunk],
-                "counts": [gap.slots for gap in chunk],
-                "reasons": [gap.reason for gap in chunk],
-                "follows": [gap.follows for gap in chunk],
+                "ids": _array(gap.definition_id for gap in chunk),
+                "firsts": _array(gap.first for gap in chunk),
+                "lasts": _array(gap.last for gap in chunk),
+                "counts": _array(gap.slots for gap in chunk),
+                "reasons": _array(gap.reason for gap in chunk),
+                "follows": _array(gap.follows for gap in chunk),
                 "now": now,
             },
         )
@@ -146,10 +151,10 @@ def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> int:
     cursor = connection.execute(
         load("slots")["move_cursors"],
         {
-            "ids": [move.definition_id for move in moves],
-            "befores": [move.before for move in moves],
-            "lasts": [move.last_slot_at for move in moves],
-            "nexts": [move.next_slot_at for move in moves],
+            "ids": _array(move.definition_id for move in moves),
+            "befores": _array(move.before for move in moves),
+            "lasts": _array(move.last_slot_at for move in moves),
+            "nexts": _array(move.next_slot_at for move in moves),
         },
     )
     return cursor.rowcount

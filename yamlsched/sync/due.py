@@ -37,8 +37,8 @@ class Made:
         self.unreadable += other.unreadable
 
 
-class _Raced(Exception):
-    """Somebody took a key between our look at it and our run."""
+class _KeyTaken(Exception):
+    """A key is in use that we did not know of: everything is done again, after a look at the keys."""
 
 
 def make_due(connection: Connection[Any], namespace: str, now: datetime | None) -> Made:
@@ -57,13 +57,13 @@ def make_due(connection: Connection[Any], namespace: str, now: datetime | None) 
 
 
 def _batch(connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None) -> Made:
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
         try:
             with connection.transaction():
                 instant = store.begin(connection, now)
                 locked = store.lock_due(connection, ids, instant)
-                return _account(connection, namespace, locked, instant, settling=False)
-        except _Raced:
+                return _account(connection, namespace, locked, instant, settling=False, look=attempt > 0)
+        except _KeyTaken:
             continue
     raise RuntimeError(f"keys of due slots in namespace {namespace} are taken by others again and again")
 
@@ -73,11 +73,11 @@ def settle(connection: Connection[Any], namespace: str, locked: Iterable[Definit
 
     Without a cap and without waiting: with ``overlap: wait`` runs are made that then execute one after the other.
     """
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
         try:
             with connection.transaction():
-                made = _account(connection, namespace, locked, now, settling=True)
-        except _Raced:
+                made = _account(connection, namespace, locked, now, settling=True, look=attempt > 0)
+        except _KeyTaken:
             continue
         _log(made)
         return made
@@ -95,8 +95,15 @@ def settle_by_id(
 
 
 def _account(
-    connection: Connection[Any], namespace: str, locked: Iterable[Definition], now: datetime, settling: bool
+    connection: Connection[Any],
+    namespace: str,
+    locked: Iterable[Definition],
+    now: datetime,
+    settling: bool,
+    look: bool,
 ) -> Made:
+    """Write what accounts for the slots of locked definitions. Keys are hardly ever taken: they are looked at only
+    once an insert has found one in use."""
     made = Made()
     owed = []
     for definition in locked:
@@ -110,13 +117,13 @@ def _account(
     open_slots = store.open_slots(connection, namespace, [o.definition.id for o in owed])
     if not settling:
         owed = [o for o in owed if o.definition.overlap != "wait" or o.definition.id not in open_slots]
-    keys = [key for o in owed for key, _ in o.candidates]
+    keys = [key for o in owed for key, _ in o.candidates] if look else []
     holders = store.holders(connection, namespace, keys) if keys else {}
     plans = [plan.decide(o, open_slots.get(o.definition.id), holders) for o in owed]
 
     runs = [run for p in plans for run in p.runs]
     if store.make_runs(connection, namespace, runs, now) != len(runs):
-        raise _Raced
+        raise _KeyTaken
     gaps = [gap for p in plans for gap in p.gaps]
     store.record_gaps(connection, gaps, now)
     moves = [p.move for p in plans]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from yamlsched import cron, slots
@@ -31,24 +31,30 @@ NONE_WINDOW = timedelta(minutes=2)
 JUST_BEFORE = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
+class Owed(NamedTuple):
     """The slots to account for now: gaps that are certain, and candidates for a run, oldest first, by key."""
 
     definition: Definition
-    gaps: tuple[Gap, ...]
-    candidates: tuple[tuple[str, Slot], ...]
+    gaps: list[Gap]
+    candidates: list[tuple[str, Slot]]
     last_slot_at: datetime | None
     next_slot_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What accounts for a job's slots. All of it is written in one transaction, or nothing."""
 
-    runs: tuple[NewRun, ...]
-    gaps: tuple[Gap, ...]
+    runs: list[NewRun]
+    gaps: list[Gap]
     move: Move
+
+
+class Outlook(NamedTuple):
+    """Slots of a span: those to run, those that the newest supersedes, the first that is left for later."""
+
+    candidates: tuple[Slot, ...]
+    superseded: slots.Span | None = None
+    following: Slot | None = None
 
 
 def next_slot_at(
@@ -81,34 +87,35 @@ def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
     """
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
-        return Owed(definition, (), (), definition.last_slot_at, upcoming(definition, max(now, base)))
+        return Owed(definition, [], [], definition.last_slot_at, upcoming(definition, max(now, base)))
     expression, where = cron.parse(definition.schedule), zone(definition.timezone)
 
     gaps: list[Gap] = []
     start = base
-    for reason, until in _standstills(definition, now, expression):
+    for reason, until in _standstills(definition, now):
         if until > start:
             span = _span(expression, where, start, until)
             if span:
                 gaps.append(Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason))
             start = until
 
-    candidates: list[Slot] = []
-    following = None
+    outlook = Outlook(())
     if start < now:
-        candidates, superseded, following = _candidates(definition, expression, where, start, now, settling)
-        if superseded:
-            first, last, count = superseded.first, superseded.last, superseded.count
+        limit = AT_MOST if definition.catchup == "all" and not settling else None
+        outlook = _outlook(expression, where, start, now, definition.catchup == "latest", limit)
+        if outlook.superseded:
+            first, last, count = outlook.superseded.first, outlook.superseded.last, outlook.superseded.count
             gaps.append(Gap(definition.id, definition.job_type, first, last, count, "superseded"))
     if gaps:
-        gaps[0] = replace(gaps[0], follows=definition.last_slot_at)
+        gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
-    accounted = candidates[-1].at if candidates else gaps[-1].last if gaps else definition.last_slot_at
-    keyed = tuple((slot_key(definition.job_type, expression, slot), slot) for slot in candidates)
-    return Owed(definition, tuple(gaps), keyed, accounted, following.at if following else upcoming(definition, now))
+    found, following = outlook.candidates, outlook.following
+    accounted = found[-1].at if found else gaps[-1].last if gaps else definition.last_slot_at
+    keyed = [(slot_key(definition.job_type, expression, slot), slot) for slot in found]
+    return Owed(definition, gaps, keyed, accounted, following.at if following else upcoming(definition, now))
 
 
-def _standstills(definition: Definition, now: datetime, expression: Cron) -> list[tuple[str, datetime]]:
+def _standstills(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
     """Return the reasons for which slots are skipped whatever runs there are, in order, and up to when each holds."""
     if definition.retired_at is not None:
         return [("retired", now)]
@@ -123,20 +130,19 @@ def _standstills(definition: Definition, now: datetime, expression: Cron) -> lis
     return [*reasons, ("late", late)]
 
 
-def _candidates(
-    definition: Definition, expression: Cron, where: ZoneInfo, start: datetime, now: datetime, settling: bool
-) -> tuple[list[Slot], slots.Span | None, Slot | None]:
-    """Return the slots in (start, now] to be run, those that the newest supersedes, and the first left for later."""
-    if definition.catchup == "latest":
-        newest = _newest(expression, where, start, now)
-        if newest is None:
-            return [], None, None
-        return [newest], _span(expression, where, start, newest.at - JUST_BEFORE), None
-    found = slots.slots(expression, where, start, now)
-    if definition.catchup == "all" and not settling:
-        first = list(islice(found, AT_MOST + 1))
-        return first[:AT_MOST], None, first[AT_MOST] if len(first) > AT_MOST else None
-    return list(found), None, None
+@lru_cache(maxsize=16384)
+def _outlook(
+    expression: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
+) -> Outlook:
+    """Return what the slots in (start, now] mean. Many jobs share an expression, and then they owe the same slots."""
+    if not latest:
+        found = tuple(islice(slots.slots(expression, where, start, now), limit and limit + 1))
+        following = found[limit] if limit and len(found) > limit else None
+        return Outlook(found[:limit], following=following)
+    newest = slots.newest_slot(expression, where, start, now)
+    if newest is None:
+        return Outlook(())
+    return Outlook((newest,), superseded=slots.span(expression, where, start, newest.at - JUST_BEFORE))
 
 
 def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Holder]) -> Plan:
@@ -164,12 +170,12 @@ def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Hol
         if not reason:
             adjoins, follows = False, None
         elif adjoins and gaps[-1].reason == reason:
-            gaps[-1] = replace(gaps[-1], last=slot.at, slots=gaps[-1].slots + 1)
+            gaps[-1] = gaps[-1]._replace(last=slot.at, slots=gaps[-1].slots + 1)
         else:
             gaps.append(Gap(definition.id, definition.job_type, slot.at, slot.at, 1, reason, follows))
             adjoins, follows = True, None
     move = Move(definition.id, definition.last_slot_at, owed.last_slot_at, owed.next_slot_at)
-    return Plan(tuple(runs), tuple(gaps), move)
+    return Plan(runs, gaps, move)
 
 
 @lru_cache(maxsize=4096)
@@ -182,7 +188,5 @@ def offset(job_type: str, spread: timedelta) -> timedelta:
     return timedelta(seconds=int.from_bytes(digest[:8], "big") % seconds)
 
 
-# Many jobs share an expression, and then they owe the same slots.
 _next = lru_cache(maxsize=16384)(slots.next_slot)
-_newest = lru_cache(maxsize=16384)(slots.newest_slot)
 _span = lru_cache(maxsize=16384)(slots.span)
