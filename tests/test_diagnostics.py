@@ -13,12 +13,13 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
-from yamlsched.definitions import handlers, meaning, report, rules, silence, zones
+from yamlsched.definitions import handlers, meaning, report, rules, shape, silence, zones
 from yamlsched.definitions.advice.check import check as advise
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.load import load
@@ -58,8 +59,8 @@ def test_every_code_has_a_page_and_a_file_that_shows_it():
     shown = {code for file in FILES for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())}
 
     assert used == set(rules.pages())
-    # the rest needs an option: an environment, an import, owners
-    assert used - shown == {"YS116", "YS309", "YS410"}
+    # the rest has tests of its own: a thousand mistakes, an environment, an import, owners
+    assert used - shown == {"YS016", "YS116", "YS309", "YS410"}
     assert len(FILES) >= 80
 
 
@@ -100,6 +101,17 @@ def test_one_mistake_behind_an_anchor_is_one_diagnostic_with_its_uses():
         (5, "used here"),
         (6, "used here and in 6 more places"),
     ]
+
+
+@pytest.mark.parametrize("job", ["{handler: a.b, x: 1}", "{handler: a.b, timeout: 5}", "{handler: 010}", "{*x : 1}"])
+def test_a_thousand_mistakes_are_told_and_the_sound_jobs_are_still_known(job: str):
+    text = "version: 1\njobs:\n  sound: {handler: a.b}\n" + "".join(f"  j{n}: {job}\n" for n in range(1100))
+
+    found = load(text.encode(), "s.yaml", None)
+
+    assert len(found.diagnostics) == 1001
+    assert found.diagnostics[-1].code == "YS016"
+    assert list(found.jobs) == ["sound"]
 
 
 # --- formats -----------------------------------------------------------------------------------------------------
@@ -347,6 +359,29 @@ def test_explain_prints_the_page_of_a_code_and_lists_all(folder: Path):
     assert run("explain").output.splitlines()[0] == "YS001  the text is not YAML"
     assert json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"] == "YS203"
     assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)
+
+
+def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path):
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    (folder / "schedules.yaml").write_text(GOOD)
+
+    name, *arguments = hook["entry"].split()
+    assert (name, run(*arguments, "schedules.yaml").return_value) == ("yamlsched", 0)
+    assert re.search(hook["files"], "services/billing/schedules.yaml")
+    [step] = action["runs"]["steps"]
+    assert 'yamlsched" validate --format github $ARGUMENTS $FILES' in step["run"]
+    assert run("validate", "--format", "github", *action["inputs"]["files"]["default"].split()).return_value == 0
+
+
+def test_the_reference_names_every_key_and_its_examples_are_sound():
+    text = (ROOT / "docs/schedules.md").read_text()
+    keys = [*shape.SCHEMA["properties"], *shape.JOB_KEYS, *shape.JOB_KEYS["backoff"]["properties"]]
+
+    assert [key for key in keys if f"`{key}`" not in text and f"{key}: " not in text] == []
+    for example in re.findall(r"```yaml\n(.*?)```", text, re.S):
+        loaded = load(example.encode(), "schedules.yaml", None)
+        assert [*loaded.diagnostics, *handlers.check(loaded, [ROOT])] == []
 
 
 # --- anything at all ---------------------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from yamlsched.definitions.tree import Node
 
 ERROR, WARNING = "error", "warning"
+LONGEST_LINE = 2_000
+"""Of a longer line no more is shown."""
+MOST = 1_000
+"""So many mistakes of a file are told; the rest would help nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,21 @@ class Source:
         line = bisect_right(self._starts, at)
         if at == len(self.text) and line > 1 and at == self._starts[-1]:
             line -= 1
-            return line, len(self.line(line)) + 1
+            return line, max(1, self._bounds(line)[1] - self._starts[line - 1] + 1)
         return line, at - self._starts[line - 1] + 1
 
     def line(self, number: int) -> str:
         """Return a line, counted from 1, without its end."""
-        end = self._starts[number] if number < len(self._starts) else len(self.text)
-        return self.text[self._starts[number - 1] : end].rstrip("\r\n")
+        first, last = self._bounds(number)
+        return self.text[first:last]
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Return the offsets between which a line is written, blanks at its end left out."""
+        first = self._starts[number - 1]
+        last = self._starts[number] if number < len(self._starts) else len(self.text)
+        while last > first and self.text[last - 1].isspace():
+            last -= 1
+        return first, last
 
     def within(self, value: str, at: int, end: int, style: str | None, start: int, stop: int) -> tuple[int, int]:
         """Return the offsets of ``value[start:stop]``, where ``value`` is the scalar written from ``at`` to ``end``.
@@ -103,8 +115,10 @@ class Source:
     ) -> Diagnostic:
         """Return the diagnostic for the text from offset ``at`` to ``end``; what goes past the line is cut off."""
         line, column = self.place(at)
-        source = self.line(line)
-        end_column = max(column + 1, min(column + max(end, at) - at, len(source.rstrip()) + 1))
+        first, last = self._bounds(line)
+        last = min(last, first + LONGEST_LINE)
+        source = self.text[first:last] if column <= LONGEST_LINE else ""
+        end_column = max(column + 1, column + min(end, last) - at)
         placed = tuple(Note(self.file, *self.place(where), text) for where, text in notes)
         return Diagnostic(self.file, line, column, end_column, code, severity, message, remedy, source, placed)
 
@@ -177,15 +191,24 @@ class Findings:
 
         ``use`` is the offset of the alias through which the path gets there, if it does.
         """
-        for length in range(1, len(path) + 1):
-            self.wrong.add(path[:length])
+        self.spoil(path)
         at, end = span or (node.at, node.end)
+        if self.is_full and (at, code) not in self._found:
+            return
         _, uses = self._found.setdefault(
             (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes, severity), [])
         )
         use = node.use if use is None else use
         if use is not None and use not in uses:
             uses.append(use)
+
+    def spoil(self, path: Path) -> None:
+        """Mark what lies at ``path`` as unsound, without a word."""
+        self.wrong.update(path[:length] for length in range(1, len(path) + 1))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._found) >= MOST
 
     def diagnostics(self) -> list[Diagnostic]:
         return [self._with_uses(found, uses) for found, uses in self._found.values()]

@@ -48,7 +48,7 @@ class Reader:
     def read(self, name: str, node: Node, path: Path, use: Use) -> Any:
         """Return the value of a job's key, None if there is a mistake in it."""
         if node.flawed or path in self.found.wrong:
-            self.found.wrong.update(path[:length] for length in range(1, len(path) + 1))
+            self.found.spoil(path)
             return None
         reader = READERS.get(name)
         return node.value if reader is None else reader(self, node, path, node.use if use is None else use)

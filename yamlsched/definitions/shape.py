@@ -252,6 +252,9 @@ def _unknown_key(
     node: Node, key: str, properties: dict[str, Schema], path: Path, use: Use, found: Findings
 ) -> str | None:
     """Report a key that the schema does not have, and return the one that was meant, if that can be guessed."""
+    if found.is_full:
+        found.spoil((*path, key))
+        return None
     place = f"in {where(path)}" if path else "at the top level"
     absent = [name for name in properties if name not in node.value]
     folded = key.lower().replace("-", "_")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from yamlsched.definitions.diagnostic import Diagnostic, Source, near, quoted
+from yamlsched.definitions.diagnostic import LONGEST_LINE, Diagnostic, Source, near, quoted
 
 if TYPE_CHECKING:
     from yamlsched.definitions.tree import Node
@@ -162,7 +162,7 @@ PROBLEMS = (
 
 def _value(source: Source, at: int) -> str:
     """Return what is written from ``at`` to the end of the value: of the line, or of an item in brackets."""
-    found = VALUE.match(source.text, at)
+    found = VALUE.match(source.text, at, at + LONGEST_LINE)
     value = found[0] if found else ""
     if value.count("}") > value.count("{") or value.count("]") > value.count("["):
         value = re.split(r", |[]}]", value, maxsplit=1)[0].rstrip()

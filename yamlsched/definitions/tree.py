@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from yamlsched.definitions import syntax
-from yamlsched.definitions.diagnostic import Diagnostic, Source, quoted
+from yamlsched.definitions.diagnostic import MOST, Diagnostic, Source, quoted
 
 MAX_BYTES = 10_000_000
 MAX_DEPTH = 50
@@ -117,7 +117,8 @@ class _Builder:
     def report(
         self, code: str, at: int, end: int, message: str, remedy: str = "", notes: list[tuple[int, str]] | None = None
     ) -> None:
-        self.found.append(self.source.diagnostic(code, at, end, message, remedy, notes or []))
+        if len(self.found) < MOST:
+            self.found.append(self.source.diagnostic(code, at, end, message, remedy, notes or []))
 
     def document(self) -> Node | None:
         """Read all events; keep a stack of open collections instead of recursing."""
@@ -232,8 +233,9 @@ class _Builder:
         name, at, end = event.anchor, event.start_mark.index, event.end_mark.index
         target = self.anchors.get(name, BAD)
         if target is BAD:
-            known = [anchor for anchor, node in self.anchors.items() if node is not None]
-            self.found.append(syntax.unknown_alias(self.source, name, at, end, known))
+            if len(self.found) < MOST:
+                known = [anchor for anchor, node in self.anchors.items() if node is not None][:MOST]
+                self.found.append(syntax.unknown_alias(self.source, name, at, end, known))
             return Node(BAD, at, end)
         if target is None:
             self.report("YS014", at, end, f"*{name} stands inside of &{name}: it would contain itself without end")
@@ -299,7 +301,7 @@ class _Builder:
             name = key.value
             item.key = key
             if type(name) is not str:
-                if name is not BAD:
+                if name is not BAD and len(self.found) < MOST:
                     self.found.append(syntax.not_a_text_key(self.source, key))
                 key.flawed = True
             elif name in value:
