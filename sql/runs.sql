@@ -8,6 +8,8 @@
 -- a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost nothing, and
 -- begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that was made
 -- meanwhile: the unique index refuses one of them (23505), which tries again.
+-- Of both kinds together `limit` runs are taken, by turns, so that neither starves the other. The jobs that a worker
+-- may claim are those up to `newest` without `others`: the few ids cost less than the many.
 -- A run whose lease is over is taken from its worker, which costs the attempt; on its last attempt it is buried.
 -- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
 with recursive clock as materialized (
@@ -40,20 +42,20 @@ with recursive clock as materialized (
       and (running.is_over or waiting.id is not null)
       and (select d.enabled and d.retired_at is null
                   and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
-                  and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+                  and d.id <= %(newest)s and d.id <> all (%(others)s::bigint[])
                   or coalesce(running.is_last, false)
            from yamlsched.job_definitions d where d.id = j.id)
     limit %(limit)s
 ), from_heads as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-           r.attempts, r.locked_by, r.started_at
+           r.attempts, r.locked_by, r.started_at, r.run_at, r.definition_id
     from yamlsched.job_runs r
     where r.id = any (array(select h.id from heads h))
       and (r.status in ('queued', 'failed') or r.status = 'running' and r.locked_until < (select c.now from clock c))
     for no key update of r skip locked
 ), from_others as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-           r.attempts, r.locked_by, r.started_at
+           r.attempts, r.locked_by, r.started_at, r.run_at, r.definition_id
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s
       and r.finished_at is null
@@ -62,14 +64,20 @@ with recursive clock as materialized (
       and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
       and (select d.enabled and d.retired_at is null
                   and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
-                  and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+                  and d.id <= %(newest)s and d.id <> all (%(others)s::bigint[])
                   or r.status = 'running' and r.attempts >= r.max_attempts
            from yamlsched.job_definitions d where d.id = r.definition_id)
     order by r.run_at, r.id
-    limit greatest((%(limit)s + 1) / 2, %(limit)s - (select count(*) from heads))  -- neither kind starves the other
+    limit greatest((%(limit)s + 1) / 2, %(limit)s - (select count(*) from heads))
     for no key update of r skip locked
 ), picked as materialized (
-    select * from from_heads union all select * from from_others
+    select b.* from (
+        select h.*, row_number() over (order by h.definition_id) as turn from from_heads h
+        union all
+        select o.*, row_number() over (order by o.run_at, o.id) as turn from from_others o
+    ) b
+    order by b.turn, b.run_at, b.id
+    limit %(limit)s
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
     select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), 'lost its worker', 'LostWorker'
@@ -107,14 +115,15 @@ with recursive clock as materialized (
 select 'claimed' as kind, c.id, c.definition_id, c.exclusive, c.job_type, c.idempotency_key as key, c.scheduled_for,
        c.attempts as attempt, c.max_attempts, c.payload::text as payload,
        c.scheduled_for is not null and c.created_at - c.scheduled_for > interval '2 minutes' as is_catchup,
-       extract(epoch from c.locked_until - c.started_at)::float8 as lease, c.locked_by as worker
+       extract(epoch from c.locked_until - c.started_at)::float8 as lease, c.locked_by as worker,
+       (select count(*) from heads) as heads
 from claimed c
 union all
 select 'dead', b.id, b.definition_id, b.exclusive, b.job_type, b.idempotency_key, b.scheduled_for,
-       b.attempts, b.max_attempts, null, false, 0, b.locked_by
+       b.attempts, b.max_attempts, null, false, 0, b.locked_by, (select count(*) from heads)
 from buried b
 union all
-select 'lost', l.run_id, null, null, null, null, null, l.attempt, null, null, false, 0, l.worker
+select 'lost', l.run_id, null, null, null, null, null, l.attempt, null, null, false, 0, l.worker, null
 from lost l;
 
 -- name: heartbeat
@@ -134,7 +143,7 @@ returning r.id;
 
 -- name: fates
 -- What became of runs: ours still (also one that is locked just now), finished by our claim, or somebody else's.
-select r.id, r.status, r.attempts as attempt, r.locked_by, r.result::text as result
+select r.id, r.status, r.locked_by
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
 
@@ -215,10 +224,30 @@ set status = 'queued', attempts = r.attempts - 1, locked_until = null, exclusive
 where r.namespace = %(namespace)s and r.finished_at is null and r.status = 'running' and r.locked_by = %(token)s
 returning r.id;
 
--- name: definition_ids
--- The jobs of these names: what a worker may claim is what its own file maps to a handler.
-select d.id, d.job_type from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]);
+-- name: scope
+-- What a worker may claim is what its own file maps to a handler: the jobs up to `newest`, but the `others`. A job that
+-- another host's file adds later has a greater id.
+select coalesce(max(d.id), 0) as newest,
+       coalesce(array_agg(d.id) filter (where n.name is null), '{}') as others
+from yamlsched.job_definitions d
+left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n on n.name = d.job_type
+where d.namespace = %(namespace)s;
+
+-- name: due
+-- How many runs are due, counted up to a bound: for the eyes of who watches.
+select count(*) as runs from (
+    (select r.id from yamlsched.job_runs r
+     where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+       and r.run_at <= clock_timestamp() and r.status <> 'running' limit %(most)s)
+    union all
+    (select r.id from yamlsched.job_runs r
+     where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+       and r.run_at <= clock_timestamp() and r.status <> 'running' limit %(most)s)
+) d;
+
+-- name: listen
+-- Enqueues and syncs notify this channel, with the namespace.
+listen yamlsched;
 
 -- name: dead_run
 -- The run that is handed to on_dead.

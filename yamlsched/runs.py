@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -88,8 +89,13 @@ class Outcome:
     output: str | None = None
 
 
-def after_attempt(run: Claimed, ending: Ending, backoff: Backoff, random: float) -> Outcome:
-    """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``."""
+def after_attempt(
+    run: Claimed, ending: Ending, backoff: Backoff, random: float, conceal: Callable[[str], str] = str
+) -> Outcome:
+    """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``.
+
+    ``conceal`` takes secrets out of a text that is kept for people.
+    """
     if ending.end in (End.RETURNED, End.COMMITTED):
         return Outcome(Status.SUCCEEDED, result=ending.result)
     if ending.end is End.GIVEN_BACK:
@@ -101,10 +107,10 @@ def after_attempt(run: Claimed, ending: Ending, backoff: Backoff, random: float)
     return Outcome(
         Status.DEAD if is_dead else Status.FAILED,
         delay=None if is_dead else wait,
-        error=one_line(ending.error) or "failed without a message",
+        error=one_line(conceal(ending.error)) or "failed without a message",
         error_type=one_line(ending.error_type, 200) or None,
-        stack=storable(ending.stack)[-LONGEST_STACK:] or None,
-        output=storable(ending.output) or None,
+        stack=storable(conceal(ending.stack))[-LONGEST_STACK:] or None,
+        output=storable(conceal(ending.output)) or None,
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -25,6 +26,10 @@ DEFAULTS: dict[str, Any] = {
 }
 # our statements are short: compiling one (jit) costs a second where running it costs milliseconds
 SESSION = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s -c jit=off"
+
+
+SHORTEST_SECRET = 8
+"""Characters; a shorter password is too likely to be a word of some other text, and is sought in its place only."""
 
 
 def conninfo(dsn: str, session: str = SESSION) -> str:
@@ -69,19 +74,23 @@ def refuses_options(error: psycopg.OperationalError) -> bool:
     return "unsupported startup parameter" in str(error)
 
 
-def describe(error: psycopg.OperationalError) -> str:
+def describe(error: psycopg.Error) -> str:
     """Return why no session could be opened, in one line, without the DSN."""
-    reason = " ".join(str(error).split()).removeprefix("connection failed: ")
-    return f"no connection to the database: {reason}"
+    return f"no connection to the database: {reason(error).removeprefix('connection failed: ')}"
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return the error's text as one bounded line."""
+    return " ".join(str(error).split())[:500]
 
 
 @contextmanager
-def in_utc() -> Iterator[None]:
-    """Let sessions opened inside start in UTC, also through PgBouncer; handlers' own sessions keep their zone."""
+def in_utc() -> Iterator[str | None]:
+    """Let sessions opened inside start in UTC, also through PgBouncer. Yields PGTZ as it was before."""
     before = os.environ.get("PGTZ")
     os.environ["PGTZ"] = "UTC"
     try:
-        yield
+        yield before
     finally:
         if before is None:
             del os.environ["PGTZ"]
@@ -89,24 +98,40 @@ def in_utc() -> Iterator[None]:
             os.environ["PGTZ"] = before
 
 
-async def connect_async(dsn: str) -> psycopg.AsyncConnection[Any]:
-    """Like ``connect``, for an event loop. Names are looked up without a thread: the caller may fork."""
-    loop = asyncio.get_running_loop()
+async def connect_async(dsn: str, session: str, look_up: Callable[..., Awaitable[Any]]) -> psycopg.AsyncConnection[Any]:
+    """Like ``connect``, for an event loop, and to be called inside ``in_utc``.
 
-    async def look_up(host: Any, port: Any, **hints: Any) -> Any:
-        return socket.getaddrinfo(host, port, **hints)
-
-    loop.getaddrinfo = look_up  # type: ignore[method-assign]
-    with in_utc():
-        try:
-            return await _open_async(conninfo(dsn))
-        except psycopg.OperationalError as error:
-            if not refuses_options(error):
-                raise
-        return await _open_async(conninfo(dsn, session=""))
+    ``look_up`` takes the place of the loop's getaddrinfo, which would start a thread.
+    """
+    asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
+    try:
+        return await _open_async(conninfo(dsn, session))
+    except psycopg.OperationalError as error:
+        if not refuses_options(error):
+            raise
+    return await _open_async(conninfo(dsn, session=""))
 
 
 async def _open_async(info: str) -> psycopg.AsyncConnection[Any]:
     return await psycopg.AsyncConnection.connect(
         info, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row
     )
+
+
+def concealer(dsn: str) -> Callable[[str], str]:
+    """Return a function that takes the DSN and its password out of a text.
+
+    >>> concealer("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
+    'bad password *** for ***'
+    """
+    try:
+        password = str(conninfo_to_dict(dsn).get("password") or os.environ.get("PGPASSWORD") or "")
+    except psycopg.ProgrammingError:
+        password = ""
+    needles = {dsn} if "password" in dsn or "@" in dsn else set()
+    for form in {password, quote(password), quote(password, safe="")} - {""}:
+        needles |= {form} if len(form) >= SHORTEST_SECRET else {f":{form}@", f"password={form}"}
+    if not needles:
+        return lambda text: text
+    pattern = re.compile("|".join(re.escape(needle) for needle in sorted(needles, key=len, reverse=True)))
+    return lambda text: pattern.sub("***", text)

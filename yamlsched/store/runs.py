@@ -16,14 +16,29 @@ AT_ONCE = 100
 """Outcomes that one ``finish`` writes; its join is quick for a short list only."""
 
 
+OURS, LOST = "ours", "lost"
+"""What became of a run, beside the states that are final or waiting; see ``fates``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, but the ``others``."""
+
+    newest: int = 2**63 - 1
+    others: tuple[int, ...] = ()
+
+
 @dataclass
 class Claim:
-    """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost."""
+    """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost.
+
+    ``after`` is where the next walk over jobs with exclusive runs begins; 0: this one came to the end.
+    """
 
     runs: list[Claimed] = field(default_factory=list)
     dead: list[Any] = field(default_factory=list)
     lost: list[Any] = field(default_factory=list)
-    after: int = 0  # where the next walk over jobs with exclusive runs begins
+    after: int = 0
 
 
 async def claim(
@@ -31,32 +46,34 @@ async def claim(
     namespace: str,
     token: str,
     limit: int,
-    definitions: list[int] | None = None,
+    scope: Scope = Scope(),
     after: int = 0,
     now: datetime | None = None,
 ) -> Claim:
-    """Take up to about ``limit`` due runs under ``token``, which must be new.
-
-    ``definitions`` are the jobs that may be claimed, None all of them.
-    """
+    """Take up to ``limit`` due runs under ``token``, which must be new; what is to be buried counts among them."""
     parameters = {
         "namespace": namespace,
         "token": token,
         "limit": limit,
-        "definitions": definitions,
+        "newest": scope.newest,
+        "others": list(scope.others),
         "after": after,
         "now": now,
     }
     cursor = await connection.execute(load("runs")["claim"], parameters)
     claimed = Claim()
-    exclusive = 0
+    exclusive, heads = 0, 0
     for row in await cursor.fetchall():
-        if row.kind != "claimed":
-            (claimed.dead if row.kind == "dead" else claimed.lost).append(row)
+        if row.kind == "lost":
+            claimed.lost.append(row)
             continue
+        heads = row.heads
         if row.exclusive:
             exclusive += 1
             claimed.after = max(claimed.after, row.definition_id)
+        if row.kind == "dead":
+            claimed.dead.append(row)
+            continue
         claimed.runs.append(
             Claimed(
                 id=row.id,
@@ -71,7 +88,7 @@ async def claim(
                 locked_by=row.worker,
             )
         )
-    if exclusive < limit:
+    if exclusive == heads < limit:
         claimed.after = 0  # the walk came to its end: the next one begins anew
     claimed.runs.sort(key=lambda run: run.id)
     return claimed
@@ -95,16 +112,19 @@ async def heartbeat(
 
 
 async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed]) -> dict[int, str]:
-    """Return what became of ``runs``: "ours", the final or waiting status our claim left it in, or "lost"."""
+    """Return what became of ``runs``: ``OURS``, ``LOST``, or the status in which our claim has left it.
+
+    ``locked_by`` is new for each claim and stays when the run leaves it, so it tells by itself whose doing that was.
+    """
     cursor = await connection.execute(load("runs")["fates"], {"ids": [run.id for run in runs]})
     rows = {row.id: row for row in await cursor.fetchall()}
     answer = {}
     for run in runs:
         row = rows.get(run.id)
-        if row is None or (row.locked_by, row.attempt) != (run.locked_by, run.attempt):
-            answer[run.id] = "lost"
+        if row is None or row.locked_by != run.locked_by:
+            answer[run.id] = LOST
         else:
-            answer[run.id] = "ours" if row.status == Status.RUNNING else row.status
+            answer[run.id] = OURS if row.status == Status.RUNNING else row.status
     return answer
 
 
@@ -176,10 +196,23 @@ def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
     return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
 
 
-def definition_ids(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the ids of the jobs of these names, as far as they are known to the database."""
-    rows = connection.execute(load("runs")["definition_ids"], {"namespace": namespace, "names": list(names)}).fetchall()
-    return {row.job_type: row.id for row in rows}
+def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> Scope:
+    """Return what a worker may claim whose file has jobs of these names."""
+    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
+    assert row is not None
+    return Scope(row.newest, tuple(row.others))
+
+
+async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:
+    """Return how many runs are due, those beyond ``most`` not counted."""
+    cursor = await connection.execute(load("runs")["due"], {"namespace": namespace, "most": most})
+    row: Any = await cursor.fetchone()
+    return min(most, int(row.runs))
+
+
+async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Let the session hear when runs are made."""
+    await connection.execute(load("runs")["listen"])
 
 
 async def finish_with(

@@ -29,11 +29,13 @@ from typing import Any, NoReturn
 from yamlsched import attempt as attempts
 from yamlsched import jsontext
 from yamlsched.errors import Discard, RetryAfter, Snooze
-from yamlsched.runs import End, storable
+from yamlsched.runs import LONGEST_STACK, End, storable
 from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
 
 FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
-BAD_EXIT = 70  # of a child that cannot go on, e.g. because a handler closed its pipes
+LONGEST_TEXT = 4_000  # characters of an error that are sent to the parent
+BAD_EXIT = 70  # of a child that cannot go on
+CLOSED_PIPES = 71  # of a child whose handler closed the descriptors by which it talks
 
 
 class Stopped(BaseException):
@@ -47,11 +49,14 @@ class Child:
         self.commands, self.results, self.output = commands, results, output
         self.memory, self.dsn, self.namespace = memory, dsn, namespace
         self.pid = os.getpid()
+        self.pipes = [(fd, os.fstat(fd).st_ino) for fd in (commands, results, output)]
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
+        self.is_calling = self.was_stopped = False
         self.unsent: list[Report] = []
         self.sent_at = time.monotonic()
         self.frames = Frames()
+        self.stdout, self.stderr = sys.stdout, sys.stderr
 
     def main(self) -> NoReturn:
         """Work until the parent closes the pipe. Never returns: whatever happens ends this process here."""
@@ -81,7 +86,7 @@ class Child:
 
     def _carry_out(self, task: Task) -> None:
         if not self.memory.begin(task.place):
-            self._tell(Report(task.place, WITHDRAWN, "", "", "", None, None, 0.0, [], False), at_once=True)
+            self._tell(Report(task.place, WITHDRAWN), at_once=True)
             return
         begun = time.perf_counter()
         report = self._attempt(task)
@@ -91,9 +96,12 @@ class Child:
         has_output = self._bytes_of_output() > 0
         report = report._replace(took=time.perf_counter() - begun, has_output=has_output)
         is_plain = report.end == End.RETURNED and report.result is None and not report.enqueued
+        at_once = not is_plain or has_output or not self.tasks
+        if at_once or begun - self.sent_at > FLUSH_EVERY:
+            self._check_pipes()
         if is_plain:
             self.memory.done(task.place)
-        self._tell(report, at_once=not is_plain or has_output or not self.tasks)
+        self._tell(report, at_once)
         if has_output:
             # what the pipe holds is this run's: the next one begins when the parent has read it
             self.may_go_on = False
@@ -105,33 +113,36 @@ class Child:
         """Call the handler. This is the one place where any exception is caught: whatever it is, it is an outcome."""
         run: attempts.Run | None = None
         try:
-            signal.signal(signal.SIGTERM, _stop)
             run = self._run(task)
-            value = _call(task, run)
+            value = self._call(task, run)
             if run.committed:
                 if value is not None and value != run.result:
                     run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
-                return Report(task.place, End.COMMITTED.value, "", "", "", None, None, 0.0, [], False)
-            return Report(
-                task.place,
-                End.RETURNED.value,
-                "",
-                "",
-                "",
-                jsontext.dumps(value, "the result"),
-                None,
-                0.0,
-                run.enqueued,
-                False,
-            )
+                return Report(task.place, End.COMMITTED.value)
+            if self.was_stopped:
+                raise Stopped("stopped by yamlsched, and returned nevertheless")
+            result = jsontext.dumps(value, "the result")
+            return Report(task.place, End.RETURNED.value, result=result, enqueued=_plain(run.enqueued))
         except BaseException as error:
             if run is not None and run.committed:
                 logging.getLogger(task.job_type).exception("an exception after the commit: the run has succeeded")
-                return Report(task.place, End.COMMITTED.value, "", "", "", None, None, 0.0, [], False)
+                return Report(task.place, End.COMMITTED.value)
             return _report_of(task.place, error)
+
+    def _call(self, task: Task, run: attempts.Run) -> Any:
+        """Call the handler so that SIGTERM stops it, and nothing but it."""
+        self.was_stopped = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
+        try:
+            self.is_calling = True
+            return _call(task, run)
         finally:
-            if os.getpid() == self.pid:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.is_calling = False
+
+    def _on_sigterm(self, signum: int, frame: object) -> None:
+        if self.is_calling:
+            self.was_stopped = True
+            raise Stopped("stopped by yamlsched")
 
     def _run(self, task: Task) -> attempts.Run:
         return attempts.Run(
@@ -156,10 +167,23 @@ class Child:
             self.unsent.clear()
             self.sent_at = now
 
+    def _check_pipes(self) -> None:
+        """End this process if the handler closed its pipes: by now their numbers may mean a file of the handler's."""
+        for descriptor, inode in self.pipes:
+            try:
+                if os.fstat(descriptor).st_ino == inode:
+                    continue
+            except OSError:
+                pass
+            os._exit(CLOSED_PIPES)
+
     def _flush_output(self) -> None:
+        """Flush what the handler printed, and undo what it did to where its successors print."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+        if sys.stdout is not self.stdout or sys.stderr is not self.stderr or self.stdout.closed or self.stderr.closed:
+            sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
     def _bytes_of_output(self) -> int:
         """Return how many bytes stand unread in the pipe of stdout and stderr."""
@@ -169,8 +193,10 @@ class Child:
             return 0  # the handler closed it
 
 
-def _stop(signum: int, frame: object) -> None:
-    raise Stopped("stopped by yamlsched")
+def standard_streams() -> tuple[Any, Any]:
+    """Return stdout and stderr, on descriptors 1 and 2, which they leave open."""
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "buffering": 1, "closefd": False}
+    return os.fdopen(1, "w", **how), os.fdopen(2, "w", **how)
 
 
 @cache
@@ -208,7 +234,15 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _report_of(index: int, error: BaseException) -> Report:
+def _plain(enqueued: list[Any]) -> list[Any] | None:
+    """Return what the handler enqueued in types that a frame can hold: a key may be of a class of the handler's."""
+    return [
+        (str(job), [str(text) for text in texts], keys and [None if key is None else str(key) for key in keys], run_at)
+        for job, texts, keys, run_at in enqueued
+    ] or None
+
+
+def _report_of(place: int, error: BaseException) -> Report:
     end, delay = End.RAISED, None
     if isinstance(error, Discard):
         end = End.DISCARDED
@@ -218,14 +252,13 @@ def _report_of(index: int, error: BaseException) -> Report:
         end, delay = End.SNOOZED, error.delay.total_seconds()
     try:
         text = str(error) or repr(error)
+        if isinstance(error, SystemExit):
+            text = f"called sys.exit({error.code!r})"
+        text = storable(text[:LONGEST_TEXT])
     except Exception:
         text = "an error whose text cannot be had"
-    name = type(error).__name__
-    if isinstance(error, SystemExit):
-        text = f"called sys.exit({error.code!r})"
-    return Report(
-        index, end.value, storable(text), storable(name), storable(_stack(error)), None, delay, 0.0, [], False
-    )
+    name = storable(type(error).__name__[:LONGEST_TEXT])
+    return Report(place, end.value, text, name, storable(_stack(error)[-LONGEST_STACK:]), delay=delay)
 
 
 def _stack(error: BaseException) -> str:

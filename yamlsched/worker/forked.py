@@ -7,46 +7,87 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable
+from typing import NoReturn
 
-from yamlsched.worker.child import Child
+from yamlsched.worker.child import Child, standard_streams
 from yamlsched.worker.wire import Memory
 
-if TYPE_CHECKING:
-    from yamlsched.worker.worker import Work
-
 PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+SETUP_EXIT = 72  # of a child that cannot begin
 
 
-def run(commands: int, results: int, output: int, memory: Memory, sockets: list[int], work: Work) -> NoReturn:
-    """Become a child that carries out runs. Leaves by ``os._exit``: nothing of the parent's is cleaned up here."""
+def run(
+    commands: int,
+    results: int,
+    output: int,
+    memory: Memory,
+    dsn: str,
+    namespace: str,
+    path: Iterable[str],
+    zone: str | None,
+) -> NoReturn:
+    """Become a child that carries out runs. Leaves by ``os._exit``: nothing of the parent's is cleaned up here.
+
+    ``path`` comes first on ``sys.path``; ``zone`` is PGTZ as it was before the worker set it.
+    """
     parent = os.getppid()
     try:
-        os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which decides
-        _die_with(parent)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, *sockets):
-            os.dup2(null, descriptor)  # closing would end the session for the parent, keeping would outlive it
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
-        sys.stdin = os.fdopen(0, encoding="utf-8")
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+        sys.stdout, sys.stderr = standard_streams()
+        let_go(parent, keep=(0, 1, 2, commands, results, output))
+        os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+        if zone is None:
+            os.environ.pop("PGTZ", None)
+        else:
+            os.environ["PGTZ"] = zone
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-        sys.path[:0] = [place for place in work.path if place not in sys.path[:1]]
+        sys.path[:0] = [place for place in path if place not in sys.path[:1]]
+        child = Child(commands, results, output, memory, dsn, namespace)
     except BaseException as error:
         os.write(2, f"yamlsched: a child cannot start: {error}\n".encode())
-        os._exit(71)
-    Child(commands, results, output, memory, work.dsn, work.namespace).main()
+        os._exit(SETUP_EXIT)
+    child.main()
 
 
-def _die_with(parent: int) -> None:
+def let_go(parent: int, keep: Iterable[int]) -> None:
+    """Undo what a fork of the worker inherited: its signals, and its descriptors but those to ``keep``.
+
+    A descriptor is pointed at /dev/null and not closed: the number of one that is free would be given to something of
+    the handler's, and whoever still knows it as the parent's session would write into that.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which decides
+    die_with(parent)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in _open_descriptors():
+        if descriptor not in keep and descriptor != null:
+            os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def _open_descriptors() -> list[int]:
+    found = []
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            continue  # the one by which the folder was read
+        found.append(descriptor)
+    return found
+
+
+def die_with(parent: int) -> None:
     """Let the kernel kill this process when its parent dies, where it can: nobody would stop its handler else."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)

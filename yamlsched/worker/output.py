@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from yamlsched.runs import Claimed
 
 KEPT = 65_536  # bytes
 LONGEST_LINE = 8_192  # bytes; a longer one is passed on in pieces
-READ_AT_ONCE = 1 << 20  # so that a handler that prints gigabytes does not hold up the others
+READ_AT_ONCE = 1 << 17  # bytes, so that a handler that prints gigabytes does not hold up the others
+# what could move the cursor, colour the terminal, reverse the text or end the line: controls but the tab, marks of
+# direction, separators of lines, halves of surrogate pairs
+UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 class Output:
@@ -22,12 +26,11 @@ class Output:
         self._line = bytearray()
         self._run: Claimed | None = None
 
-    def read(self, run: Claimed | None) -> None:
+    def read(self, run: Claimed | None, most: int = READ_AT_ONCE) -> None:
         """Read what is there; it belongs to ``run``."""
         if run is not None:
             self._run = run
-        left = READ_AT_ONCE
-        while left > 0:
+        while most > 0:
             try:
                 piece = os.read(self.descriptor, 1 << 16)
             except BlockingIOError:
@@ -35,7 +38,7 @@ class Output:
             if not piece:
                 self.is_closed = True
                 return
-            left -= len(piece)
+            most -= len(piece)
             self._kept += piece
             del self._kept[:-KEPT]
             self._line += piece
@@ -44,8 +47,7 @@ class Output:
                 lines.append(rest[:LONGEST_LINE])
                 del rest[:LONGEST_LINE]
             self._line = rest
-            for line in lines:
-                self._pass_on(line)
+            self._pass_on(lines)
 
     def take(self) -> str:
         """Return the end of what the run printed, and begin anew."""
@@ -53,23 +55,22 @@ class Output:
         self.drop()
         return text
 
-    def drop(self) -> str:
+    def drop(self) -> None:
         """Begin anew."""
         if self._line:
-            self._pass_on(self._line)
+            self._pass_on([self._line])
         self._line = bytearray()
         self._kept.clear()
-        return ""
 
-    def close(self) -> None:
-        """Pass on what is left."""
-        self.drop()
+    def _pass_on(self, lines: list[bytearray]) -> None:
+        name = f"[{self._run.job_type} {self._run.id}]" if self._run else "[?]"
+        for line in lines:
+            text = UNSAFE.sub(_escaped, line.decode("utf-8", "replace").rstrip("\r"))
+            try:
+                sys.stderr.write(f"{name} {text}\n")
+            except (OSError, ValueError):
+                return
 
-    def _pass_on(self, line: bytearray) -> None:
-        text = line.decode("utf-8", "replace").rstrip("\r")
-        safe = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
-        name = f"{self._run.job_type} {self._run.id}" if self._run else "?"
-        try:
-            print(f"[{name}] {safe}", file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            return
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

@@ -30,14 +30,10 @@ def drain(
     """Carry out what is due of ``jobs`` and return how many attempts ended in which state.
 
     A worker claims only what its own file maps to a handler: a row in the database can never name code to run.
+    Closes ``connection``: no session must be open when it forks.
     """
-    ids = store.definition_ids(connection, namespace, jobs)
+    scope = store.scope(connection, namespace, jobs)
+    connection.close()
     count = concurrency or default_count()
-    work = Work(
-        dsn=dsn,
-        namespace=namespace,
-        jobs=jobs,
-        definitions=sorted(ids.values()),
-        path=(str(file.resolve().parent), *path),
-    )
+    work = Work(dsn, namespace, jobs, scope, path=(str(file.resolve().parent), *path))
     return asyncio.run(Worker(work, HostSlots(folder_for(file), count), count, limits).drain())

@@ -11,13 +11,14 @@ import marshal
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 PLACES = 2048
 """Tasks that a child can hold at once."""
 NOT_BEGUN, BEGUN, DONE = 0, 1, 2
 GO_ON = "go on"
+WITHDRAWN = "withdrawn"  # the end of a task that was taken back before it began
+LONGEST_FRAME = 1 << 30
 LENGTH = struct.Struct("<I")
 
 
@@ -43,17 +44,14 @@ class Report(NamedTuple):
 
     place: int
     end: str  # a runs.End, or WITHDRAWN
-    error: str
-    error_type: str
-    stack: str
-    result: str | None
-    delay: float | None  # seconds
-    took: float  # seconds
-    enqueued: list[Any]
-    has_output: bool
-
-
-WITHDRAWN = "withdrawn"
+    error: str = ""
+    error_type: str = ""
+    stack: str = ""
+    result: str | None = None
+    delay: float | None = None  # seconds
+    took: float = 0.0  # seconds
+    enqueued: list[Any] | None = None
+    has_output: bool = False
 
 
 class Memory:
@@ -112,15 +110,21 @@ class Frames:
     def __init__(self) -> None:
         self._left = bytearray()
 
-    def feed(self, piece: bytes) -> Iterator[Any]:
-        """Yield the content of each frame that ``piece`` completes."""
+    def feed(self, piece: bytes) -> list[Any]:
+        """Return the content of each frame that ``piece`` completes. Raises ValueError for what is no frame."""
         self._left += piece
-        start = 0
+        contents, start = [], 0
         while len(self._left) - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._left, start)
+            if length > LONGEST_FRAME:
+                raise ValueError(f"a frame of {length} bytes")
             end = start + LENGTH.size + length
             if len(self._left) < end:
                 break
-            yield marshal.loads(memoryview(self._left)[start + LENGTH.size : end])
+            try:
+                contents.append(marshal.loads(bytes(memoryview(self._left)[start + LENGTH.size : end])))
+            except (EOFError, TypeError) as error:
+                raise ValueError("a frame that holds nothing readable") from error
             start = end
         del self._left[:start]
+        return contents

@@ -1,45 +1,47 @@
 """The parent: claims, keeps leases, hands runs to children, writes outcomes.
 
-It is one thread around one event loop, because it forks. Four things go on at once: claiming and handing out
-(``drain``), writing outcomes (``_write``), renewing leases (``_renew``), and watching the children (``_watch``).
+It is one thread around one event loop, because it forks. Four tasks go on at once: claiming (claiming.py), renewing
+leases (leases.py), writing outcomes (outcomes.py), and watching the children (pool.py); ``drain`` waits for their end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+import contextlib
 import os
-import random
-import secrets
 import signal
 import socket
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg
-
-from yamlsched import log
+from yamlsched import durations, log
 from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import Claimed, End, Ending, Outcome, Status, after_attempt
+from yamlsched.runs import Claimed, End, Ending, Status
 from yamlsched.store import runs as store
+from yamlsched.store.connection import concealer, in_utc
+from yamlsched.store.runs import Scope
 from yamlsched.worker import clock, forked
+from yamlsched.worker.children import Held
+from yamlsched.worker.claiming import LOOK_AGAIN, Claims
 from yamlsched.worker.host_slots import HostSlots
-from yamlsched.worker.pool import Held, Pool
-from yamlsched.worker.sessions import Session
+from yamlsched.worker.leases import LOOK_EVERY, UNRENEWED, Leases, say_lost
+from yamlsched.worker.lines import Lines, stderr_without_waiting
+from yamlsched.worker.outcomes import Item, Outcomes
+from yamlsched.worker.pool import Pool
+from yamlsched.worker.sessions import Database, Session
 from yamlsched.worker.wire import Memory
 
-LOOK_AGAIN = 1.0  # seconds after which a worker that found nothing due looks again, while it has others in hand
-WATCH_EVERY = 0.1  # seconds
-WRITE_AT_ONCE = 1_000  # outcomes in one statement
-LINGER = 10.0  # seconds for which a worker stays for retries of what failed in its own hands
-MARGIN = 0.15  # of the lease: a handler whose lease cannot be renewed is stopped before it ends
-CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError)
+SESSION = "-c statement_timeout=15s -c idle_in_transaction_session_timeout=15s -c jit=off"
+PATIENCE = 30.0  # seconds for which a worker that holds no lease waits for a database that is away
+LAST_WORDS = 5.0  # seconds for which a worker that was stopped tries to reach the database
+IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children that have nothing to do
+GIVE_BACK_AFTER = 1.0  # seconds for which a run may wait for a child while all of them are busy with long runs
 STOPPED = Ending(End.GIVEN_BACK, "stopped by a shutdown")
+NOT_BEGUN = Ending(End.GIVEN_BACK, "every child is busy")
 LOST = Ending(End.GIVEN_BACK, "its lease was lost")
 
 
@@ -54,89 +56,107 @@ class Limits:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker may claim, and how it is carried out. ``definitions``: ids of the jobs, None for all."""
+    """What a worker may claim, and how it is carried out."""
 
     dsn: str
     namespace: str
     jobs: Mapping[str, Job]
-    definitions: list[int] | None
+    scope: Scope
     path: tuple[str, ...]  # comes first on sys.path in the children
 
 
 @dataclass
 class Worker:
-    """See the module. ``tally`` counts what became of the attempts, by state of the run."""
+    """See the module. ``tally`` counts what became of the attempts, by state of the run.
+
+    One that ``stays`` looks for more when nothing is due, until it is told to stop.
+    """
 
     work: Work
     slots: HostSlots
     concurrency: int
     limits: Limits = Limits()
+    stays: bool = False
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.waiting: deque[Held] = deque()  # claimed, and in no child's hands
-        self.outcomes: deque[tuple[Held, Ending, list[Any]]] = deque()
-        self.writing: list[Held] = []
-        self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.is_dry = False  # the last claim found less than it asked for, and nothing has changed since
-        self.look_at = 0.0  # when a dry worker looks again
-        self.after = 0
         self.claimed = 0
+        self.stopped_at: float | None = None  # when it was told to stop
         self.stop_at: float | None = None  # handlers are stopped then
-        self.retries: list[float] = []  # when attempts that failed here are due again, as far as we stay for them
-        self.failure: EnvironmentFailed | None = None
-        self.unanswered: list[str] = []  # tokens of claims whose answer was lost
+        self.failure: BaseException | None = None
 
     # -- the life of a worker --------------------------------------------------------------------------------------
 
-    async def drain(self) -> Counter[str]:
-        """Work until nothing is due (any more), and return the tally."""
+    async def drain(self, *others: Callable[[Worker], Coroutine[Any, Any, None]]) -> Counter[str]:
+        """Work until nothing is due (any more), and return the tally. ``others`` go on meanwhile.
+
+        Raises EnvironmentFailed when the database is away for too long.
+        """
         loop = asyncio.get_running_loop()
-        self.wake, self.has_outcomes = asyncio.Event(), asyncio.Event()
-        self.claims, self.writes = Session(self.work.dsn), Session(self.work.dsn)
-        self.pool = Pool(self._start_child, self._ended, self._came_back)
-        self.begun = clock.now()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        tasks = [asyncio.create_task(part()) for part in (self._write, self._renew, self._watch)]
-        for task in tasks:
-            task.add_done_callback(lambda _: self.wake.set())
-        try:
-            while not await self._is_over():
-                for task in tasks:
-                    if task.done():
-                        task.result()
-                if self.failure is not None:
-                    raise self.failure
-                await self._claim()
-                self.pool.dispatch(self.waiting, self.slots.held)
-                if self._should_wait():
-                    await self._wait()
-            return self.tally
-        finally:
+        with in_utc() as self.zone, stderr_without_waiting() as lines:
+            self._begin(lines)
+            loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or Exception(context)))
+            handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGCHLD: self._reap}
+            for number, handler in handlers.items():
+                loop.add_signal_handler(number, handler)
+            parts = (self._claim_on(), self.outcomes.write(), self.leases.keep(), self._watch())
+            own = [asyncio.create_task(part) for part in parts]
+            tasks = [*own, *(asyncio.create_task(other(self)) for other in others)]
             for task in tasks:
-                task.cancel()
-            self.pool.retire()
-            for child in self.pool.children.values():
-                if child.assigned:
-                    self.pool.kill_all()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-                loop.remove_signal_handler(number)
-            await self.claims.drop()
-            await self.writes.drop()
-            self.slots.shrink(0)
+                task.add_done_callback(self._task_ended)
+            try:
+                while not self._is_over():
+                    await self._changed.wait()
+                    self._changed.clear()
+                    if self.failure is not None:
+                        raise self.failure
+                return self.tally
+            except BaseException:
+                await self._give_up(own)
+                raise
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for number in handlers:
+                    loop.remove_signal_handler(number)
+                await self.pool.close()
+                for session in self.sessions:
+                    await session.drop()
+                self.slots.shrink(0)
+
+    def _begin(self, lines: Lines | None) -> None:
+        self.begun = clock.now()
+        self.lines = lines
+        self._changed, self._may_claim, self._has_work = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._is_dispatching = self._is_claiming = False
+        self.database = Database(self.work.dsn)
+        on_open = store.listen if self.stays else None
+        self.sessions = (
+            Session(self.database, SESSION, on_open, self._notified),
+            Session(self.database, f"{SESSION} -c lock_timeout=5s"),
+            Session(self.database, SESSION),
+        )
+        claims, writes, leases = self.sessions
+        self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
+        self.pool = Pool(self._start_child, self._ended, self._came_back, lines)
+        self.outcomes = Outcomes(writes, self.work.namespace, concealer(self.work.dsn), self._told, self._written)
+        self.leases = Leases(leases, self.held, self._lose, self._unrenewed)
+
+    def held(self) -> list[Held]:
+        """Return all runs in this worker's hands."""
+        return [*self.waiting, *(held for _, held in self.pool.holding()), *self.outcomes.held()]
 
     def in_hand(self) -> int:
-        """How many runs this worker holds in whatever state."""
-        return (
-            len(self.waiting)
-            + len(self.outcomes)
-            + len(self.writing)
-            + sum(len(child.assigned) for child in self.pool.children.values())
-        )
+        """Return how many runs are in this worker's hands."""
+        return len(self.waiting) + len(self.outcomes) + self._in_children()
+
+    def _in_children(self) -> int:
+        return sum(len(child.assigned) for child in self.pool.children.values())
 
     def may_claim(self) -> bool:
+        """Say whether this worker may take more upon itself."""
         limits = self.limits
         return (
             self.stop_at is None
@@ -144,85 +164,134 @@ class Worker:
             and (limits.max_runs is None or self.claimed < limits.max_runs)
         )
 
-    async def _is_over(self) -> bool:
-        if self.in_hand() or (self.may_claim() and not self.is_dry):
+    def _is_over(self) -> bool:
+        is_away = self.database.away_since is not None
+        if self._gives_up():
+            left = f"; {self.in_hand()} runs are taken up again when their leases end" if self.in_hand() else ""
+            raise EnvironmentFailed(f"the database went away and did not come back: {self.database.reason}{left}")
+        if self.in_hand() or not self.claims.is_settled or (self._is_claiming and not is_away):
             return False
-        if self.may_claim() and self.retries:
-            await self._wait_until(heapq.heappop(self.retries))
-            self.is_dry = False
+        if not self.may_claim():
+            if is_away and self.stop_at is None:
+                raise EnvironmentFailed(f"the database went away: {self.database.reason}")
+            return True
+        return self.claims.is_dry and self.claims.next_retry is None and not self.stays
+
+    def _gives_up(self) -> bool:
+        """Say whether nothing can come of waiting for the database: no lease is left to protect."""
+        away, now = self.database.away_since, clock.now()
+        if away is None or self._in_children() or any(now < h.lease_ends for h in self.held() if not h.is_lost):
             return False
-        return True
+        if self.stopped_at is not None:
+            return now - max(away, self.stopped_at) > LAST_WORDS
+        return not self.stays and (now - away > PATIENCE or not self.may_claim())
 
-    async def _wait_until(self, instant: float) -> None:
-        while (left := instant - clock.now()) > 0 and self.may_claim():
-            await asyncio.sleep(min(left, WATCH_EVERY))
+    async def _give_up(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Stop what is at work after a failure, and give back what can be given back."""
+        self.stop_at = self.stopped_at = clock.now()
+        self.pool.kill_all(STOPPED)
+        self._give_back_waiting()
+        patience = clock.now() + LAST_WORDS
+        while self.in_hand() and clock.now() < patience and self.database.away_since is None:
+            if any(task.done() for task in tasks):
+                return
+            with contextlib.suppress(EnvironmentFailed):
+                self.pool.reap()
+            await asyncio.sleep(0.01)
 
-    def _should_wait(self) -> bool:
-        return bool(self.in_hand()) and (self.is_dry or not self.may_claim() or self._room() <= 0)
-
-    async def _wait(self) -> None:
-        await self.wake.wait()
-        self.wake.clear()
-        if clock.now() >= self.look_at:
-            self.is_dry = False
+    def _give_back_waiting(self) -> None:
+        for child in self.pool.children.values():
+            self.waiting.extend(child.take_back())
+        while self.waiting:
+            self._ended(self.waiting.popleft(), STOPPED, [])
 
     def stop(self) -> None:
         """Stop claiming; handlers get the grace period. A second call is immediate."""
         if self.stop_at is None:
-            self.stop_at = clock.now() + self.limits.grace.total_seconds()
+            self.stopped_at = clock.now()
+            self.stop_at = self.stopped_at + self.limits.grace.total_seconds()
             log.info("worker.stopping", in_hand=self.in_hand(), grace=self.limits.grace)
+            self._give_back_waiting()
         else:
             self.stop_at = clock.now()
-            for _, _, held in self.pool.holding():
-                held.stopped = held.stopped or STOPPED
-            self.pool.kill_all()
-        self._give_back_waiting()
-        self.wake.set()
+            self.pool.kill_all(STOPPED)
+        self.changed()
 
-    def _give_back_waiting(self) -> None:
-        for child in self.pool.children.values():
-            self.waiting.extend(self.pool.take_back(child))
-        while self.waiting:
-            self._ended(self.waiting.popleft(), STOPPED, [])
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._changed.set()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def changed(self) -> None:
+        """Note that something happened after which there may be something to do."""
+        self._changed.set()
+        self._may_claim.set()
+        if self.waiting and not self._is_dispatching:
+            self._is_dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_dispatching = False
+        self.slots.fill(min(self.concurrency, self.pool.busy() + len(self.waiting)))
+        try:
+            self.pool.dispatch(self.waiting, self.slots.held)
+        except EnvironmentFailed:
+            if not self.pool.busy():
+                raise  # else one of the children at work will take it
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
-    def _room(self) -> int:
-        """How many more runs can be begun soon."""
-        held = len(self.waiting) + sum(len(child.assigned) for child in self.pool.children.values())
-        room = self.pool.soon(max(1, self.slots.held)) - held
-        is_idle = len(self.pool.children) < self.slots.held or any(not c.assigned for c in self.pool.children.values())
-        return room if is_idle or 2 * room >= self.pool.soon(max(1, self.slots.held)) else 0
+    async def _claim_on(self) -> None:
+        """Claim whenever there is room for more."""
+        while True:
+            self._may_claim.clear()
+            limit = self._room()
+            if limit > 0 or not self.claims.is_settled:
+                self._is_claiming = True
+                await self.claims.settle()
+                if limit > 0:
+                    await self._claim(limit)
+                self._is_claiming = False
+                self._changed.set()
+            if limit <= 0 or self.claims.is_dry:
+                await self._pause()
 
-    async def _claim(self) -> None:
-        if not self.may_claim() or self.is_dry:
+    async def _pause(self) -> None:
+        """Wait for news; a worker that stays is woken by the server, or looks again by itself."""
+        session = self.sessions[0]
+        if self.stays:
+            session.watch()
+        await wait(self._may_claim, LOOK_AGAIN)
+        session.unwatch()
+        self.claims.tick()
+
+    def _notified(self, payloads: list[str]) -> None:
+        if not payloads or self.work.namespace in payloads:
+            self.claims.look_now()
+            self._may_claim.set()
+
+    def _room(self) -> int:
+        """Return how many more runs can be begun soon; takes the host's slots for them."""
+        if not self.may_claim() or self.claims.is_dry:
+            return 0
+        held = self.slots.fill(self.concurrency)
+        if held == 0:
+            self.claims.dry()  # other ticks of this host have all the slots: they do what is due
+            return 0
+        soon, in_hand = self.pool.soon(held), len(self.waiting) + self._in_children()
+        room = soon - in_hand
+        if self.pool.busy() >= held and 2 * room < soon:
+            return 0  # all have enough to do: claiming by the handful costs more than it brings
+        return room if self.limits.max_runs is None else min(room, self.limits.max_runs - self.claimed)
+
+    async def _claim(self, limit: int) -> None:
+        answer = await self.claims.claim(limit, self.work.scope)
+        if answer is None:
             return
-        if self.slots.fill(self.concurrency) == 0:
-            self.is_dry, self.look_at = (
-                True,
-                clock.now() + LOOK_AGAIN,
-            )  # other ticks of this host have all the slots: they do what is due
-            return
-        limit = self._room()
-        if self.limits.max_runs is not None:
-            limit = min(limit, self.limits.max_runs - self.claimed)
-        if limit <= 0:
-            return
-        token, sent = f"{self.name}:{secrets.token_hex(6)}", clock.now()
-        connection = await self.claims.get()
-        try:
-            while self.unanswered:
-                await store.give_back_claim(connection, self.work.namespace, self.unanswered[-1])
-                self.unanswered.pop()
-            claim = await store.claim(connection, self.work.namespace, token, limit, self.work.definitions, self.after)
-        except CONFLICTS:
-            return  # another worker made the same job's run its own: look again
-        except TROUBLE as error:
-            self.unanswered.append(token)
-            await self._trouble(self.claims, error)
-            return
-        walk_ended, self.after = claim.after == 0 and self.after == 0, claim.after
-        self.is_dry = len(claim.runs) < limit and walk_ended
+        claim, sent = answer
         self.claimed += len(claim.runs)
         for lost in claim.lost:
             log.warning("attempt.lost", run=lost.id, attempt=lost.attempt, worker=lost.worker)
@@ -232,211 +301,128 @@ class Worker:
                 "run.dead", job=dead.job_type, run=dead.id, key=dead.key,
                 attempt=f"{dead.attempt}/{dead.max_attempts}", error="lost its worker",
             )  # fmt: skip
+            self.claims.look_now()  # for the run that calls its on_dead
         for run in claim.runs:
-            job = self.work.jobs.get(run.job_type)
-            if job is None:
-                unknown = Job(name=run.job_type, handler="")
-                self._ended(Held(run, unknown, sent, sent), STOPPED, [])
-                continue
-            held = Held(run, job, lease_ends=sent + run.lease, renewed=sent)
-            log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
-            if run.dead_run_id is not None and job.on_dead is None:
-                self._ended(held, Ending(End.DISCARDED, "the file names no on_dead for this job any more"), [])
-            else:
-                self.waiting.append(held)
-        if self.is_dry:
-            self.look_at = clock.now() + LOOK_AGAIN
-            busy = sum(1 for child in self.pool.children.values() if child.assigned)
-            self.slots.shrink(busy + len(self.waiting))
+            self._take(run, sent)
+        self.changed()
+
+    def _take(self, run: Claimed, sent: float) -> None:
+        job = self.work.jobs.get(run.job_type)
+        held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, renewed=sent, waits_since=sent)
+        log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
+        if job is None or self.stop_at is not None:
+            self._ended(held, STOPPED, [])
+        elif run.dead_run_id is not None and job.on_dead is None:
+            self._ended(held, Ending(End.DISCARDED, "the file names no on_dead for this job any more"), [])
+        else:
+            self.waiting.append(held)
+            self._has_work.set()
 
     # -- children --------------------------------------------------------------------------------------------------
 
     def _start_child(self, commands: int, results: int, output: int, memory: Memory) -> None:
-        sockets = [s for s in (self.claims.socket, self.writes.socket) if s is not None]
-        self.slots.close_in_child()
-        forked.run(commands, results, output, memory, sockets, self.work)
+        work = self.work
+        forked.run(commands, results, output, memory, work.dsn, work.namespace, work.path, self.zone)
 
     def _reap(self) -> None:
-        try:
-            self.pool.reap()
-        except EnvironmentFailed as error:
-            self.failure = error
-        self.wake.set()
+        self.pool.reap()
+        self.changed()
 
     def _ended(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
-        self.outcomes.append((held, ending, enqueued))
-        self.has_outcomes.set()
-        self.wake.set()
+        self.outcomes.add(held, ending, enqueued)
+        self.changed()
 
     def _came_back(self, runs: Iterable[Held]) -> None:
         """Runs that were handed out and not begun: no attempt is spent, another child begins them."""
         for held in runs:
-            held.begun = None
+            held.begun, held.waits_since = None, clock.now()
             if self.stop_at is not None or held.is_lost:
                 self._ended(held, STOPPED, [])
             else:
                 self.waiting.appendleft(held)
-        self.wake.set()
+        self.changed()
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_EVERY)
-            self.pool.watch()
-            self.wake.set()
+            if self.in_hand() or not self.stays:
+                await asyncio.sleep(LOOK_EVERY)
+            else:
+                await wait(self._has_work, LOOK_AGAIN)
             now = clock.now()
+            self.pool.watch()
+            at_work = self.pool.holding()
+            self.leases.look([*self.waiting, *(held for _, held in at_work)])
+            self.claims.tick()
             if self.stop_at is not None and now >= self.stop_at:
-                for child, _, held in self.pool.holding():
+                for child, held in at_work:
                     if child.current() is held:
-                        self.pool.kill(child, held, STOPPED)
-            for held in [*self.waiting, *(held for _, _, held in self.pool.holding())]:
-                if now > held.lease_ends - MARGIN * held.run.lease and not held.is_lost:
-                    self._lose(held, "could not be renewed in time")
+                        self.pool.stop(child, held, STOPPED)
+            if self.waiting and self.pool.soon(self.slots.held) == 0:
+                for held in [held for held in self.waiting if now - held.waits_since > GIVE_BACK_AFTER]:
+                    self.waiting.remove(held)
+                    self._ended(held, NOT_BEGUN, [])
+            if self.claims.is_dry or not self.may_claim():
+                self.slots.shrink(self.pool.busy() + len(self.waiting))
+            if self.stays:
+                self.pool.retire(idle_for=IDLE_CHILDREN)
+            self.changed()
 
     # -- leases ----------------------------------------------------------------------------------------------------
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_EVERY)
-            sent = clock.now()
-            everything = [*self.waiting, *(held for _, _, held in self.pool.holding())]
-            due = {h.run.id: h for h in everything if sent - h.renewed >= h.run.lease / 4 and not h.is_lost}
-            if not due:
-                continue
-            connection = await self.claims.get()
-            try:
-                renewed = await store.heartbeat(connection, [held.run for held in due.values()])
-                others = [held for held in due.values() if held.run.id not in renewed]
-                fates = await store.fates(connection, [held.run for held in others]) if others else {}
-            except TROUBLE as error:
-                await self._trouble(self.claims, error)
-                continue
-            for run_id in renewed:
-                due[run_id].renewed, due[run_id].lease_ends = sent, sent + due[run_id].run.lease
-            for held in others:
-                if fates[held.run.id] in ("lost", Status.CANCELLED):
-                    self._lose(held, fates[held.run.id])
-                # else it is being finished, or has been: its outcome is on its way
 
     def _lose(self, held: Held, why: str) -> None:
         """Stop a run that is ours no longer; whatever comes of it is discarded."""
         held.is_lost = True
-        run = held.run
-        log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=_of(run), why=why)
+        say_lost(held.run, why)
+        self._take_away(held, LOST, grace=0.5)
+
+    def _unrenewed(self, held: Held) -> None:
+        """Stop a run before its lease ends. What becomes of it is written if the database comes back in time."""
+        if held.stopped is None:
+            log.warning("lease.unrenewed", job=held.run.job_type, run=held.run.id, key=held.run.key)
+        self._take_away(held, UNRENEWED, grace=max(0.0, held.lease_ends - clock.now() - LOOK_EVERY))
+
+    def _take_away(self, held: Held, ending: Ending, grace: float) -> None:
+        for child, other in self.pool.holding():
+            if other is held:
+                self.pool.stop(child, held, ending, grace)
         if held in self.waiting:
             self.waiting.remove(held)
-        for child, index, other in self.pool.holding():
-            if other is held:
-                if child.memory.take_back(index):
-                    del child.assigned[index]
-                else:
-                    self.pool.kill(child, held, LOST)
-
-    async def _trouble(self, session: Session, error: psycopg.Error) -> None:
-        log.warning("database.failed", error=" ".join(str(error).split())[:300])
-        await session.drop()
-        await asyncio.sleep(WATCH_EVERY)
+            self._ended(held, ending, [])
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 
-    async def _write(self) -> None:
-        while True:
-            await self.has_outcomes.wait()
-            self.has_outcomes.clear()
-            while self.outcomes:
-                batch = [self.outcomes.popleft() for _ in range(min(len(self.outcomes), WRITE_AT_ONCE))]
-                self.writing = [held for held, _, _ in batch]
-                await self._write_batch(batch)
-                self.writing = []
-                self.is_dry = False  # what was written may let other runs be due
-                self.wake.set()
+    def _written(self) -> None:
+        self.claims.look_now()  # what was written may let other runs be due
+        self.changed()
 
-    async def _write_batch(self, batch: list[tuple[Held, Ending, list[Any]]]) -> None:
-        together: list[tuple[Held, Ending, Outcome]] = []
-        for held, ending, enqueued in batch:
-            if held.is_lost:
-                continue  # said already
-            if ending.end is End.COMMITTED:
-                self._tell(held, ending, Outcome(Status.SUCCEEDED), None)
-                continue
-            outcome = after_attempt(held.run, ending, held.job.backoff, random.random())
-            if enqueued:
-                await self._write_with_fan_out(held, ending, outcome, enqueued)
-            else:
-                together.append((held, ending, outcome))
-        while together:
-            connection = await self.writes.get()
-            try:
-                written = await store.finish(connection, [(held.run, outcome) for held, _, outcome in together])
-                together = await self._settle_unwritten(connection, together, written)
-            except TROUBLE as error:
-                await self._trouble(self.writes, error)
-                together = [item for item in together if not item[0].is_lost]
-
-    async def _settle_unwritten(
-        self,
-        connection: psycopg.AsyncConnection[Any],
-        items: list[tuple[Held, Ending, Outcome]],
-        written: dict[int, Any],
-    ) -> list[tuple[Held, Ending, Outcome]]:
-        """Tell what was written; find out about the rest. Returns what is to be written again."""
-        rest = []
-        for item in items:
-            if item[0].run.id in written:
-                self._tell(*item, written[item[0].run.id])
-            else:
-                rest.append(item)
-        if not rest:
-            return []
-        fates = await store.fates(connection, [held.run for held, _, _ in rest])
-        again = []
-        for held, ending, outcome in rest:
-            fate = fates[held.run.id]
-            if fate == "ours":
-                again.append((held, ending, outcome))
-            elif fate == Status.SUCCEEDED and outcome.status is not Status.SUCCEEDED:
-                # its own transaction had committed before the end that we heard of
-                self._tell(held, ending, Outcome(Status.SUCCEEDED), None)
-            elif fate == outcome.status:
-                self._tell(held, ending, outcome, None)  # written before, by a commit whose answer was lost
-            else:
-                run = held.run
-                log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=_of(run), why=fate)
-        return again
-
-    async def _write_with_fan_out(self, held: Held, ending: Ending, outcome: Outcome, enqueued: list[Any]) -> None:
-        while not held.is_lost:
-            connection = await self.writes.get()
-            try:
-                written = await store.finish_with(connection, self.work.namespace, held.run, outcome, enqueued)
-                if not await self._settle_unwritten(connection, [(held, ending, outcome)], written):
-                    return
-            except TROUBLE as error:
-                await self._trouble(self.writes, error)
-            except psycopg.DatabaseError as error:
-                # what it wants to enqueue is refused: that is the handler's failure
-                reason = error.diag.message_primary or str(error)
-                self._ended(held, Ending(End.RAISED, reason, "EnqueueRefused", took=ending.took), [])
-                return
-
-    def _tell(self, held: Held, ending: Ending, outcome: Outcome, run_at: Any) -> None:
+    def _told(self, item: Item, run_at: datetime | None) -> None:
         """Count and log an outcome that stands in the database."""
-        run = held.run
+        run, ending, outcome = item.held.run, item.ending, item.outcome
         self.tally[outcome.status] += 1
         common = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": _of(run)}
         match outcome.status:
             case Status.SUCCEEDED:
-                log.info("attempt.succeeded", **common, took=timedelta(seconds=round(ending.took, 2)))
+                log.info("attempt.succeeded", **common, took=durations.show(timedelta(seconds=round(ending.took, 3))))
             case Status.FAILED:
                 log.warning("attempt.failed", **common, next=run_at, error=outcome.error)
-                wait = outcome.delay.total_seconds() if outcome.delay is not None else LINGER
-                if wait < LINGER:
-                    heapq.heappush(self.retries, clock.now() + wait)
+                if outcome.delay is not None:
+                    self.claims.retry_in(outcome.delay.total_seconds())
             case Status.DEAD:
                 log.error("run.dead", **common, error=outcome.error)
             case _ if ending.end is End.SNOOZED:
                 log.info("attempt.snoozed", **common, next=run_at)
             case _:
                 log.info("run.given_back", **common, why=ending.error)
+
+
+async def wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for ``event``, or for so many seconds, whichever is sooner."""
+    alarm = asyncio.get_running_loop().call_later(seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        alarm.cancel()
+    event.clear()
 
 
 def _of(run: Claimed) -> str:

@@ -1,0 +1,207 @@
+"""The parent's side of one child: its pipes, what it holds, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from yamlsched.definitions.job import Job
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.runs import Claimed, Ending
+from yamlsched.worker import clock
+from yamlsched.worker.child import CLOSED_PIPES
+from yamlsched.worker.output import Output
+from yamlsched.worker.wire import GO_ON, PLACES, Frames, Memory, Report, Task, frame
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A run that this worker holds, from its claim to its outcome."""
+
+    run: Claimed
+    job: Job
+    lease_ends: float  # on the clock that counts suspend, counted from before the claim was sent
+    renewed: float
+    begun: float | None = None
+    waits_since: float = 0.0
+    stopped: Ending | None = None  # why its child is being killed
+    is_lost: bool = False  # somebody else's by now: whatever comes of it is discarded
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One child, as its parent knows it."""
+
+    pid: int
+    commands: int
+    results: int
+    memory: Memory
+    output: Output
+    loop: asyncio.AbstractEventLoop
+    frames: Frames = field(default_factory=Frames)
+    assigned: dict[int, Held] = field(default_factory=dict)  # by place
+    withdrawn: set[int] = field(default_factory=set)  # places of runs taken back that it has not come upon yet
+    unwritten: bytearray = field(default_factory=bytearray)
+    next_place: int = 0
+    handed: int = 0
+    kill_at: float | None = None
+    is_ending: bool = False  # gets no more runs
+    is_closed: bool = False  # has been told to end
+    is_stuck: bool = False  # its run takes long: what would wait behind it goes elsewhere
+    idle_since: float = 0.0
+
+    def current(self) -> Held | None:
+        """Return the run whose handler is executing now."""
+        place = self.memory.running()
+        return None if place is None else self.assigned.get(place)
+
+    def send(self, runs: Iterable[Held]) -> None:
+        """Hand over ``runs``, of which there are fewer than places."""
+        tasks = []
+        for held in runs:
+            place = self.next_place
+            while place in self.assigned or place in self.withdrawn:
+                place = (place + 1) % PLACES
+            self.next_place = (place + 1) % PLACES
+            self.memory.clear(place)
+            self.assigned[place] = held
+            tasks.append(tuple(_task(place, held)))
+        self.handed += len(tasks)
+        self._write(frame(tasks))
+
+    def go_on(self) -> None:
+        """Say that what the run printed has been read."""
+        self._write(frame(GO_ON))
+
+    def take_back(self) -> list[Held]:
+        """Take back the runs that it has not begun."""
+        back = []
+        for place, held in list(self.assigned.items()):
+            if self.memory.take_back(place):
+                del self.assigned[place]
+                self.withdrawn.add(place)
+                back.append(held)
+        return back
+
+    def heard(self, report: Report) -> Held | None:
+        """Return the run that ``report`` is about, which it holds no more; None: it was taken back."""
+        held = self.assigned.pop(report.place, None)
+        self.withdrawn.discard(report.place)
+        self.memory.clear(report.place)
+        self.is_stuck = False
+        if not self.assigned:
+            self.idle_since = clock.now()
+        return held
+
+    def _write(self, content: bytes) -> None:
+        is_waiting = bool(self.unwritten)
+        self.unwritten += content
+        if not is_waiting:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self.unwritten:
+                del self.unwritten[: os.write(self.commands, self.unwritten)]
+        except BlockingIOError:
+            self.loop.add_writer(self.commands, self._flush)
+            return
+        except OSError:
+            self.unwritten.clear()  # it has died: its end is reaped, and its runs are known
+        self.loop.remove_writer(self.commands)
+
+    def end(self) -> None:
+        """Let it end, now that it has nothing to do: it does when its pipe closes."""
+        self.is_ending = self.is_closed = True
+        self.loop.remove_writer(self.commands)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.commands, inheritable=False)
+        os.close(null)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal it and what it has started: it leads a process group of its own."""
+        for send in (os.killpg, os.kill):
+            try:
+                send(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                continue
+            return
+
+    def close(self) -> None:
+        """Let go of its pipes; it has ended."""
+        for descriptor in (self.commands, self.results, self.output.descriptor):
+            self.loop.remove_reader(descriptor)
+            self.loop.remove_writer(descriptor)
+            os.close(descriptor)
+
+
+def fork(start: Callable[[int, int, int, Memory], Any]) -> Child:
+    """Start a child, which calls ``start`` with its ends of the pipes for commands, results and output.
+
+    Raises EnvironmentFailed when the system gives no process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pipes: list[int] = []
+    try:
+        for _ in range(3):
+            pipes += os.pipe()
+        memory = Memory()
+        pid = os.fork()
+    except OSError as error:
+        for descriptor in pipes:
+            os.close(descriptor)
+        raise EnvironmentFailed(f"no child process can be started: {error.strerror}") from error
+    command_read, command_write, result_read, result_write, output_read, output_write = pipes
+    if pid == 0:
+        try:
+            start(command_read, result_write, output_write, memory)
+        finally:
+            os._exit(1)  # whatever happens: this is not the parent
+    for descriptor in (command_read, result_write, output_write):
+        os.close(descriptor)
+    for descriptor in (command_write, result_read, output_read):
+        os.set_blocking(descriptor, False)
+    loop = asyncio.get_running_loop()
+    return Child(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
+
+
+def cause(status: int) -> str:
+    """Return in words how a process ended, from its wait status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = "unknown"
+        hint = ", perhaps for want of memory" if number == signal.SIGKILL else ""
+        return f"killed by signal {number} ({name}){hint}"
+    code = os.waitstatus_to_exitcode(status)
+    if code == CLOSED_PIPES:
+        return (
+            "the handler closed file descriptors that it had not opened, those of its process to yamlsched among them"
+        )
+    return f"the process exited with status {code} in the middle of the run"
+
+
+def _task(place: int, held: Held) -> Task:
+    run = held.run
+    return Task(
+        place=place,
+        handler=(held.job.on_dead or "") if run.dead_run_id is not None else held.job.handler,
+        run_id=run.id,
+        job_type=run.job_type,
+        key=run.key,
+        scheduled_for=None if run.scheduled_for is None else run.scheduled_for.isoformat(),
+        attempt=run.attempt,
+        max_attempts=run.max_attempts,
+        payload=run.payload,
+        is_catchup=run.is_catchup,
+        locked_by=run.locked_by,
+        dead_run_id=run.dead_run_id,
+    )

@@ -1,0 +1,117 @@
+"""Claiming: when to look for due runs, for how many, and what is done when the answer is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import secrets
+
+import psycopg
+
+from yamlsched import log
+from yamlsched.store import runs as store
+from yamlsched.store.connection import reason
+from yamlsched.worker import clock
+from yamlsched.worker.sessions import Connection, Session, Unanswered
+
+WITHIN = 20.0  # seconds
+LOOK_AGAIN = 1.0  # seconds after which a worker that found nothing due looks again
+ASK_FOR = 5.0  # seconds for which a claim whose answer was lost may still be on its way to the server
+MOST = 10_000  # runs in one claim
+PAUSE = 0.1  # seconds, after the server refused to wait for a lock or for a statement
+LINGER = 10.0  # seconds for which a worker stays for retries of what failed in its own hands
+
+
+class Claims:
+    """Claims runs for one worker, whose tokens begin with ``name``."""
+
+    def __init__(self, session: Session, namespace: str, name: str) -> None:
+        self._session, self._namespace, self._name = session, namespace, name
+        self.is_dry = False  # the last claim found less than it asked for, and nothing has changed since
+        self._news = 0  # what was heard during a claim came too late for it
+        self.look_at = 0.0  # when a dry worker looks again
+        self._most = MOST  # less for a while when the server gives up on long statements
+        self._after = 0
+        self._retries: list[float] = []  # when attempts that failed here are due again, as far as we stay for them
+        self._unanswered: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
+
+    def dry(self, for_: float = LOOK_AGAIN) -> None:
+        """Note that nothing is to be had for a while."""
+        self.is_dry, self.look_at = True, clock.now() + for_
+
+    def look_now(self) -> None:
+        """Note that something may be due."""
+        self.is_dry = False
+        self._news += 1
+
+    def retry_in(self, seconds: float) -> None:
+        """Note that a run that failed here is due again so soon."""
+        if seconds < LINGER:
+            heapq.heappush(self._retries, clock.now() + seconds)
+
+    @property
+    def next_retry(self) -> float | None:
+        """When a run that failed here is due again."""
+        return self._retries[0] if self._retries else None
+
+    def tick(self) -> None:
+        """Let what is due by the clock be looked for."""
+        now = clock.now()
+        if self.is_dry and now >= self.look_at:
+            self.is_dry = False
+        while self._retries and self._retries[0] <= now:
+            heapq.heappop(self._retries)
+            self.is_dry = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every claim's answer is known."""
+        return not self._unanswered
+
+    async def settle(self) -> None:
+        """Give back, at no cost, what claims took whose answers were lost: nothing of it was begun.
+
+        Such a claim may reach the server late: it is asked for again for some seconds.
+        """
+        for token in list(self._unanswered):
+
+            async def give_back(connection: Connection, token: str = token) -> int:
+                return await store.give_back_claim(connection, self._namespace, token)
+
+            try:
+                found = await self._session.run(give_back, WITHIN)
+            except (Unanswered, psycopg.OperationalError):
+                return
+            self._unanswered[token] = until = self._unanswered[token] or clock.now() + ASK_FOR
+            if found or clock.now() > until:
+                del self._unanswered[token]
+
+    async def claim(self, limit: int, scope: store.Scope) -> tuple[store.Claim, float] | None:
+        """Claim up to ``limit`` runs; return them with the instant before that was sent, None without an answer.
+
+        ``is_dry`` says afterwards whether more may be due.
+        """
+        limit, news = min(limit, self._most), self._news
+        token, sent = f"{self._name}:{secrets.token_hex(6)}", clock.now()
+
+        async def ask(connection: Connection) -> store.Claim:
+            return await store.claim(connection, self._namespace, token, limit, scope, self._after)
+
+        try:
+            claim = await self._session.run(ask, WITHIN)
+        except Unanswered as error:
+            if error.was_asked:
+                self._unanswered[token] = 0.0
+            return None
+        except psycopg.errors.UniqueViolation:
+            return None  # another worker made the same job's run its own
+        except psycopg.OperationalError as error:
+            log.warning("database.failed", error=reason(error))
+            self._most = max(1, limit // 2)
+            await asyncio.sleep(PAUSE)
+            return None
+        self._most = max(limit, min(2 * self._most, MOST))
+        walk_ended, self._after = claim.after == 0 and self._after == 0, claim.after
+        if len(claim.runs) + len(claim.dead) < limit and walk_ended and news == self._news:
+            self.dry()
+        return claim, sent

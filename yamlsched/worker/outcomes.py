@@ -1,0 +1,174 @@
+"""Outcomes: written in batches, each only if its run is still ours, until it is known what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from yamlsched import log
+from yamlsched.runs import End, Ending, Outcome, Status, after_attempt
+from yamlsched.store import runs as store
+from yamlsched.store.connection import reason
+from yamlsched.worker.children import Held
+from yamlsched.worker.leases import say_lost
+from yamlsched.worker.sessions import Connection, Session, Unanswered
+
+AT_ONCE = 1_000  # outcomes in one statement
+WITHIN = 20.0  # seconds
+PAUSE = 0.1  # seconds, after the server refused to wait for a lock or for a statement
+# SQLSTATE of what is refused for its own sake, whoever asks: data, constraints, limits, and our own functions
+REFUSED = ("22", "23", "54", "YS")
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """An attempt's end, on its way to the database."""
+
+    held: Held
+    ending: Ending
+    outcome: Outcome
+    enqueued: list[Any] = field(default_factory=list)
+    is_replaced: bool = False  # what it was to be was refused
+    is_told: bool = False  # stands in the database, and has been said
+
+    @property
+    def is_wanted(self) -> bool:
+        return not (self.is_told or self.held.is_lost)
+
+
+class Outcomes:
+    """Writes what ``add`` is told. ``on_told(item, run_at)`` hears of each that stands in the database, or of which
+    nothing is to be written; ``on_room`` that some were dealt with. ``conceal`` takes secrets out of a text.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        namespace: str,
+        conceal: Callable[[str], str],
+        on_told: Callable[[Item, datetime | None], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._session, self._namespace, self._conceal = session, namespace, conceal
+        self._on_told, self._on_room = on_told, on_room
+        self._waiting: deque[Item] = deque()
+        self._writing: list[Item] = []
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._writing)
+
+    def held(self) -> Iterable[Held]:
+        """Return the runs whose outcomes are not written yet."""
+        return [item.held for item in (*self._waiting, *self._writing)]
+
+    def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
+        """Let the end of an attempt be written soon."""
+        self._waiting.append(self._item(held, ending, enqueued))
+        self._news.set()
+
+    def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
+        outcome = after_attempt(held.run, ending, held.job.backoff, random.random(), self._conceal)
+        return Item(held, ending, outcome, enqueued, is_replaced)
+
+    async def write(self) -> None:
+        """Write what there is, for ever."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                self._writing = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE))]
+                for item in self._writing:
+                    if item.ending.end is End.COMMITTED and item.is_wanted:
+                        self._tell(item, None)
+                alone = [item for item in self._writing if item.enqueued]
+                await self._persist([i for i in self._writing if not i.enqueued and i.ending.end is not End.COMMITTED])
+                for item in alone:
+                    await self._persist([item])
+                self._writing = []
+                self._on_room()
+
+    async def _persist(self, items: list[Item]) -> None:
+        """Write ``items`` until each is written, refused or lost.
+
+        When the server gives up on a statement, for a lock or for its length, the next one is half as long, down to
+        single runs: one that cannot be written must not hold up the others.
+        """
+        most = len(items)
+        while items := [item for item in items if item.is_wanted]:
+            part, rest = items[:most], items[most:]
+            try:
+                unsettled = await self._session.run(partial(self._write_once, part), WITHIN)
+            except Unanswered:
+                continue  # what was written is found out the next time
+            except psycopg.Error as error:
+                if (error.sqlstate or "").startswith(REFUSED):
+                    items = self._refused(part, str(error.diag.message_primary or error)) + rest
+                    most = 1
+                elif isinstance(error, psycopg.OperationalError):
+                    log.warning("database.failed", error=reason(error), outcomes=len(part))
+                    most = max(1, len(part) // 2)
+                    items = rest + part
+                    await asyncio.sleep(PAUSE)
+                else:
+                    raise
+                continue
+            items = rest + unsettled
+            most = max(1, min(2 * most, len(items)))
+
+    def _refused(self, part: list[Item], why: str) -> list[Item]:
+        """Return what is to be written in place of ``part``: each by itself, and one alone as a failure."""
+        if len(part) > 1:
+            return part
+        [item] = part
+        if item.is_replaced:
+            say_lost(item.held.run, f"its outcome is refused: {why}")
+            item.held.is_lost = True
+            return []
+        if not item.enqueued:
+            why = f"its outcome cannot be stored: {why}"
+        name = "EnqueueRefused" if item.enqueued else "OutcomeRefused"
+        return [self._item(item.held, Ending(End.RAISED, why, name, took=item.ending.took), [], is_replaced=True)]
+
+    async def _write_once(self, items: list[Item], connection: Connection) -> list[Item]:
+        """Write ``items`` and tell what came of it; return those that are still to be written."""
+        outcomes = [(item.held.run, item.outcome) for item in items]
+        if items[0].enqueued:
+            written = await store.finish_with(connection, self._namespace, *outcomes[0], items[0].enqueued)
+        else:
+            written = await store.finish(connection, outcomes)
+        for item in items:
+            if item.held.run.id in written:
+                self._tell(item, written[item.held.run.id])
+        rest = [item for item in items if item.held.run.id not in written]
+        if not rest:
+            return []
+        fates = await store.fates(connection, [item.held.run for item in rest])
+        return [item for item in rest if not self._is_settled(item, fates[item.held.run.id])]
+
+    def _tell(self, item: Item, run_at: datetime | None) -> None:
+        item.is_told = True
+        self._on_told(item, run_at)
+
+    def _is_settled(self, item: Item, fate: str) -> bool:
+        """Say whether nothing is left to be written about a run of which nothing was written."""
+        if fate == store.OURS:
+            return False
+        if fate == Status.SUCCEEDED and item.outcome.status is not Status.SUCCEEDED:
+            # its own transaction had committed before the end that we heard of
+            item.outcome = Outcome(Status.SUCCEEDED)
+            self._tell(item, None)
+        elif fate == item.outcome.status:
+            self._tell(item, None)  # written before, by a commit whose answer was lost
+        else:
+            say_lost(item.held.run, fate)
+            item.held.is_lost = True
+        return True
