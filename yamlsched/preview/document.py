@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change, FieldChange, JobChange, Note, PileUp, Preview, Side, SlotChanges
 
 LISTED = 100
@@ -31,6 +32,73 @@ def parts(preview: Preview) -> dict[str, Any]:
         "notes": _notes(preview.notes),
         "jobs": [_job(job) for job in preview.jobs],
         "pile_ups": [_pile_up(one) for one in preview.pile_ups],
+    }
+
+
+def planned(plan: Planned) -> dict[str, Any]:
+    """Return the members of the document of a plan."""
+    standing = plan.standing
+    in_force = None
+    if standing.in_force_id is not None:
+        in_force = {
+            "hash": standing.in_force_hash,
+            "environment": standing.in_force_environment or None,
+            "host": standing.in_force_host,
+            "path": standing.in_force_path,
+            "since": instant(standing.in_force_since),
+        }
+    return {
+        "namespace": plan.preview.head.namespace,
+        "file": {"path": plan.path, "hash": plan.ours.hash, "environment": plan.ours.environment or None},
+        "in_force": in_force,
+        "verdict": str(plan.verdict),
+        "explanation": plan.explanation or None,
+        **parts(plan.preview),
+        "returned": list(plan.returned),
+        "runs": [
+            {
+                "job_type": run.job_type,
+                "idempotency_key": run.key,
+                "scheduled_for": instant(run.slot),
+                "run_at": instant(run.run_at),
+                "settles": run.settles,
+            }
+            for run in plan.runs
+        ],
+        "skipped": [
+            {
+                "job_type": gap.job_type,
+                "first_slot": instant(gap.first),
+                "last_slot": instant(gap.last),
+                "slots": gap.slots,
+                "reason": gap.reason,
+            }
+            for gap in plan.gaps
+        ],
+        "waiting": [
+            {"job_type": one.job_type, "scheduled_for": instant(one.slot), "open_slot": instant(one.open_slot)}
+            for one in plan.waiting
+        ],
+        "leaving": [
+            {
+                "job_type": one.job_type,
+                "unfinished": one.runs,
+                "running": one.running,
+                "cancelled_at": instant(one.cancelled_at),
+            }
+            for one in plan.leaving
+        ],
+        "paused": [
+            {
+                "job_type": one.job_type,
+                "paused_at": instant(one.since),
+                "paused_until": instant(one.until),
+                "paused_by": one.by,
+                "paused_reason": one.reason,
+            }
+            for one in plan.paused
+        ],
+        "unreadable": list(plan.unreadable),
     }
 
 

@@ -109,6 +109,6 @@ def taken(after: Job, at: datetime, until: datetime, holders: Mapping[str, Holde
     found = []
     for key, slot in keyed(after, at, until):
         holder = holders.get(key)
-        if holder is not None and holder != Holder(after.name, slot.at):
+        if holder is not None and not holder.is_of(after.name, slot.at):
             found.append(Taken(slot.at, key, holder.scheduled_for))
     return tuple(found)

@@ -1,0 +1,39 @@
+-- name: begin
+-- A preview sees one state of the database from its first statement to its last, and can change nothing.
+set transaction isolation level repeatable read, read only;
+
+-- name: now
+-- The instant that the preview is about.
+select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
+
+-- name: definitions
+-- Every job of a namespace as it was applied, retired ones included: one that returns is not a new one.
+select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
+       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at,
+       d.handler, d.payload, d.max_attempts, d.backoff, d.timeout, d.lease, d.on_dead, d.description, d.owner, d.tags,
+       d.paused_by, d.paused_reason
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s
+order by d.job_type;
+
+-- name: unfinished
+-- What these jobs have yet to do.
+select r.definition_id, count(*) as runs, count(*) filter (where r.status = 'running') as running
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.definition_id = any (%(ids)s::bigint[]) and r.finished_at is null
+group by r.definition_id;
+
+-- name: retention
+-- What the file in force keeps.
+select f.retention
+from yamlsched.schedule_files f
+where f.namespace = %(namespace)s and f.applied_at is not null
+order by f.applied_at desc, f.id desc
+limit 1;
+
+-- name: other_namespaces
+-- Where else a file of this host and path was applied: its jobs are not retired by a file that names another namespace.
+select distinct f.namespace
+from yamlsched.schedule_files f
+where f.host = %(host)s and f.path = %(path)s and f.namespace <> %(namespace)s and f.applied_at is not null
+order by f.namespace;

@@ -1,0 +1,38 @@
+"""``yamlsched plan``: what the next sync would do to the database."""
+
+from __future__ import annotations
+
+import click
+
+from yamlsched.cli import FINDINGS, OK, _output
+from yamlsched.cli._settings import Settings, Verb
+
+
+@click.command(
+    cls=Verb,
+    help="Show what `yamlsched sync` would do to the database now: jobs that change, runs to make, slots to skip and "
+    "why; and whether a tick would apply the file. Changes nothing.",
+)
+@click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Whose slots are compared.")
+@click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
+@click.pass_obj
+def command(settings: Settings, /, days: int, is_exit_code: bool) -> int:
+    from yamlsched.definitions.load import load
+    from yamlsched.definitions.report import as_text
+    from yamlsched.preview import document, plan_text, planning
+    from yamlsched.sync import ScheduleFile
+    from yamlsched.sync.files import Verdict
+
+    schedule = ScheduleFile.read(settings.file, settings.env)
+    loaded = load(schedule.data, str(settings.file), settings.env or None)
+    if loaded.has_errors:
+        click.echo(as_text(loaded.diagnostics, []), err=True)
+        return FINDINGS
+    with settings.connect() as connection:
+        planned = planning.read(connection, schedule, loaded, days)
+    if settings.wants_json:
+        click.echo(_output.document(**document.planned(planned)))
+    else:
+        click.echo(plan_text.render(planned))
+    is_refused = planned.verdict is Verdict.OTHER_ENVIRONMENT
+    return FINDINGS if is_refused or (is_exit_code and planned.preview.has_changes) else OK

@@ -1,0 +1,98 @@
+"""A plan for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from yamlsched.preview import outline, text
+from yamlsched.preview.planning import Planned
+from yamlsched.store.slots import Gap
+from yamlsched.sync.files import Verdict
+
+LISTED = 20
+INDENT = " " * 4
+
+TICK = {
+    Verdict.CURRENT: "this file is in force",
+    Verdict.RENEW: "this file is in force; the next sync computes its slots anew, with newer rules or time zone data",
+    Verdict.APPLY: "the next tick applies it",
+    Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
+    Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
+}
+
+
+def render(plan: Planned) -> str:
+    """Return what a sync would do: about the file, about the jobs, and about what is due."""
+    blocks = [list(_head(plan)), *text.changes(plan.preview)]
+    listed = (
+        _block("runs to make", [_run(plan, nth) for nth in range(len(plan.runs))]),
+        _block("slots to skip", [_gap(gap) for gap in plan.gaps]),
+        _block(
+            "slots that wait",
+            [f"{one.job_type}  {_utc(one.slot)}, for the run of {_utc(one.open_slot)}" for one in plan.waiting],
+        ),
+        _block(
+            "unfinished runs of jobs that are not in the file",
+            [
+                f"{one.job_type}  {one.runs}, {one.running} of them running; what is left is cancelled from "
+                f"{_utc(one.cancelled_at)} on"
+                for one in plan.leaving
+            ],
+        ),
+        _block("paused by an operator, which no sync touches", [_paused(plan, nth) for nth in range(len(plan.paused))]),
+        _block("jobs whose slots cannot be read here", plan.unreadable),
+    )
+    return "\n\n".join("\n".join(block) for block in [*blocks, *listed] if block)
+
+
+def _head(plan: Planned) -> Iterable[str]:
+    standing, ours = plan.standing, plan.ours
+    where = f" for {ours.environment}" if ours.environment else ""
+    yield f"namespace {plan.preview.head.namespace} at {_utc(plan.now)}"
+    yield f"file      {plan.path}{where}, hash {ours.hash[:8]}: {TICK[plan.verdict]}"
+    if standing.in_force_id is None:
+        yield "in force  no file has been applied yet"
+    elif plan.verdict not in (Verdict.CURRENT, Verdict.RENEW):
+        of = f" for {standing.in_force_environment}" if standing.in_force_environment else ""
+        yield (
+            f"in force  {standing.in_force_path}{of}, hash {(standing.in_force_hash or '')[:8]}, "
+            f"of host {standing.in_force_host}, since {_utc(standing.in_force_since)}"
+        )
+    if plan.explanation:
+        yield f"! {plan.explanation}"
+    yield f"jobs      {outline.headline(plan.preview)}"
+    if not (plan.runs or plan.gaps or plan.waiting):
+        yield "due       nothing"
+
+
+def _block(title: str, lines: Iterable[str]) -> list[str]:
+    found = list(lines)
+    if not found:
+        return []
+    more = [f"{INDENT}and {len(found) - LISTED} more"] * (len(found) > LISTED)
+    return [f"{title}: {len(found)}", *(INDENT + line for line in found[:LISTED]), *more]
+
+
+def _run(plan: Planned, nth: int) -> str:
+    run = plan.runs[nth]
+    starts = f", starts at {_utc(run.run_at)}" if run.run_at > plan.now else ""
+    owed = ", owed by what is in force" if run.settles else ""
+    return f"{run.key}{'' if run.key.endswith('Z') else f'  {_utc(run.slot)}'}{starts}{owed}"
+
+
+def _gap(gap: Gap) -> str:
+    span = _utc(gap.first) if gap.slots == 1 else f"{_utc(gap.first)} to {_utc(gap.last)}"
+    return f"{gap.job_type}  {outline.count(gap.slots, 'slot')}, {span}: {gap.reason}"
+
+
+def _paused(plan: Planned, nth: int) -> str:
+    one = plan.paused[nth]
+    until = f"until {_utc(one.until)}" if one.until else "until it is resumed"
+    reason = f": {outline.written(one.reason)}" if one.reason else ""
+    by = f" by {outline.written(one.by)}" if one.by else ""
+    return f"{one.job_type}  since {_utc(one.since)}{by}, {until}{reason}"
+
+
+def _utc(instant: datetime | None) -> str:
+    return f"{instant:%Y-%m-%dT%H:%M:%SZ}" if instant else "-"
