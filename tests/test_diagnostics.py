@@ -181,6 +181,12 @@ def test_an_environment_that_is_not_in_the_list_is_a_mistake(folder: Path):
     assert "YS116" in run("validate", "--env", "prod").output
 
 
+def test_a_module_that_no_folder_can_have_is_not_found(folder: Path):
+    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n  one: {{handler: {'a' * 5000}.b}}\n")
+
+    assert "YS303" in run("validate", "--format", "concise").output
+
+
 def test_import_runs_the_module_and_binds_the_payload(folder: Path):
     (folder / "shop/explodes.py").write_text("def run() -> None: ...\nraise RuntimeError('no settings')\n")
     (folder / "schedules.yaml").write_text("version: 1\njobs:\n  boom: {handler: shop.explodes.run}\n")

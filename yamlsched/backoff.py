@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt (DESIGN: "Backoff"). Pure: the random number is an argument."""
+"""How long to wait before the next attempt (docs/schedules.md, "Backoff"). Pure: the random number is an argument."""
 
 from __future__ import annotations
 

@@ -7,10 +7,12 @@ not say, because a name comes from a star import, a decorator or an extension mo
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from os.path import isdir, isfile  # these do not raise where a folder cannot be looked into
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
     found = Findings(loaded.source)
     look_up.cache_clear()
     _parsed.cache_clear()
+    _listed.cache_clear()
     for job in loaded.jobs.values():
         for key, dotted in (("handler", job.handler), ("on_dead", job.on_dead)):
             if dotted is None:
@@ -85,7 +88,7 @@ def _find(module: str, path: tuple[Path, ...]) -> Path | Missing | None:
         else:
             return step if step.suffix == ".py" else None
     init = folders[0] / "__init__.py"
-    return init if init.is_file() else None
+    return init if isfile(init) else None
 
 
 def _step(part: str, folders: list[Path]) -> Path | list[Path] | None:
@@ -93,14 +96,14 @@ def _step(part: str, folders: list[Path]) -> Path | list[Path] | None:
     portions = []
     for folder in folders:
         package = folder / part
-        if (package / "__init__.py").is_file():
+        if isfile(package / "__init__.py"):
             return [package]
-        if (module := folder / f"{part}.py").is_file():
+        if isfile(module := folder / f"{part}.py"):
             return module
-        if package.is_dir():
+        if isdir(package):
             portions.append(package)
-        elif folder.is_dir() and (extensions := sorted(folder.glob(f"{part}.*.so"))):
-            return extensions[0]
+        elif extensions := [name for name in _listed(folder) if name.startswith(f"{part}.") and name.endswith(".so")]:
+            return folder / extensions[0]
     return portions or None
 
 
@@ -128,12 +131,21 @@ def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Pa
 
 
 def _modules(folder: Path) -> Iterator[str]:
-    if folder.is_dir():
-        for entry in folder.iterdir():
-            if entry.suffix == ".py" and entry.stem.isidentifier() and not entry.stem.startswith("__"):
-                yield entry.stem
-            elif (entry / "__init__.py").is_file():
-                yield entry.name
+    for name in _listed(folder):
+        stem, _, suffix = name.partition(".")
+        if suffix == "py" and stem.isidentifier() and not stem.startswith("__"):
+            yield stem
+        elif isfile(folder / name / "__init__.py"):
+            yield name
+
+
+@cache
+def _listed(folder: Path) -> list[str]:
+    """Return the names in a folder; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _not_a_package(module: str) -> Missing:
