@@ -163,10 +163,12 @@ def test_show_says_what_a_person_may_do_next(db: Db, say: Say) -> None:
     dead = a_run(db, a_job(db), "dead")
     waiting = a_run(db, a_job(db, "off", enabled=False))
     paused = a_run(db, a_job(db, "mail", paused_at=NOON))
+    failed = a_run(db, a_job(db, "sync"), "failed")
 
     assert f"next       yamlsched retry {dead}\n" in say("show", dead).out
     assert "next       its job is disabled in schedules.yaml: nothing claims it" in say("show", waiting).out
     assert "next       its job is paused: yamlsched resume mail" in say("show", paused).out
+    assert f"next       it is retried by itself; at once: yamlsched retry {failed}\n" in say("show", failed).out
 
 
 def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, say: Say) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +14,7 @@ import psycopg
 import pytest
 from operating import a_file, a_job, a_run, value
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from yamlsched import store
 from yamlsched.enqueueing import enqueue, enqueue_many
@@ -107,6 +111,48 @@ def test_a_worker_does_what_operations_need_and_cannot_rewrite_the_audit_trails(
             granted.execute("create table yamlsched.mine ()")
         with pytest.raises(DENIED):
             granted.execute("delete from yamlsched.job_definitions")
+
+
+def test_a_tick_and_what_operators_ask_need_no_more_than_a_worker(granted: Db, own_dsn: str, tmp_path: Path) -> None:
+    # given a schedule with a job that succeeds, one that fails, and effects, and a login that is a worker and no more
+    (tmp_path / "jobs.py").write_text(
+        "def good(run):\n"
+        "    with run.once('mail') as effect:\n"
+        "        effect.result = 1\n"
+        "    run.enqueue('child')\n"
+        "def bad(): raise OSError('no route to host')\n"
+        "def child(): pass\n"
+    )
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\n"
+        "jobs:\n"
+        "  good: {handler: jobs.good, cron: '* * * * *'}\n"
+        "  bad: {handler: jobs.bad, max_attempts: 1}\n"
+        "  child: {handler: jobs.child}\n"
+    )
+    dsn = make_conninfo(own_dsn, options="-c role=yamlsched_worker")
+
+    def yamlsched(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "yamlsched", *arguments]
+        environment = {**os.environ, "YAMLSCHED_DSN": dsn}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    # when it does what crontab and operators do
+    assert yamlsched("sync").returncode == 0
+    granted.execute("update yamlsched.job_definitions set effective_from = now() - interval '2 minutes'")
+    granted.execute("update yamlsched.job_definitions set next_slot_at = now() where schedule is not null")
+    assert yamlsched("enqueue", "bad").returncode == 0
+    tick = yamlsched("tick")
+
+    # then all of it went well, but for the job that failed
+    assert "run.dead" in tick.stderr
+    assert "permission denied" not in tick.stderr
+    counts = granted.execute(
+        "select job_type, status, count(*) from yamlsched.job_runs group by 1, 2 order by 1"
+    ).fetchall()
+    assert counts == [("bad", "dead", 1), ("child", "succeeded", 1), ("good", "succeeded", 1)]
+    for verb in ("status", "doctor"):
+        assert (verb, yamlsched(verb).returncode) == (verb, 0)
 
 
 def test_an_owner_migrates(granted: Db) -> None:

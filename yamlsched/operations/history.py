@@ -176,4 +176,6 @@ def next_step(run: history.Run) -> str:
         return "its job is disabled in schedules.yaml: nothing claims it"
     if run.status in (Status.QUEUED, Status.FAILED) and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
+    if run.status == Status.FAILED:
+        return f"it is retried by itself; at once: yamlsched retry {run.id}"
     return ""
