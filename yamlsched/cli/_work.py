@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,9 @@ from yamlsched.sync import Glance, ScheduleFile, glance, is_current, sync
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from yamlsched.definitions.job import Job
     from yamlsched.sync import Synced
+    from yamlsched.worker.worker import Worker
 
 OPTIONS = [
     click.option("--concurrency", type=click.IntRange(1, 1000), help="Runs at once on this host (cores, at least 4)."),
@@ -27,6 +29,7 @@ OPTIONS = [
     ),
     click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated."),
 ]
+HOUSEKEEPING = 5.0  # seconds of a tick, every few minutes
 
 
 def work_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,39 +65,44 @@ def synced(connection: Connection[Any], schedule: ScheduleFile, seen: Glance) ->
     return result
 
 
-def work(
+def housekeep(connection: Connection[Any], namespace: str | None, seen: Glance) -> None:
+    """Prune a little, where it is time to."""
+    if seen.needs_housekeeping and namespace is not None:
+        from yamlsched.operations import retention
+
+        retention.housekeep(connection, namespace, HOUSEKEEPING)
+
+
+def sound_jobs(schedule: ScheduleFile, result: Synced | None) -> dict[str, Job]:
+    """Return the jobs whose own entry in this host's file is sound, whatever is wrong elsewhere."""
+    from yamlsched.definitions.load import load
+
+    if result is not None and result.loaded is not None:
+        return result.loaded.jobs
+    return load(schedule.data, schedule.path, schedule.environment or None).jobs
+
+
+def a_worker(
     connection: Connection[Any],
     dsn: str,
     namespace: str,
-    schedule: ScheduleFile,
-    settings: Settings,
-    result: Synced | None,
+    jobs: dict[str, Job],
+    file: Path,
     max_seconds: float | None,
-    **options: Any,
-) -> Counter[str]:
-    """Carry out what is due, of the jobs whose own entry in this host's file is sound."""
+    options: dict[str, Any],
+    stays: bool = False,
+) -> Worker:
+    """Return the worker that the options ask for. Closes ``connection``: no session must be open when it forks."""
     from yamlsched import durations
-    from yamlsched.definitions.load import load
-    from yamlsched.worker.start import drain
+    from yamlsched.worker.start import prepare
     from yamlsched.worker.worker import Limits
 
     try:
         grace = durations.parse(options["grace"])
     except ValueError as error:
         raise click.UsageError(f"--grace: {error}") from error
-    loaded = result.loaded if result is not None and result.loaded is not None else None
-    if loaded is None:
-        loaded = load(schedule.data, schedule.path, schedule.environment or None)
-    return drain(
-        connection,
-        dsn,
-        namespace,
-        loaded.jobs,
-        settings.file,
-        Limits(max_seconds=max_seconds, max_runs=options["max_runs"], grace=grace),
-        options["concurrency"],
-        options["paths"],
-    )
+    limits = Limits(max_seconds=max_seconds, max_runs=options["max_runs"], grace=grace)
+    return prepare(connection, dsn, namespace, jobs, file, limits, options["concurrency"], options["paths"], stays)
 
 
 def configure_log(settings: Settings) -> None:

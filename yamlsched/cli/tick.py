@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import configure_log, look, synced, work, work_options
+from yamlsched.cli._work import a_worker, configure_log, housekeep, look, sound_jobs, synced, work_options
 
 CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
 
@@ -34,7 +34,12 @@ def command(settings: Settings, /, migrate: bool, max_seconds: float, **options:
         result = synced(connection, schedule, seen)
         namespace = seen.namespace if result is None else result.namespace
         has_findings = result is not None and result.has_findings
+        housekeep(connection, namespace, seen)
         if namespace is not None and (seen.has_claimable_runs or result is not None):
-            tally = work(connection, dsn, namespace, schedule, settings, result, max_seconds, **options)
+            import asyncio
+
+            jobs = sound_jobs(schedule, result)
+            worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
+            tally = asyncio.run(worker.drain())
             has_findings = has_findings or tally["dead"] > 0
     return 1 if has_findings else 0

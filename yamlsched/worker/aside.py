@@ -73,6 +73,7 @@ def _tell(writing: int, do: Callable[[], object]) -> None:
     except Exception as error:
         try:
             content = pickle.dumps((None, error))
+            pickle.loads(content)
         except Exception:
             content = pickle.dumps((None, EnvironmentFailed(f"{type(error).__name__}: {error}")))
     with os.fdopen(writing, "wb") as pipe:

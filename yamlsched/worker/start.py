@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 
-def drain(
+def prepare(
     connection: Connection[Any],
     dsn: str,
     namespace: str,
@@ -26,8 +26,9 @@ def drain(
     limits: Limits,
     concurrency: int | None = None,
     path: Iterable[str] = (),
-) -> Counter[str]:
-    """Carry out what is due of ``jobs`` and return how many attempts ended in which state.
+    stays: bool = False,
+) -> Worker:
+    """Return a worker for what is due of ``jobs``, those of ``file``.
 
     A worker claims only what its own file maps to a handler: a row in the database can never name code to run.
     Closes ``connection``: no session must be open when it forks.
@@ -36,4 +37,9 @@ def drain(
     connection.close()
     count = concurrency or default_count()
     work = Work(dsn, namespace, jobs, scope, path=(str(file.resolve().parent), *path))
-    return asyncio.run(Worker(work, HostSlots(folder_for(file), count), count, limits).drain())
+    return Worker(work, HostSlots(folder_for(file), count), count, limits, stays)
+
+
+def drain(*given: Any, **more: Any) -> Counter[str]:
+    """Prepare a worker, let it work until nothing is due, and return how many attempts ended in which state."""
+    return asyncio.run(prepare(*given, **more).drain())

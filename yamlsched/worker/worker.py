@@ -13,7 +13,7 @@ import signal
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -97,7 +97,8 @@ class Worker:
         with in_utc() as self.zone, stderr_without_waiting() as lines:
             self._begin(lines)
             loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or Exception(context)))
-            handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGCHLD: self._reap}
+            handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self.stop)
+            handlers[signal.SIGCHLD] = self._reap
             for number, handler in handlers.items():
                 loop.add_signal_handler(number, handler)
             parts = (self._claim_on(), self.outcomes.write(), self.leases.keep(), self._watch())
@@ -204,6 +205,13 @@ class Worker:
             self.waiting.extend(child.take_back())
         while self.waiting:
             self._ended(self.waiting.popleft(), STOPPED, [])
+
+    def reload(self, jobs: Mapping[str, Job], scope: Scope) -> None:
+        """Work by a new file from now on. Children end when they are through; new ones import the handlers anew."""
+        self.work = replace(self.work, jobs=jobs, scope=scope)
+        self.pool.retire()
+        self.claims.look_now()
+        self.changed()
 
     def stop(self) -> None:
         """Stop claiming; handlers get the grace period. A second call is immediate."""

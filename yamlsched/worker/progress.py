@@ -1,0 +1,52 @@
+"""A live line for a terminal: what is done, what is running, what is due, how quickly it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import psycopg
+
+from yamlsched.runs import Status
+from yamlsched.store import runs as store
+from yamlsched.worker import clock
+from yamlsched.worker.sessions import Database, Session, Unanswered
+from yamlsched.worker.worker import SESSION, Worker
+
+EVERY = 0.5  # seconds
+MOST = 10_000  # runs that are counted one by one
+
+
+async def show(worker: Worker) -> None:
+    """Keep the line, where stderr is a terminal, until the worker ends."""
+    if worker.lines is None or not worker.lines.isatty():
+        return
+    session = Session(Database(worker.work.dsn), SESSION)
+    due: int | None = None
+    before, at = 0, clock.now()
+    rate = 0.0
+    try:
+        while True:
+            await asyncio.sleep(EVERY)
+            try:
+                due = await session.run(partial(store.due, namespace=worker.work.namespace, most=MOST), within=EVERY)
+            except (Unanswered, psycopg.Error):
+                due = None
+            done, now = sum(worker.tally.values()), clock.now()
+            rate += 0.5 * ((done - before) / (now - at) - rate)
+            before, at = done, now
+            worker.lines.show(line(worker.tally[Status.SUCCEEDED], done, worker.pool.busy(), due, rate))
+    finally:
+        worker.lines.show("")
+        await session.drop()
+
+
+def line(succeeded: int, done: int, running: int, due: int | None, rate: float) -> str:
+    """Return the text of the line.
+
+    >>> line(118, 120, 4, 10_000, 36.4)
+    '120 done (2 not succeeded), 4 running, over 10000 due, 36/s'
+    """
+    others = f" ({done - succeeded} not succeeded)" if done > succeeded else ""
+    waiting = "" if due is None else f", {'over ' if due >= MOST else ''}{due} due"
+    return f"{done} done{others}, {running} running{waiting}, {rate:.0f}/s"
