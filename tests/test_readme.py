@@ -53,7 +53,7 @@ def test_the_commands_of_the_readme_do_what_it_says(project: Path) -> None:
     assert re.search(r"weekly_activity .*succeeded", outputs["yamlsched runs"])
     assert re.search(r"send_weekly_report .*succeeded", outputs["yamlsched runs"])
     assert "cleanup_nightly" in outputs["yamlsched status"]
-    assert "cleanup_nightly:" in outputs["yamlsched next"]
+    assert "refresh_cache:" in outputs["yamlsched next"]
     assert len(list((project / "var" / "mail").glob("new/*"))) == 8
 
 
