@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
@@ -123,6 +123,36 @@ def value(db: psycopg.Connection[Any], sql: str, *parameters: Any) -> Any:
     found = db.execute(sql.encode(), parameters).fetchone()
     assert found is not None
     return found[0]
+
+
+def a_long_history(db: psycopg.Connection[Any]) -> None:
+    """Insert four jobs with twenty thousand finished runs, of which two died, and ten unfinished ones."""
+    jobs = [a_job(db, f"job_{n}", next_slot_at=datetime.now(UTC) - timedelta(hours=1)) for n in range(4)]
+    db.execute(
+        "insert into yamlsched.job_runs "
+        "(namespace, definition_id, job_type, run_at, status, attempts, max_attempts, started_at, finished_at) "
+        "select d.namespace, d.id, d.job_type, t, 'succeeded', 1, 5, t, t from yamlsched.job_definitions d, "
+        "generate_series(1, 5000) n, lateral (select now() - n * interval '1 minute' as t) s"
+    )
+    for nth in range(10):
+        a_run(db, jobs[nth % 4], exclusive=nth % 3 == 0, scheduled_for=datetime(2026, 1, 14, 12, tzinfo=UTC))
+    a_run(db, jobs[0], "dead")
+    a_run(db, jobs[1], "dead")
+    db.execute("analyze yamlsched.job_runs, yamlsched.job_definitions")
+
+
+def rows_read(db: psycopg.Connection[Any], sql: bytes, parameters: Any = None) -> int:
+    """Carry out ``sql``; return how many rows of job_runs its plan has looked at."""
+
+    def read(plan: dict[str, Any]) -> int:
+        here = 0
+        if plan.get("Relation Name") == "job_runs":
+            here = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+        return int(here) + sum(read(part) for part in plan.get("Plans", []))
+
+    found = db.execute(b"explain (analyze, timing off, format json) " + sql, parameters).fetchone()
+    assert found is not None
+    return read(found[0][0]["Plan"])
 
 
 class Said(NamedTuple):

@@ -67,7 +67,7 @@ def on_runs(
             answer_dry(settings, verb, ids)
             return OK
         if not names:
-            confirm(f"{verb} {len(ids)} {'run' if len(ids) == 1 else 'runs'}", yes)
+            confirm(f"{verb} {_output.count(len(ids), 'run')}", yes)
         answers = act(connection, ids, expected)
     return report(settings, answers)
 
@@ -97,7 +97,8 @@ def answer_dry(settings: Settings, verb: str, ids: list[int]) -> None:
     if settings.wants_json:
         click.echo(_output.document(dry_run=True, verb=verb, run_ids=ids))
     else:
-        click.echo(f"would {verb} {len(ids)} {'run' if len(ids) == 1 else 'runs'}: {' '.join(map(str, ids[:20]))}")
+        more = " ..." if len(ids) > 20 else ""
+        click.echo(f"would {verb} {_output.count(len(ids), 'run')}: {' '.join(map(str, ids[:20]))}{more}")
 
 
 def report(settings: Settings, answers: list[Answer]) -> int:

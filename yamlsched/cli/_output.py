@@ -73,6 +73,15 @@ def ago(value: datetime | None, now: datetime) -> str:
     return f"in {rough(value - now)}" if value > now else f"{rough(now - value)} ago"
 
 
+def count(number: int, noun: str) -> str:
+    """Return how many of what.
+
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """Return ``text`` so that it cannot move the cursor or colour the terminal; line breaks and tabs stay."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from yamlsched.cli import _acting, _choice
+from yamlsched.cli import _acting, _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Pause jobs: their slots are recorded as skipped, their runs are not claimed, enqueueing goes on.
@@ -45,7 +45,7 @@ def command(
         namespace = history.namespace_of(connection, namespace, settings.file)
         ids = _acting.jobs(connection, namespace, jobs, tags)
         if not jobs:
-            _acting.confirm(f"pause {len(ids)} {'job' if len(ids) == 1 else 'jobs'}", yes)
+            _acting.confirm(f"pause {_output.count(len(ids), 'job')}", yes)
         who = by or actions.operator()
         answers = pausing.pause(connection, namespace, ids, who, reason=reason, until=until)
     return _acting.report(settings, answers)

@@ -38,12 +38,14 @@ def command(settings: Settings, /, seconds: float | None, namespace: str | None)
         click.echo(_output.document(namespace=namespace, **asdict(done)))
     else:
         rest = "" if done.complete else "; there is more: time was up"
-        click.echo(
-            f"pruned {done.runs} runs, {done.keys} keys, {done.effects} effects; "
-            f"cancelled {done.cancelled} runs of jobs that left the file{rest}"
-        )
+        click.echo(f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of jobs that left the file{rest}")
     return 0
 
 
 def show(done: Housekept) -> None:
-    click.echo(f"\rpruned {done.runs} runs, {done.keys} keys, {done.effects} effects", nl=False, err=True)
+    click.echo(f"\r{pruned(done)}", nl=False, err=True)
+
+
+def pruned(done: Housekept) -> str:
+    parts = ((done.runs, "run"), (done.keys, "key"), (done.effects, "effect"))
+    return "pruned " + ", ".join(_output.count(number, noun) for number, noun in parts)

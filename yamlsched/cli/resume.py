@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from yamlsched.cli import _acting, _choice
+from yamlsched.cli import _acting, _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
 
@@ -35,6 +35,6 @@ def command(
         ids = _acting.jobs(connection, namespace, jobs, tags)
         if not jobs:
             ids = pausing.paused(connection, ids)
-            _acting.confirm(f"resume {len(ids)} {'job' if len(ids) == 1 else 'jobs'}", yes)
+            _acting.confirm(f"resume {_output.count(len(ids), 'job')}", yes)
         answers = pausing.resume(connection, namespace, ids, by or actions.operator())
     return _acting.report(settings, answers)

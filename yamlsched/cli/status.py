@@ -57,7 +57,7 @@ def command(
             click.echo(_output.printable_cell(problem.what))
         if not problems:
             jobs = [job for job in now.jobs if job.retired_at is None]
-            click.echo(f"ok: {len(jobs)} jobs, last tick {_output.ago(now.last_tick_at, now.now)}")
+            click.echo(f"ok: {_output.count(len(jobs), 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
     else:
         click.echo(screen(now, problems, show_all))
     return FINDINGS if check and problems else OK
