@@ -1,0 +1,158 @@
+"""Workers that are killed at named points and at random instants: their handlers, and the process that starts them.
+
+Run as a program it forks a worker for each line that it reads and writes a line when that worker has ended, however it
+did: quicker than a new Python for each. Imported by the children of those workers, it is the module of their handlers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+
+from yamlsched import Discard, Run
+from yamlsched.backoff import Backoff
+from yamlsched.definitions.job import Job
+from yamlsched.errors import EffectInDoubt
+from yamlsched.store import effects
+from yamlsched.store import runs as store
+
+POINTS = (
+    "before the claim of the key",
+    "after the claim of the key",
+    "inside the effect",
+    "after the effect, before its result is stored",
+    "before the finish",
+    "before the commit",
+    "after the commit, before the parent hears of it",
+)
+VICTIMS = ("child", "parent", "both", "parent, and the child lives on")
+POLICIES: tuple[Literal["raise", "skip", "repeat"], ...] = ("raise", "skip", "repeat")
+FAN_OUT = 3
+PR_SET_PDEATHSIG = 1
+
+_plan: tuple[Run, str | None, str] | None = None  # of the run that this child carries out
+
+
+def story(run: Run, policy: Literal["raise", "skip", "repeat"], point: str | None, victim: str) -> None:
+    """An effect at a real receiver, and then rows, a fan-out and the success in one transaction."""
+    global _plan
+    _plan = (run, point, victim)
+    if point is None and not marked(run):
+        post(f"/arm/{os.getpid()}/{os.getppid()}/{victim}")
+    try:
+        with run.once("post", in_doubt=policy) as effect:
+            if effect.first:
+                post(f"/effect/{run.id}", effect.key)
+                effect.result = {"posted_in": run.attempt}
+    except EffectInDoubt as error:
+        raise Discard(str(error)) from error
+    with run.transaction() as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+        run.enqueue_many("leaf", [{"n": n} for n in range(FAN_OUT)])
+        run.result = {"effect": effect.result}
+    die_at("after the commit, before the parent hears of it")
+
+
+def post(path: str, key: str = "") -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", int(os.environ["RECEIVER_PORT"]), timeout=10)
+    connection.request("POST", path, headers={"Idempotency-Key": key})
+    die_at("inside the effect") if key else None
+    assert connection.getresponse().status == 204
+    connection.close()
+
+
+def marked(run: Run) -> bool:
+    """Say that the run's kill is under way; True if it was so before."""
+    try:
+        os.close(os.open(Path(os.environ["MARKS"]) / str(run.id), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return True
+    return False
+
+
+def die_at(point: str) -> None:
+    """Kill whom the plan names, once per run, if it is now."""
+    if _plan is None or _plan[1] != point or marked(_plan[0]):
+        return
+    run, _, victim = _plan
+    parent = os.getppid()
+    if victim == "parent, and the child lives on":  # as where the kernel cannot be asked to let it die
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+        os.kill(parent, signal.SIGKILL)
+        if point != "before the commit":  # there it holds the row, and nobody else can own the run
+            until_another_owns(run)
+        return
+    if victim in ("parent", "both"):
+        os.kill(parent, signal.SIGKILL)
+    if victim in ("child", "both"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def until_another_owns(run: Run) -> None:
+    """Sleep through the lease, as a process that was stopped does."""
+    with psycopg.connect(run.claim.dsn, autocommit=True) as connection:
+        while connection.execute(
+            "select 1 from yamlsched.job_runs where id = %s and locked_by = %s and status = 'running'",
+            [run.id, run.claim.locked_by],
+        ).fetchone():
+            time.sleep(0.005)
+
+
+def around(module: Any, name: str, before: str | None, after: str | None) -> None:
+    """Let the process die before or after a function of ``module``."""
+    real: Callable[..., Any] = getattr(module, name)
+
+    def wrapped(*given: Any) -> Any:
+        die_at(before) if before else None
+        answer = real(*given)
+        die_at(after) if after else None
+        return answer
+
+    setattr(module, name, wrapped)
+
+
+def work(dsn: str, folder: Path) -> None:
+    """Carry out what is due, as ``yamlsched work`` does."""
+    from yamlsched import store as database
+    from yamlsched.worker.start import drain
+    from yamlsched.worker.worker import Limits
+
+    job = Job("story", "killed.story", max_attempts=100, backoff=Backoff("fixed", timedelta(0)))
+    connection = database.connect(dsn)
+    file = folder / "schedules.yaml"
+    drain(connection, dsn, "default", {"story": job}, file, Limits(), concurrency=3, path=[str(Path(__file__).parent)])
+
+
+def main(dsn: str, folder: str) -> None:
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(dsn, Path(folder))
+                os._exit(0)
+            except BaseException as error:
+                print(f"worker: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+        os.waitpid(pid, 0)
+        print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    import killed  # noqa: F401, PLW0406: the module of the handlers, and all it needs, before the forks, which share it
+    import yamlsched.worker.start
+
+    main(*sys.argv[1:])
+else:
+    around(effects, "claim", "before the claim of the key", "after the claim of the key")
+    around(effects, "done", "after the effect, before its result is stored", None)
+    around(store, "succeed_in", "before the finish", "before the commit")
