@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from psycopg.rows import args_row
 
@@ -12,7 +12,7 @@ from yamlsched.store.definitions import Definition
 from yamlsched.store.statements import load
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from psycopg import Connection, Cursor
 
 CHUNK = 5000
 """Rows of one insert: settling a year of a minutely job must not build one message of half a million."""
@@ -61,6 +61,13 @@ class Move(NamedTuple):
     next_slot_at: datetime | None
 
 
+T = TypeVar("T")
+
+
+def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+
+
 def _array(values: Iterable[object]) -> str:
     """Return an array as PostgreSQL reads it: of numbers, instants, reasons and keys, none of which needs quotes.
 
@@ -99,19 +106,17 @@ def open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) 
 def holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) -> dict[str, Holder]:
     """Return what those of the keys belong to that are, or were, in use."""
     found = {}
-    for start in range(0, len(keys), CHUNK):
-        given = {"namespace": namespace, "keys": _array(keys[start : start + CHUNK])}
+    for chunk in _chunks(keys):
+        given = {"namespace": namespace, "keys": _array(chunk)}
         for row in connection.execute(load("slots")["holders"], given):
             found[row.key] = Holder(row.job_type, row.scheduled_for, row.run_id, row.status)
     return found
 
 
-def make_runs(connection: Connection[Any], namespace: str, runs: Sequence[NewRun], now: datetime) -> int:
-    """Insert runs in order and return how many; those whose key is, or was, in use are left out."""
-    made = 0
-    for start in range(0, len(runs), CHUNK):
-        chunk = runs[start : start + CHUNK]
-        cursor = connection.execute(
+def make_runs(connection: Connection[Any], runs: Sequence[NewRun], namespace: str, now: datetime) -> list[Cursor[Any]]:
+    """Insert runs in order; the cursors' row counts tell how many. Those whose key is, or was, in use are left out."""
+    return [
+        connection.execute(
             load("slots")["make_runs"],
             {
                 "ids": _array(run.definition_id for run in chunk),
@@ -122,16 +127,18 @@ def make_runs(connection: Connection[Any], namespace: str, runs: Sequence[NewRun
                 "now": now,
             },
         )
-        made += cursor.rowcount
-    if made:
-        connection.execute(load("slots")["wake"], {"namespace": namespace})
-    return made
+        for chunk in _chunks(runs)
+    ]
+
+
+def wake(connection: Connection[Any], namespace: str) -> None:
+    """Let the workers that stay look for runs once the transaction has committed."""
+    connection.execute(load("slots")["wake"], {"namespace": namespace})
 
 
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
     """Record gaps, or extend those that they continue."""
-    for start in range(0, len(gaps), CHUNK):
-        chunk = gaps[start : start + CHUNK]
+    for chunk in _chunks(gaps):
         connection.execute(
             load("slots")["record_gaps"],
             {
@@ -146,18 +153,20 @@ def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime)
         )
 
 
-def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> int:
-    """Set cursors and next slots; return how many definitions were as expected."""
-    cursor = connection.execute(
-        load("slots")["move_cursors"],
-        {
-            "ids": _array(move.definition_id for move in moves),
-            "befores": _array(move.before for move in moves),
-            "lasts": _array(move.last_slot_at for move in moves),
-            "nexts": _array(move.next_slot_at for move in moves),
-        },
-    )
-    return cursor.rowcount
+def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> list[Cursor[Any]]:
+    """Set cursors and next slots; the row counts tell how many definitions were as expected."""
+    return [
+        connection.execute(
+            load("slots")["move_cursors"],
+            {
+                "ids": _array(move.definition_id for move in chunk),
+                "befores": _array(move.before for move in chunk),
+                "lasts": _array(move.last_slot_at for move in chunk),
+                "nexts": _array(move.next_slot_at for move in chunk),
+            },
+        )
+        for chunk in _chunks(moves)
+    ]
 
 
 def fate(connection: Connection[Any], namespace: str, definition: Definition, slot: datetime, keys: list[str]) -> Any:

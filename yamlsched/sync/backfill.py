@@ -81,9 +81,12 @@ def backfill(
             missing = _sort(connection, namespace, job, chunk, result)
             if not dry_run:
                 runs = [NewRun(job.id, key, slot, instant) for key, slot in missing]
-                if store.make_runs(connection, namespace, runs, instant) != len(runs):
+                if sum(cursor.rowcount for cursor in store.make_runs(connection, runs, namespace, instant)) != len(
+                    runs
+                ):
                     raise Refused(f'keys of job "{job.job_type}" were taken by others meanwhile: run backfill again')
                 if runs:
+                    store.wake(connection, namespace)
                     detail = {"first": utc(runs[0].slot), "last": utc(runs[-1].slot), "runs": len(runs)}
                     trail = Record(namespace, f"job:{job.job_type}", detail)
                     actions.record(connection, who, "backfill", [trail], instant)

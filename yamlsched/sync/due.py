@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,10 @@ from yamlsched.sync import plan
 if TYPE_CHECKING:
     from psycopg import Connection
 
-BATCH = 500
-"""Definitions of one transaction: long enough to share a commit, short enough that nobody waits for it."""
+BATCH = 1000
+"""Definitions of one transaction: enough to share a commit, and so few that it takes a tenth of a second."""
+PART = 250
+"""Definitions whose writing is sent at once."""
 TRIES = 10
 
 
@@ -68,7 +70,7 @@ def _batch(connection: Connection[Any], namespace: str, ids: Sequence[int], now:
     raise RuntimeError(f"keys of due slots in namespace {namespace} are taken by others again and again")
 
 
-def settle(connection: Connection[Any], namespace: str, locked: Iterable[Definition], now: datetime) -> Made:
+def settle(connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime) -> Made:
     """Account for all that locked definitions owe up to ``now``, as they are, inside the caller's transaction.
 
     Without a cap and without waiting: with ``overlap: wait`` runs are made that then execute one after the other.
@@ -97,40 +99,51 @@ def settle_by_id(
 def _account(
     connection: Connection[Any],
     namespace: str,
-    locked: Iterable[Definition],
+    locked: Sequence[Definition],
     now: datetime,
     settling: bool,
     look: bool,
 ) -> Made:
-    """Write what accounts for the slots of locked definitions. Keys are hardly ever taken: they are looked at only
-    once an insert has found one in use."""
+    """Write what accounts for the slots of locked definitions.
+
+    While the server writes one part, the next is planned. Keys are hardly ever taken: they are looked at (``look``)
+    only once an insert has found one in use.
+    """
     made = Made()
-    owed = []
+    inserted, moved, moves = [], [], 0
+    open_slots = store.open_slots(connection, namespace, [definition.id for definition in locked])
+    if not settling:
+        locked = [d for d in locked if d.overlap != "wait" or d.id not in open_slots]
+    with connection.pipeline():
+        for start in range(0, len(locked), PART):
+            owed = list(_owed(locked[start : start + PART], now, settling, made))
+            keys = [key for o in owed for key, _ in o.candidates] if look else []
+            holders = store.holders(connection, namespace, keys) if keys else {}
+            plans = [plan.decide(o, open_slots.get(o.definition.id), holders) for o in owed]
+            runs = [run for p in plans for run in p.runs]
+            gaps = [gap for p in plans for gap in p.gaps]
+            inserted += store.make_runs(connection, runs, namespace, now)
+            store.record_gaps(connection, gaps, now)
+            moved += store.move_cursors(connection, [p.move for p in plans])
+            made.runs += len(runs)
+            made.gaps += gaps
+            moves += len(plans)
+        if made.runs:
+            store.wake(connection, namespace)
+    if sum(cursor.rowcount for cursor in inserted) != made.runs:
+        raise _KeyTaken
+    if sum(cursor.rowcount for cursor in moved) != moves:
+        raise RuntimeError("a locked definition was moved by somebody else")
+    return made
+
+
+def _owed(locked: Iterable[Definition], now: datetime, settling: bool, made: Made) -> Iterator[plan.Owed]:
     for definition in locked:
         try:
-            owed.append(plan.owed(definition, now, settling))
+            yield plan.owed(definition, now, settling)
         except (CronError, KeyError) as error:
             # written by a yamlsched or time zone data that knew more; the other jobs go on
             made.unreadable.append(f"{definition.job_type}: {error.args[0]}")
-    if not owed:
-        return made
-    open_slots = store.open_slots(connection, namespace, [o.definition.id for o in owed])
-    if not settling:
-        owed = [o for o in owed if o.definition.overlap != "wait" or o.definition.id not in open_slots]
-    keys = [key for o in owed for key, _ in o.candidates] if look else []
-    holders = store.holders(connection, namespace, keys) if keys else {}
-    plans = [plan.decide(o, open_slots.get(o.definition.id), holders) for o in owed]
-
-    runs = [run for p in plans for run in p.runs]
-    if store.make_runs(connection, namespace, runs, now) != len(runs):
-        raise _KeyTaken
-    gaps = [gap for p in plans for gap in p.gaps]
-    store.record_gaps(connection, gaps, now)
-    moves = [p.move for p in plans]
-    if store.move_cursors(connection, moves) != len(moves):
-        raise RuntimeError("a locked definition was moved by somebody else")
-    made.runs, made.gaps = len(runs), gaps
-    return made
 
 
 def _log(made: Made) -> None:

@@ -1,0 +1,90 @@
+"""What a sync costs with 10 to 100,000 definitions: nothing due, all due in the same minute, one job edited.
+
+Measured inside one process with one session, so that start-up does not hide it. "Nothing due" is the one look of an
+idle tick and all of a sync after it. Hours are counted by hand: each repetition is the next hour of a virtual clock.
+An edit is measured with the reading of the file, and up to 10,000 jobs: beyond, reading YAML is all there is to see.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from benchmarks.harness import Bench
+from yamlsched import log, store
+from yamlsched.cron import parse
+from yamlsched.definitions.job import Job
+from yamlsched.store import files
+from yamlsched.sync import ScheduleFile, glance, sync
+from yamlsched.sync.converge import converge
+
+PART = "sync"
+NOON = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+MOST_READ = 10_000
+FINISH = "update yamlsched.job_runs set status = 'succeeded', finished_at = now() where finished_at is null"
+
+
+def run(bench: Bench) -> None:
+    few, many = bench.sizes.definitions
+    counts = sorted({few, 1_000, bench.sizes.jobs, many}) if many > 1_000 else [few, many]
+    log.configure(verbosity=-2)
+    for count in counts:
+        with bench.database() as dsn, store.connect(dsn) as connection:
+            store.migrations.migrate(connection)
+            file = _apply(connection, count)
+            bench.settle(dsn)
+            now = NOON
+            for _ in range(bench.repeat):
+                idle = now + HOUR / 2
+                _add(bench, count, "nothing due, glance", _timed(partial(glance, connection, file, idle)))
+                _add(bench, count, "nothing due, sync", _timed(partial(sync, connection, file, idle)))
+                now += HOUR
+                seconds = _timed(partial(sync, connection, file, now))
+                case = f"{count:,} definitions, all due"
+                bench.add(PART, case, "yamlsched", "s", seconds, more_is_better=False)
+                bench.add(PART, case, "yamlsched", "runs/s", count / seconds)
+                connection.execute(FINISH)
+        if count <= MOST_READ:
+            _edits(bench, count)
+
+
+def _edits(bench: Bench, count: int) -> None:
+    for number in range(bench.repeat):
+        with bench.database() as dsn, store.connect(dsn) as connection:
+            store.migrations.migrate(connection)
+            _apply(connection, count)
+            edited = _file(count, f"edit {number}")
+            seconds = _timed(partial(sync, connection, edited, NOON + HOUR / 2, at_once=True))
+            _add(bench, count, "one job edited", seconds)
+
+
+def _add(bench: Bench, count: int, what: str, seconds: float) -> None:
+    bench.add(PART, f"{count:,} definitions, {what}", "yamlsched", "ms", seconds * 1000, more_is_better=False)
+
+
+def _timed(act: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
+def _file(count: int, description: str) -> ScheduleFile:
+    first = f"  job_0: {{handler: a.b, cron: '0 * * * *', description: {description}}}\n"
+    others = "".join(f"  job_{n}: {{handler: a.b, cron: '0 * * * *'}}\n" for n in range(1, count))
+    return ScheduleFile(f"version: 1\njobs:\n{first}{others}".encode(), "/bench/schedules.yaml", "", "bench")
+
+
+def _apply(connection: Any, count: int) -> ScheduleFile:
+    """Put the definitions in place as a sync of the file would, without the minutes that reading 100,000 jobs takes."""
+    file = _file(count, "first")
+    cron = parse("0 * * * *")
+    jobs = {f"job_{n}": Job(f"job_{n}", "a.b", cron, description="first" * (n == 0)) for n in range(count)}
+    with connection.transaction():
+        converge(connection, "default", jobs, NOON, recompute=False)
+        files.present(connection, "default", file.presented(), NOON)
+        files.applied(connection, "default", file.presented(), {}, NOON)
+    return file
