@@ -13,6 +13,8 @@ LONGEST_ERROR = 500
 """Characters of ``last_error``: one line that is safe to show."""
 LONGEST_STACK = 16_000
 """Characters of ``last_stack``; of a longer one the end is kept, where the cause is."""
+LONGEST_OUTPUT = 65_536
+"""Characters of what a handler printed that are kept with a failure, the last ones."""
 ON_DEAD = "on_dead:"
 """Keys of the runs that call a job's ``on_dead``; the id of the dead run follows."""
 
@@ -110,7 +112,7 @@ def after_attempt(
         error=one_line(conceal(ending.error)) or "failed without a message",
         error_type=one_line(ending.error_type, 200) or None,
         stack=storable(conceal(ending.stack))[-LONGEST_STACK:] or None,
-        output=storable(conceal(ending.output)) or None,
+        output=storable(conceal(ending.output))[-LONGEST_OUTPUT:] or None,
     )
 
 

@@ -183,9 +183,7 @@ def cause(status: int) -> str:
         return f"killed by signal {number} ({name}){hint}"
     code = os.waitstatus_to_exitcode(status)
     if code == CLOSED_PIPES:
-        return (
-            "the handler closed file descriptors that it had not opened, those of its process to yamlsched among them"
-        )
+        return "the handler closed file descriptors that were not its own, among them those that lead to yamlsched"
     return f"the process exited with status {code} in the middle of the run"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -63,13 +64,12 @@ class Output:
         self._kept.clear()
 
     def _pass_on(self, lines: list[bytearray]) -> None:
-        name = f"[{self._run.job_type} {self._run.id}]" if self._run else "[?]"
-        for line in lines:
-            text = UNSAFE.sub(_escaped, line.decode("utf-8", "replace").rstrip("\r"))
-            try:
-                sys.stderr.write(f"{name} {text}\n")
-            except (OSError, ValueError):
-                return
+        if not lines:
+            return
+        name = f"[{self._run.job_type} {self._run.id}] " if self._run else "[?] "
+        text = b"\n".join(lines).replace(b"\r\n", b"\n").decode("utf-8", "replace")
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(name + UNSAFE.sub(_escaped, text).replace("\n", f"\n{name}") + "\n")
 
 
 def _escaped(match: re.Match[str]) -> str:

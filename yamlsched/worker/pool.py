@@ -28,6 +28,7 @@ RECYCLE_AFTER = 10_000  # runs, so that what handlers leak does not pile up
 KILL_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 STUCK_AFTER = 0.2  # seconds after which runs that wait behind a running one go to another child
 FAREWELL = 2.0  # seconds for which children that have nothing to do are given to end
+SPOILT = Ending(End.RAISED, "the handler wrote into a file descriptor that was not its own", "WorkerDied")
 DEATHS = 6  # of children in a row that have not begun what they were handed
 
 
@@ -240,7 +241,9 @@ class Pool:
             except (ValueError, TypeError):
                 self._loop.remove_reader(child.results)
                 if child.pid in self.children:
-                    child.signal(signal.SIGKILL)  # a handler wrote into the pipe: nothing can be believed any more
+                    if held := child.current():
+                        held.stopped = held.stopped or SPOILT
+                    child.signal(signal.SIGKILL)
                 return
 
     def _hear(self, child: Child, report: Report) -> None:

@@ -1,0 +1,351 @@
+"""Handlers that behave badly, each in one way. Every call that begins, and every one that comes to its end, is noted."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from yamlsched import Discard, RetryAfter, Run, Snooze
+
+PLACE = Path(os.environ.get("ACTS", "."))
+
+
+def note(what: str, run: Run) -> None:
+    with (PLACE / "calls").open("a") as calls:
+        calls.write(f"{what} {run.id} {run.attempt} {os.getpid()}\n")
+
+
+def act(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def noted(run: Run, **payload: Any) -> Any:
+        note("begun", run)
+        value = function(run, **payload)
+        note("completed", run)
+        return value
+
+    return noted
+
+
+def wait_for(name: str) -> None:
+    """Wait until the test says so, by making a file."""
+    while not (PLACE / name).exists():
+        time.sleep(0.005)
+
+
+# -- that are as they should be
+
+
+@act
+def nothing(run: Run) -> None:
+    pass
+
+
+@act
+def nap(run: Run, seconds: float = 0.01) -> None:
+    time.sleep(seconds)
+
+
+@act
+def until_told(run: Run, name: str = "go") -> None:
+    wait_for(name)
+
+
+@act
+def first_waits(run: Run) -> None:
+    """The first attempt waits for what never comes; later ones come through."""
+    if run.attempt == 1:
+        wait_for("never")
+
+
+@act
+def together(run: Run, others: int = 2) -> None:
+    """Come through once as many as ``others`` are inside at the same moment."""
+    (PLACE / f"inside-{run.id}").touch()
+    while len(list(PLACE.glob("inside-*"))) < others:
+        time.sleep(0.005)
+
+
+@act
+def answers(run: Run) -> dict[str, Any]:
+    return {"rows": 3, "text": "é"}
+
+
+@act
+def fan_out(run: Run, job: str = "nothing") -> None:
+    run.enqueue(job, {}, key=f"{job}:1")
+    run.enqueue(job, {}, key=f"{job}:2")
+
+
+# -- that die
+
+
+@act
+def segfault(run: Run) -> None:
+    ctypes.string_at(0)
+
+
+@act
+def exits(run: Run) -> None:
+    os._exit(0)
+
+
+@act
+def calls_exit(run: Run) -> None:
+    sys.exit(3)
+
+
+@act
+def is_killed(run: Run) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@act
+def takes_all_memory(run: Run) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
+    try:
+        return len(bytearray(1 << 34)) and None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@act
+def kills_its_worker(run: Run) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+# -- that stay
+
+
+@act
+def hangs(run: Run) -> None:
+    print("about to hang", flush=True)
+    time.sleep(600)
+
+
+async def _hangs() -> None:
+    await asyncio.sleep(600)
+
+
+def hangs_async(run: Run) -> Any:
+    note("begun", run)
+    return _hangs()
+
+
+@act
+def ignores_signals(run: Run) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+@act
+def swallows_everything(run: Run) -> str:
+    try:
+        time.sleep(600)
+    except BaseException:
+        return "nothing can stop me"
+    return "never"
+
+
+@act
+def recurses(run: Run) -> None:
+    recurses.__wrapped__(run)  # type: ignore[attr-defined]
+
+
+@act
+def is_stubborn(run: Run) -> None:
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            continue
+
+
+# -- that fork
+
+
+@act
+def forks_and_both_return(run: Run) -> None:
+    if os.fork() == 0:
+        return
+    os.wait()
+
+
+@act
+def forks_and_leaves_it(run: Run) -> None:
+    if os.fork() == 0:
+        wait_for("forked children may go")
+        os._exit(0)
+
+
+@act
+def leaves_a_program_and_dies(run: Run) -> None:
+    started = subprocess.Popen(["sleep", "600"])
+    (PLACE / "left-alone").write_text(str(started.pid))
+    os._exit(7)
+
+
+# -- that spoil their process
+
+
+@act
+def closes_descriptors(run: Run) -> None:
+    os.closerange(3, 1000)
+
+
+@act
+def closes_all_descriptors(run: Run) -> None:
+    os.closerange(0, 1000)
+
+
+@act
+def reuses_descriptors(run: Run) -> None:
+    os.closerange(3, 1000)
+    for _ in range(20):
+        os.open(PLACE / "opened", os.O_RDWR | os.O_CREAT)
+
+
+@act
+def writes_everywhere(run: Run) -> None:
+    for descriptor in range(3, 100):
+        try:
+            os.write(descriptor, b"garbage, and more garbage")
+        except OSError:
+            continue
+    time.sleep(600)
+
+
+@act
+def closes_stdout(run: Run) -> None:
+    sys.stdout.close()
+
+
+@act
+def takes_sigterm(run: Run) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+# -- that print
+
+
+@act
+def prints(run: Run) -> None:
+    print("a line of", run.id)
+    run.log.info("a log line of %s", run.id)
+
+
+@act
+def prints_much(run: Run, megabytes: int = 64) -> None:
+    line = "x" * 1023 + "\n"
+    for _ in range(megabytes << 10):
+        sys.stdout.write(line)
+
+
+@act
+def prints_garbage_and_fails(run: Run) -> None:
+    os.write(1, bytes(range(256)) * 1000)
+    os.write(1, b"\nthe end\n")
+    raise RuntimeError("after garbage")
+
+
+# -- that raise
+
+
+@act
+def fails(run: Run, text: str = "no route to host") -> None:
+    raise OSError(text)
+
+
+@act
+def fails_once(run: Run) -> None:
+    if run.attempt == 1:
+        raise OSError("not yet")
+
+
+@act
+def raises_oddly(run: Run) -> None:
+    raise BaseException("even\x00 this \x1b[31m\ud800\n" + "and so on " * 10_000)
+
+
+@act
+def raises_unspeakably(run: Run) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+        __repr__ = __str__
+
+    raise Unspeakable
+
+
+@act
+def raises_keyboard_interrupt(run: Run) -> None:
+    raise KeyboardInterrupt
+
+
+@act
+def discards(run: Run) -> None:
+    raise Discard("the customer is gone")
+
+
+@act
+def asks_to_retry(run: Run) -> None:
+    if run.attempt == 1:
+        raise RetryAfter(0, "too many requests")
+
+
+@act
+def snoozes(run: Run) -> None:
+    if not (PLACE / f"snoozed-{run.id}").exists():
+        (PLACE / f"snoozed-{run.id}").touch()
+        raise Snooze(0)
+
+
+# -- that return what cannot be kept
+
+
+@act
+def returns_a_function(run: Run) -> Any:
+    return nothing
+
+
+@act
+def returns_nan(run: Run) -> float:
+    return float("nan")
+
+
+@act
+def returns_nul(run: Run) -> str:
+    return "a\x00b"
+
+
+@act
+def returns_itself(run: Run) -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@act
+def returns_too_much(run: Run) -> str:
+    return "x" * 100_000
+
+
+@act
+def enqueues_nonsense(run: Run) -> None:
+    run.enqueue("no_such_job", {})
+
+
+def tell_death(run: Run) -> None:
+    """For on_dead."""
+    note("told", run)

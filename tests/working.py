@@ -1,0 +1,234 @@
+"""A project with a schedule and a database, real processes of yamlsched, and what became of runs and handlers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from yamlsched import store
+from yamlsched.sync import ScheduleFile, sync
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = 60.0  # seconds after which a condition that is awaited counts as never
+
+
+def until(condition: Callable[[], Any], what: str = "") -> Any:
+    """Wait for ``condition`` and return what it says."""
+    deadline = time.monotonic() + PATIENCE
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited in vain: {what or condition}"
+        time.sleep(0.01)
+    return answer
+
+
+class Forker:
+    """See forker.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "forker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._started: list[int] = []
+        self._ended: dict[int, int] = {}
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, pid, *status = line.split()
+            with self._news:
+                if what == "started":
+                    self._started.append(int(pid))
+                else:
+                    self._ended[int(pid)] = int(status[0])
+                self._news.notify_all()
+
+    def start(self, **order: Any) -> int:
+        """Start a process and return its id."""
+        assert self._process.stdin is not None
+        with self._news:
+            count = len(self._started)
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            assert self._news.wait_for(lambda: len(self._started) > count, PATIENCE)
+            return self._started[count]
+
+    def code(self, pid: int, timeout: float | None) -> int | None:
+        """Return the exit code of a process, None while it is alive; negative: the signal that killed it."""
+        with self._news:
+            self._news.wait_for(lambda: pid in self._ended, timeout)
+            return self._ended.get(pid)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+
+
+@dataclass
+class Process:
+    """A process of yamlsched."""
+
+    forker: Forker
+    pid: int
+    log: Path
+
+    def wait(self) -> int:
+        code = self.forker.code(self.pid, PATIENCE)
+        assert code is not None, f"still running: {self.text[-2000:]}"
+        return code
+
+    @property
+    def is_alive(self) -> bool:
+        return self.forker.code(self.pid, 0) is None
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def children(self) -> list[int]:
+        """Return its living child processes."""
+        text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(pid) for pid in text.split()]
+
+    @property
+    def text(self) -> str:
+        """What it wrote to stderr so far."""
+        return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+
+
+@dataclass
+class Project:
+    """A folder with schedules.yaml, of which ``jobs`` are the jobs (handlers in acts.py), on a database."""
+
+    forker: Forker
+    folder: Path
+    dsn: str
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.db = store.connect(self.dsn)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "schedules.yaml"
+
+    def write(self, **jobs: dict[str, Any]) -> None:
+        """Write the schedule: jobs get short leases, and retries without a delay, where they do not say otherwise."""
+        usual = {"lease": "2s", "backoff": {"policy": "fixed", "delay": "0s", "max_delay": "1s"}}
+        self.jobs = jobs
+        entries = {name: {"handler": f"acts.{name}", **usual, **job} for name, job in jobs.items()}
+        self.file.write_text(json.dumps({"version": 1, "jobs": entries}))
+
+    def sync(self, **jobs: dict[str, Any]) -> None:
+        """Write the schedule and apply it."""
+        self.write(**jobs)
+        with store.connect(self.dsn) as connection:
+            synced = sync(connection, ScheduleFile.read(self.file, None), at_once=True)
+        assert not synced.messages, synced.messages
+
+    def enqueue(self, job: str, payload: dict[str, Any] | None = None, count: int = 1) -> list[int]:
+        """Enqueue runs and return their ids."""
+        rows = self.db.execute(
+            "select run_id from yamlsched.enqueue_many(%s, array(select %s::jsonb from generate_series(1, %s)))",
+            [job, json.dumps(payload or {}), count],
+        )
+        return [row.run_id for row in rows]
+
+    def start(self, *words: str, dsn: str | None = None, before: str = "", **env: str) -> Process:
+        """Start ``yamlsched *words`` on this project; ``before`` is a statement that is carried out in it first."""
+        self.number += 1
+        log = self.folder / f"log-{self.number}"
+        verb, *rest = words
+        argv = [verb, "--file", str(self.file), "--dsn", dsn or self.dsn, *rest]
+        if verb in ("work", "tick"):
+            argv += ["--path", str(HERE)]
+        settings = {"ACTS": str(self.folder), "TMPDIR": str(self.folder), **env}
+        pid = self.forker.start(
+            argv=argv, env=settings, stdout=str(self.folder / f"out-{self.number}"), stderr=str(log), before=before
+        )
+        return Process(self.forker, pid, log)
+
+    def work(self, *words: str, code: int = 0, **more: Any) -> Process:
+        """Let a worker drain the queue, and check how it ended."""
+        process = self.start("work", *words, **more)
+        assert process.wait() == code, process.text[-3000:]
+        return process
+
+    def row(self, run: int) -> Any:
+        return self.db.execute("select * from yamlsched.job_runs where id = %s", [run]).fetchone()
+
+    def until_status(self, run: int, status: str) -> Any:
+        """Wait until the run has that status, and return it."""
+        until(lambda: self.row(run).status == status, f"run {run} is {status}")
+        return self.row(run)
+
+    def failures(self, run: int) -> list[Any]:
+        return self.db.execute(
+            "select * from yamlsched.job_failures where run_id = %s order by attempt", [run]
+        ).fetchall()
+
+    def calls(self, what: str, run: int | None = None) -> int:
+        """Return how many calls of handlers have ``begun`` or ``completed``, of one run or of all."""
+        path = self.folder / "calls"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return sum(1 for kind, number, *_ in lines if kind == what and run in (None, int(number)))
+
+    def until_begun(self, run: int, times: int = 1) -> None:
+        until(lambda: self.calls("begun", run) >= times, f"run {run} has begun {times} times")
+
+    def say(self, name: str) -> None:
+        """Make the file that a handler waits for."""
+        (self.folder / name).touch()
+
+    def became(self, run: int) -> tuple[str, int, int, int, int]:
+        """Return what became of a run: status, attempts, handlers begun and completed, failures recorded."""
+        row = self.row(run)
+        return row.status, row.attempts, self.calls("begun", run), self.calls("completed", run), len(self.failures(run))
+
+    def statuses(self) -> dict[str, int]:
+        rows = self.db.execute("select status, count(*) as runs from yamlsched.job_runs group by 1").fetchall()
+        return {row.status: row.runs for row in rows}
+
+    def close(self) -> None:
+        self.db.close()
+
+
+@contextmanager
+def a_project(folder: Path, dsn: str) -> Iterator[Project]:
+    """Make a project; its processes end with it."""
+    forker = Forker()
+    project = Project(forker, folder, dsn)
+    try:
+        yield project
+    finally:
+        forker.close()
+        project.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs: a zombie does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+__all__ = ["Process", "Project", "a_project", "is_alive", "psycopg", "until"]
