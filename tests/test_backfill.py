@@ -13,9 +13,10 @@ import psycopg
 import pytest
 from syncing import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
 
+from yamlsched import wall
 from yamlsched.cli import main
 from yamlsched.errors import Refused
-from yamlsched.sync import sync, wall
+from yamlsched.sync import sync
 from yamlsched.sync.backfill import Backfilled, backfill, definition_for
 from yamlsched.sync.why import Explained, why
 from yamlsched.zones import zone

@@ -544,6 +544,33 @@ def test_two_syncs_at_once_leave_each_other_what_is_locked(db: Db, dsn: str) -> 
     assert sync(db, file, at("2026-01-14 13:00")).runs == 1
 
 
+def test_a_job_that_this_version_cannot_read_is_a_finding_and_the_others_go_on(db: Db) -> None:
+    file = a_file(x=HOURLY, y=HOURLY)
+    sync(db, file, NOON)
+    db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'x'")
+
+    synced = sync(db, file, at("2026-01-14 13:00"))
+
+    assert (synced.exit_code, slots(db, "x"), slots(db, "y")) == (1, [], ["01-14 13:00"])
+    assert "Mars/Olympus" in synced.messages[0]
+
+
+def test_a_key_taken_by_another_job_costs_that_slot_and_no_other(db: Db) -> None:
+    file = a_file(**{f"job_{n}": HOURLY for n in range(3)}, other={})
+    sync(db, file, NOON)
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts) "
+        "select namespace, id, job_type, 'job_1:2026-01-14T13:00Z', %s, 5 "
+        "from yamlsched.job_definitions where job_type = 'other'",
+        [NOON],
+    )
+
+    synced = sync(db, file, at("2026-01-14 13:00"))
+
+    assert synced.runs == 2
+    assert gaps(db, "job_1") == [("01-14 13:00", "01-14 13:00", 1, "key_taken")]
+
+
 def test_many_syncs_racing_make_each_run_once(db: Db, dsn: str) -> None:
     file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(40)})
     sync(db, file, NOON)

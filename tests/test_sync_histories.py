@@ -18,7 +18,7 @@ from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 
 from yamlsched import cron, store
 from yamlsched.slots import slots
-from yamlsched.sync import settle, sync
+from yamlsched.sync import ScheduleFile, settle, sync
 from yamlsched.sync.plan import next_slot_at
 
 Db = psycopg.Connection[Any]
@@ -41,12 +41,16 @@ class History:
     eras: dict[str, list[list[Any]]] = field(default_factory=dict)
     pruned: set[str] = field(default_factory=set)
 
-    def file(self) -> Any:
+    def file(self) -> ScheduleFile:
         return a_file(top=f"x-edit: {self.files}", **self.jobs)
 
-    def apply(self, jobs: dict[str, dict[str, Any]]) -> None:
+    def apply(self, jobs: dict[str, dict[str, Any]], race: bool = False) -> None:
+        """Apply a new file; with ``race``, while hosts with the old one and with the new one tick."""
+        before = self.file()
         self.files += 1
         self.jobs = jobs
+        if race:
+            self.race(before, self.file(), self.file())
         sync(self.db, self.file(), self.now)
         for name, job in jobs.items():
             rule = (job.get("cron"), job.get("timezone", "UTC"))
@@ -59,18 +63,23 @@ class History:
     def tick(self) -> None:
         sync(self.db, self.file(), self.now)
 
-    def race(self) -> None:
-        """Three hosts tick at once."""
+    def race(self, *files: ScheduleFile) -> None:
+        """Let three hosts tick at once."""
+        failures: list[BaseException] = []
 
-        def one() -> None:
-            with store.connect(self.dsn) as connection:
-                sync(connection, self.file(), self.now)
+        def one(file: ScheduleFile) -> None:
+            try:
+                with store.connect(self.dsn) as connection:
+                    sync(connection, file, self.now)
+            except BaseException as error:
+                failures.append(error)
 
-        threads = [threading.Thread(target=one) for _ in range(3)]
+        threads = [threading.Thread(target=one, args=[file]) for file in files or [self.file()] * 3]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        assert failures == []
 
     def bad_file(self) -> None:
         assert sync(self.db, a_bad_file(), self.now).exit_code == 1
@@ -199,7 +208,7 @@ a_step = st.tuples(
         st.just(("bad_file",)),
         st.just(("prune",)),
         st.just(("foreign_key",)),
-        st.tuples(st.just("apply"), some_jobs),
+        st.tuples(st.just("apply"), some_jobs, st.booleans()),
         st.tuples(
             st.just("end_runs"),
             st.sampled_from(["succeeded", "succeeded", "failed", "dead", "cancelled"]),
@@ -219,7 +228,7 @@ def play(db: Db, dsn: str, start: datetime, first: dict[str, Any], steps: list[A
     for wait, (act, *arguments) in steps:
         history.now += wait
         if act == "apply":
-            history.apply(always | arguments[0])
+            history.apply(always | arguments[0], race=arguments[1])
         elif act == "end_runs":
             history.end_runs(arguments[0], arguments[1], choice)
         elif act == "foreign_key":

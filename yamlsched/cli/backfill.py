@@ -34,8 +34,8 @@ SHOWN = 20
 def command(
     settings: Settings, job: str, first: str, last: str | None, dry_run: bool, by: str | None, namespace: str | None
 ) -> int:
+    from yamlsched import wall
     from yamlsched.operations import actions, history
-    from yamlsched.sync import wall
     from yamlsched.sync.backfill import CHUNK, backfill, definition_for
     from yamlsched.zones import zone
 
@@ -80,7 +80,7 @@ def _json(job: str, result: Backfilled, dry_run: bool) -> str:
 
 
 def _print(result: Backfilled, dry_run: bool) -> None:
-    from yamlsched.sync.wall import utc
+    from yamlsched.wall import utc
 
     for verb, found in (
         ("would make" if dry_run else "made", [f"{key} for {utc(at)}" for key, at in result.made]),
@@ -98,7 +98,7 @@ def _print(result: Backfilled, dry_run: bool) -> None:
 
 
 def _used(of: datetime | None, slot: datetime) -> str:
-    from yamlsched.sync.wall import utc
+    from yamlsched.wall import utc
 
     if of == slot:
         return ", pruned since"

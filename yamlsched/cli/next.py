@@ -13,7 +13,7 @@ from yamlsched.errors import CronError, EnvironmentFailed, Refused
 
 if TYPE_CHECKING:
     from yamlsched.cron import Cron
-    from yamlsched.sync.upcoming import Upcoming
+    from yamlsched.upcoming import Upcoming
 
 NAMELESS = "x"
 """Stands for the job's name in the keys of an expression without a job."""
@@ -42,8 +42,8 @@ def command(
     number: int | None,
     days: int | None,
 ) -> int:
-    from yamlsched.sync import wall
-    from yamlsched.sync.upcoming import calendar, merged
+    from yamlsched import wall
+    from yamlsched.upcoming import calendar, merged
     from yamlsched.zones import zone
 
     if number and days:
@@ -144,7 +144,7 @@ def _json(found: list[Upcoming]) -> str:
 
 def _table(found: list[Upcoming], with_jobs: bool) -> str:
     from yamlsched.cli import _output
-    from yamlsched.sync.wall import utc
+    from yamlsched.wall import utc
 
     if not found:
         return "no slots"

@@ -20,9 +20,9 @@ offset is read on the job's own wall clock.
 @_choice.namespace_option
 @click.pass_obj
 def command(settings: Settings, job: str, at: str, namespace: str | None) -> int:
+    from yamlsched import wall
     from yamlsched.cli import _output
     from yamlsched.operations import history
-    from yamlsched.sync import wall
     from yamlsched.sync.backfill import definition_for
     from yamlsched.sync.why import why
     from yamlsched.zones import zone

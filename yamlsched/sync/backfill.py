@@ -17,7 +17,7 @@ from yamlsched.store import slots as store
 from yamlsched.store.actions import Record
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Holder, NewRun
-from yamlsched.sync.wall import utc
+from yamlsched.wall import utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from yamlsched import cron, durations, slots
 from yamlsched.keys import slot_key
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
-from yamlsched.sync.wall import show, utc
+from yamlsched.wall import show, utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
