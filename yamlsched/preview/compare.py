@@ -98,8 +98,8 @@ def _job(
 
 def _taken(taken: tuple[Taken, ...], job: Job) -> Iterator[Note]:
     for one in taken:
-        by = f"that of the slot at {_local(one.by, job)}" if one.by else "used by a run that was enqueued by hand"
-        text = f"it does not run at {_local(one.slot, job)}: the key {one.key} is {by}"
+        by = f"the slot at {_local(one.by, job)}" if one.by else "a run that was enqueued by hand"
+        text = f"it does not run at {_local(one.slot, job)}: its key {one.key} was used by {by}"
         yield Note(text, Level.WARNING)
 
 

@@ -44,7 +44,8 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
     """
     if before == after:
         return SlotChanges()
-    old, new = _by_date(before, at, until), _by_date(after, at, until)
+    old, _ = _by_date(before, at, until)
+    new, remarks = _by_date(after, at, until)
     added, removed, moved, passed = [], [], [], []
     common = {slot for slots in old.values() for slot in slots} & {slot for slots in new.values() for slot in slots}
     is_daily_twice = before is not None and after is not None and is_daily(before[0]) and is_daily(after[0])
@@ -68,19 +69,28 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
         tuple(sorted(slot for slot in removed if at < slot <= until)),
         tuple(sorted((m for m in moved if m.before <= until or m.after <= until), key=lambda m: (m.before, m.after))),
         tuple(passed),
+        tuple((slot, remark) for slot, remark in remarks.items() if slot not in common),
     )
 
 
-def _by_date(rule: Rule | None, at: datetime, until: datetime) -> dict[date, list[datetime]]:
-    """Return the slots of the whole local dates that have a part in (at, until], by the date that they name."""
+def _by_date(
+    rule: Rule | None, at: datetime, until: datetime
+) -> tuple[dict[date, list[datetime]], dict[datetime, str]]:
+    """Return the slots of the whole local dates that have a part in (at, until], by the date that they name.
+
+    And what there is to say of those that a clock change has moved.
+    """
     found: dict[date, list[datetime]] = {}
+    remarks = {}
     if rule is not None:
         where = zone(rule[1])
         first, last = (instant.astimezone(where).date() for instant in (at, until))
         for slot in slots(rule[0], where, at - AROUND, until + AROUND):
             if first <= slot.nominal.date() <= last or at < slot.at <= until:
                 found.setdefault(slot.nominal.date(), []).append(slot.at)
-    return found
+                if slot.at.astimezone(where).replace(tzinfo=None) != slot.nominal:
+                    remarks[slot.at] = slot.note
+    return found, remarks
 
 
 def following(rule: Rule | None, at: datetime, taken: Collection[datetime]) -> datetime | None:

@@ -15,6 +15,8 @@ BARE = Entry(Job("", ""), True, None)
 
 def of_job(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
     """Return the keys that differ. Of a job that one side lacks, those that differ from the built-in defaults."""
+    if before and after and before == after and _same(before.job.payload, after.job.payload):
+        return ()
     olds, news = plain(before or BARE), plain(after or BARE)
     found: list[FieldChange] = []
     for field, new in news.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from yamlsched.preview import outline
@@ -33,8 +34,8 @@ def render(preview: Preview) -> str:
 
 def code(text: str) -> str:
     """Return ``text`` as code, whatever is in it, also inside of a table."""
-    fence = "``" if "`" in text else "`"
-    pad = " " if "`" in text else ""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence, pad = "`" * (longest + 1), " " * bool(longest)
     return f"{fence}{pad}{text.replace('|', chr(92) + '|')}{pad}{fence}"
 
 

@@ -57,10 +57,12 @@ def number(value: float) -> str:
 def rate(job: JobChange) -> str:
     """Return how often a job fires and when next, on its wall clock."""
     if job.change is Change.REMOVED:
-        return f"fired {number(job.per_week_before)} times a week" if job.per_week_before else "had no slots"
+        return f"had {count(job.per_week_before, 'fire')} a week" if job.per_week_before else "had no slots"
     if job.next_slot_at is None:
         return fires(job.per_week_before, 0) if job.per_week_before else "no slots"
     following = f"next {clock(job.next_slot_at, job.timezone)} {job.timezone}"
+    if not (job.per_week_before or job.per_week_after):
+        return following
     if job.change is Change.ADDED:
         return f"{count(job.per_week_after, 'fire')} a week, {following}"
     return f"{fires(job.per_week_before, job.per_week_after)}, {following}"
@@ -80,7 +82,7 @@ def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> s
 def slots(job: JobChange) -> list[str]:
     """Return one line for each slot that comes, goes or moves; for many of a kind one line for all."""
     changes, timezone = job.slots, job.timezone
-    skipped = {one.slot for one in job.taken}
+    skipped, remarks = {one.slot for one in job.taken}, dict(changes.remarks)
 
     def move(moved: Moved) -> str:
         return f"{clock(moved.before, timezone)} -> {clock(moved.after, timezone, moved.before)}{fate(moved.after)}"
@@ -89,7 +91,9 @@ def slots(job: JobChange) -> list[str]:
         return clock(slot, timezone) + fate(slot)
 
     def fate(slot: datetime) -> str:
-        return ", skipped: key_taken" if slot in skipped else ""
+        if slot in skipped:
+            return "  skipped: key_taken"
+        return f"  {remarks[slot]}" if slot in remarks else ""
 
     lines = _kind("moved", changes.moved, move, _shifts(changes.moved))
     return lines + _kind("removed", changes.removed, point) + _kind("added", changes.added, point)
@@ -121,12 +125,13 @@ def _shift(shift: timedelta) -> str:
 def slots_in_short(job: JobChange) -> str:
     """Return how many slots move, go and come."""
     changes = job.slots
+    skipped = {one.slot for one in job.taken}
+    added = len([slot for slot in changes.added if slot not in skipped])
+    kinds = {"moved": len(changes.moved), "removed": len(changes.removed), "added": added, "skipped": len(skipped)}
     parts: list[str] = []
-    for verb, found in (("moved", changes.moved), ("removed", changes.removed), ("added", changes.added)):
-        if found:
-            parts.append(f"{count(len(found), 'slot') if not parts else len(found)} {verb}")
-    if job.taken:
-        parts.append(f"{len(job.taken)} skipped: key_taken")
+    for verb, many in kinds.items():
+        if many:
+            parts.append(f"{count(many, 'slot') if not parts else many} {verb}")
     return ", ".join(parts)
 
 
@@ -164,7 +169,7 @@ def warnings(preview: Preview) -> list[tuple[str, str]]:
 
 def written(value: Any) -> str:
     """Return a value about as the file writes it, on one line, cut when long."""
-    text = "(none)" if value is None else _plain(value) if isinstance(value, str) else _flow(value)
+    text = "(not set)" if value is None else _plain(value) if isinstance(value, str) else _flow(value)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 

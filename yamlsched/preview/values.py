@@ -85,13 +85,15 @@ class SlotChanges:
     """What becomes of the slots of a span, each in order of time.
 
     One end of a move may lie after the span. ``passed`` are those of ``removed`` whose new time on the same date is
-    over at the instant of the edit, so that the date goes without.
+    over at the instant of the edit, so that the date goes without. ``remarks`` tell where a clock change has put slots
+    that come.
     """
 
     added: tuple[datetime, ...] = ()
     removed: tuple[datetime, ...] = ()
     moved: tuple[Moved, ...] = ()
     passed: tuple[Moved, ...] = ()
+    remarks: tuple[tuple[datetime, str], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.moved)
@@ -181,7 +183,8 @@ def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
     enabled, environments = _written(loaded, job.name, "enabled"), _written(loaded, job.name, "environments")
     is_enabled = True if enabled is None else bool(enabled)
     names = None if environments is None else tuple(str(item) for item in environments)
-    return Entry(job if environment else replace(job, enabled=is_enabled), is_enabled, names)
+    is_elsewhere = environment is None and job.enabled is not is_enabled
+    return Entry(replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names)
 
 
 def _written(loaded: Loaded, job: str, key: str) -> Any:

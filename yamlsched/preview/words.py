@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 from yamlsched import backoff, durations
+from yamlsched.definitions.diagnostic import listed
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.preview.values import Entry, Level, Note, Side
 from yamlsched.sync.plan import NONE_WINDOW, offset
@@ -52,7 +53,11 @@ def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None)
         return f"it now runs only in {_listed(after)}"
     come = [name for name in after if name not in before]
     gone = [name for name in before if name not in after]
-    parts = [f"now runs in {_listed(come)}"] * bool(come) + [f"no longer runs in {_listed(gone)}"] * bool(gone)
+    parts = []
+    if come:
+        parts.append(f"now runs in {_listed(come)}")
+    if gone:
+        parts.append(f"no longer runs in {_listed(gone)}")
     return "it " + " and ".join(parts) if parts else "its environments are written in another order"
 
 
@@ -167,6 +172,5 @@ def _shown(duration: timedelta) -> str:
     return durations.show(duration)
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    *head, last = names
-    return f"{', '.join(head)} and {last}" if head else last
+def _listed(names: Iterable[str]) -> str:
+    return listed(names, "and")

@@ -1,0 +1,307 @@
+"""``yamlsched diff``: what an edit will do, in words, in files of their own for every kind of edit.
+
+``python tests/test_diff.py`` writes the expected outputs anew; read what git shows of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yamlsched.cli import _output, cli
+from yamlsched.definitions.load import load
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.preview import document, markdown, outline, text
+from yamlsched.preview.compare import compare
+from yamlsched.preview.effects import rule
+from yamlsched.preview.values import JobChange, Preview, side
+from yamlsched.slots import slots
+from yamlsched.zones import zone
+
+DIFFS = Path(__file__).parent / "diffs"
+EDITS = sorted(folder.name for folder in DIFFS.iterdir())
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+AT = {"across_a_clock_change": datetime(2026, 3, 27, 12, tzinfo=UTC)}
+DAY = timedelta(days=1)
+WEEK = 7 * DAY
+RENDERERS = {
+    "txt": text.render,
+    "md": markdown.render,
+    "json": lambda preview: _output.document(**document.parts(preview)),
+}
+
+
+def preview_of(
+    before: str | bytes, after: str | bytes, at: datetime = NOON, days: int = 7, environment: str | None = None
+) -> Preview:
+    """Return what replacing one text of a file by the other does."""
+    loaded = []
+    for name, written in (("main:schedules.yaml", before), ("schedules.yaml", after)):
+        data = written.encode() if isinstance(written, str) else written
+        found = load(data, name, environment)
+        assert [one for one in found.diagnostics if one.code != "YS116"] == []
+        loaded.append(side(name, found, environment))
+    return compare(*loaded, at, at + days * DAY, environment)
+
+
+def edit(name: str) -> Preview:
+    before, after = ((DIFFS / name / f"{which}.yaml").read_bytes() for which in ("before", "after"))
+    return preview_of(before, after, AT.get(name, NOON))
+
+
+def a_file(top: str = "", **jobs: Mapping[str, Any]) -> str:
+    entries = {name: {"handler": "handlers.x.run", **job} for name, job in jobs.items()}
+    return f"version: 1\n{top}\njobs: {json.dumps(entries)}\n"
+
+
+def the_job(preview: Preview) -> JobChange:
+    [job] = preview.jobs
+    return job
+
+
+def warned(preview: Preview) -> list[str]:
+    return [text for _, text in outline.warnings(preview)]
+
+
+@pytest.mark.parametrize("suffix", RENDERERS)
+@pytest.mark.parametrize("name", EDITS)
+def test_what_an_edit_does_is_told_word_for_word_as_in_its_file(name: str, suffix: str) -> None:
+    expected = (DIFFS / name / f"diff.{suffix}").read_text("utf-8")
+    assert RENDERERS[suffix](edit(name)) + "\n" == expected
+
+
+CRONS = ["0 2 * * *", "0 23 * * *", "30 2 * * *", "0 2 1 * *", "*/15 * * * *", "7,37 * * * *", "15 1,3 * * *"]
+CRONS += ["0 12 * * 1-5", "5-59/15 8-17 * * *", "0 0 29 2 *", "@hourly"]
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]
+JOBS = st.fixed_dictionaries(
+    {},
+    optional={
+        "cron": st.sampled_from(CRONS),
+        "enabled": st.booleans(),
+        "max_attempts": st.integers(1, 4),
+        "environments": st.lists(st.sampled_from(["qa", "live"]), unique=True, min_size=1),
+    },
+)
+FILES = st.tuples(st.sampled_from(ZONES), st.dictionaries(st.sampled_from("abc"), JOBS))
+INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(lambda naive: naive.replace(tzinfo=UTC))
+
+
+@settings(max_examples=120, deadline=None)
+@given(before=FILES, after=FILES, at=INSTANTS, days=st.integers(1, 9), environment=st.sampled_from([None, "qa"]))
+def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_both_files(
+    before: Any, after: Any, at: datetime, days: int, environment: str | None
+) -> None:
+    texts = [a_file(f"timezone: {tz}\nenvironments: [qa, live]", **jobs) for tz, jobs in (before, after)]
+    preview = preview_of(texts[0], texts[1], at, days, environment)
+
+    changed = {job.job_type: job for job in preview.jobs}
+    for name in {*before[1], *after[1]}:
+        olds, news = (_slots(each, name, preview) for each in (preview.base, preview.head))
+        if name not in changed:
+            assert olds == news
+            continue
+        found = changed[name].slots
+        came = [*found.added, *(m.after for m in found.moved if m.after <= preview.until)]
+        went = [*found.removed, *(m.before for m in found.moved if m.before <= preview.until)]
+        assert sorted(came) == sorted(news - olds)
+        assert sorted(went) == sorted(olds - news)
+        assert all(at < one.before and at < one.after for one in found.moved)
+        assert {one.slot for one in changed[name].taken} <= news
+    # and what is written down can be written down
+    for render in RENDERERS.values():
+        assert render(preview)
+
+
+def _slots(which: Any, name: str, preview: Preview) -> set[datetime]:
+    entry = which.entries.get(name)
+    decides = rule(entry.job) if entry else None
+    if decides is None:
+        return set()
+    return {slot.at for slot in slots(decides[0], zone(decides[1]), preview.at, preview.until)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(file=FILES, at=INSTANTS)
+def test_a_file_does_not_differ_from_itself(file: Any, at: datetime) -> None:
+    written = a_file(f"timezone: {file[0]}\nenvironments: [qa, live]", **file[1])
+    preview = preview_of(written, "# the same\n" + written, at)
+    assert (preview.has_changes, preview.pile_ups, preview.notes) == (False, (), ())
+    assert preview.unchanged == len(file[1])
+
+
+def test_before_the_nightly_ran_the_move_is_a_move_and_no_date_goes_without() -> None:
+    before, after = (a_file(x={"cron": cron}) for cron in ("0 2 * * *", "0 23 * * *"))
+    preview = preview_of(before, after, NOON.replace(hour=1))
+    assert [one.shift for one in the_job(preview).slots.moved] == [timedelta(hours=21)] * 7
+    assert warned(preview) == []
+
+
+def test_a_key_is_not_taken_in_another_namespace() -> None:
+    before = a_file("namespace: one", x={"cron": "0 2 * * *"})
+    after = a_file("namespace: two", x={"cron": "0 23 * * *"})
+    assert the_job(preview_of(before, after)).taken == ()
+
+
+def test_true_and_one_differ_in_a_payload_and_one_and_one_point_zero_do_not() -> None:
+    olds, news = {"a": 1, "b": 1}, {"a": True, "b": 1.0}
+    preview = preview_of(a_file(x={"payload": olds}), a_file(x={"payload": news}))
+    assert [(one.field, one.after) for one in the_job(preview).fields] == [("payload.a", True)]
+
+
+def test_without_an_environment_jobs_count_where_they_run_and_with_one_only_what_runs_there_counts() -> None:
+    before = a_file("environments: [qa, live]", x={"cron": "0 2 * * *", "environments": ["live"]})
+    after = a_file("environments: [qa, live]", x={"cron": "0 3 * * *", "environments": ["live", "qa"]})
+
+    anywhere, qa, live = (preview_of(before, after, environment=name) for name in (None, "qa", "live"))
+
+    assert [len(the_job(each).slots.moved) for each in (anywhere, qa, live)] == [7, 0, 7]
+    assert (the_job(qa).per_week_before, the_job(qa).per_week_after) == (0, 7)
+    assert "switched on in qa" in text.render(qa)
+    assert "it now runs in qa" in text.render(anywhere)
+
+
+def test_jobs_that_change_in_the_same_way_are_told_once() -> None:
+    names = [f"job_{number}" for number in range(40)]
+    before = a_file(**{name: {"cron": "0 2 * * *"} for name in names})
+    after = a_file("defaults: {timeout: 5m}", **{name: {"cron": "0 2 * * *"} for name in names})
+    written = text.render(preview_of(before, after))
+    assert written.count("an attempt is now killed after 5m instead of 1h") == 1
+    assert "job_0, job_1, job_10" in written
+    assert "and 30 more" in written
+
+
+def test_a_comment_fits_into_what_forges_take_however_large_the_edit() -> None:
+    jobs = {f"job_{number}": {"cron": f"{number % 60} 2 * * *", "owner": "x" * 80} for number in range(600)}
+    after = {name: {**job, "description": f"{name} " * 30, "timeout": "5m"} for name, job in jobs.items()}
+    written = markdown.render(preview_of(a_file(**jobs), a_file("timezone: Asia/Tokyo", **after)))
+    assert len(written) < 65_536
+    assert "more: `yamlsched diff` without `--format markdown` tells all." in written
+    assert written.endswith("</details>")
+
+
+# The command line
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], standalone_mode=False)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    config = ["-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *config, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with schedules.yaml in a folder, committed once and edited since."""
+    folder = tmp_path / "deploy"
+    folder.mkdir()
+    git(tmp_path, "init")
+    (folder / "schedules.yaml").write_text(a_file(x={"cron": "0 2 * * *"}))
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "one")
+    (folder / "schedules.yaml").write_text(a_file(x={"cron": "0 3 * * *"}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("revision", ["main", "HEAD", "main:deploy/schedules.yaml"])
+@pytest.mark.parametrize("place", [".", "deploy"])
+def test_a_revision_is_read_through_git_from_any_folder(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str, place: str
+) -> None:
+    monkeypatch.chdir(repository / place)
+    file = "deploy/schedules.yaml" if place == "." else "schedules.yaml"
+    done = run("diff", revision, file, "--at", "2026-01-14T12:00Z", "--format", "json")
+    found = json.loads(done.stdout)
+    assert done.return_value == 0
+    assert (found["base"]["name"].partition(":")[0], found["head"]["name"]) == (revision.partition(":")[0], file)
+    assert [(one["field"], one["before"], one["after"]) for one in found["jobs"][0]["fields"]] == [
+        ("cron", "0 2 * * *", "0 3 * * *")
+    ]
+
+
+def test_the_file_of_the_options_is_compared_and_differences_are_a_finding_only_when_asked(repository: Path) -> None:
+    file = repository / "deploy" / "schedules.yaml"
+    assert run("diff", "HEAD", "--file", file).return_value == 0
+    assert run("diff", "HEAD", "--file", file, "--exit-code").return_value == 1
+    assert run("diff", file, "--file", file, "--exit-code").return_value == 0
+
+
+@pytest.mark.parametrize(
+    "revision, message",
+    [
+        ("nope", '"nope" is neither a file nor a revision of the repository of .*: if it is a branch of the remote, '
+                 "run git fetch origin nope first"),
+        ("HEAD~7", '"HEAD~7" is neither a file nor a revision of the repository of .*schedules.yaml$'),
+        ("origin/x", "run git fetch origin x first"),
+        ("main:gone.yaml", "gone.yaml is not in main. If it had another name there, write yamlsched diff main:old"),
+    ],
+)  # fmt: skip
+def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path, revision: str, message: str) -> None:
+    file = repository / "deploy" / "schedules.yaml"
+    with pytest.raises(EnvironmentFailed, match=message):
+        CliRunner().invoke(cli, ["diff", revision, str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_file_that_the_revision_does_not_have_is_named(repository: Path) -> None:
+    file = repository / "new.yaml"
+    file.write_text(a_file())
+    with pytest.raises(EnvironmentFailed, match=r"new.yaml is not in main.* if it is new, there is nothing to compare"):
+        CliRunner().invoke(cli, ["diff", "main", str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_clone_without_history_says_how_to_get_it(repository: Path, tmp_path: Path) -> None:
+    git(repository, "commit", "-am", "two")
+    git(tmp_path, "clone", "--depth", "1", f"file://{repository}", "shallow")
+    file = tmp_path / "shallow" / "deploy" / "schedules.yaml"
+    with pytest.raises(EnvironmentFailed, match="this clone has no history; run git fetch --unshallow"):
+        CliRunner().invoke(cli, ["diff", "HEAD~1", str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+def test_outside_of_a_repository_only_files_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    before, after = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    before.write_text(a_file(x={"cron": "0 2 * * *"}))
+    after.write_text(a_file())
+    assert run("diff", before, after).return_value == 0
+    with pytest.raises(EnvironmentFailed, match=r'"main" is not a file, and .*b.yaml is in no git repository'):
+        CliRunner().invoke(cli, ["diff", "main", str(after)], standalone_mode=False, catch_exceptions=False)
+
+
+def test_mistakes_of_either_side_are_shown_and_nothing_is_compared(repository: Path) -> None:
+    file = repository / "deploy" / "schedules.yaml"
+    file.write_text("version: 1\njobs: {x: {hanlder: a.b}}\n")
+    done = run("diff", "HEAD", file)
+    assert (done.return_value, done.stdout) == (1, "")
+    assert f'{file}:2:12: error[YS102]: unknown key "hanlder" in job "x"' in done.stderr
+
+    git(repository, "commit", "-am", "broken")
+    file.write_text(a_file())
+    done = run("diff", "HEAD", file)
+    assert (done.return_value, done.stdout) == (1, "")
+    assert done.stderr.startswith("HEAD:schedules.yaml:2:12: error[YS102]")
+
+
+def test_an_environment_that_comes_with_the_edit_is_no_mistake_of_the_base(tmp_path: Path) -> None:
+    before, after = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    before.write_text(a_file("environments: [live]", x={"cron": "0 2 * * *", "environments": ["live"]}))
+    after.write_text(a_file("environments: [live, qa]", x={"cron": "0 2 * * *", "environments": ["live", "qa"]}))
+    done = run("diff", before, after, "--env", "qa")
+    assert done.return_value == 0
+    assert "switched on in qa" in done.stdout
+    assert run("diff", after, before, "--env", "qa").return_value == 1
+
+
+if __name__ == "__main__":
+    for name in EDITS:
+        for suffix, render in RENDERERS.items():
+            (DIFFS / name / f"diff.{suffix}").write_text(render(edit(name)) + "\n", "utf-8")
