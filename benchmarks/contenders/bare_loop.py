@@ -1,0 +1,81 @@
+"""The limit: what psycopg alone can do with the same promises. A lease, a fence, rows kept; and nothing else.
+
+One connection; claims and finishes alternate. The handler is called in this process: a crash of it would be ours.
+"""
+
+import time
+import uuid
+
+import psycopg
+from common import URL, Tally, serve
+
+BATCH = 1_000
+TABLE = """
+create table bare_jobs (
+    id           bigint generated always as identity primary key,
+    job_type     text not null,
+    payload      jsonb not null,
+    run_at       timestamptz not null default clock_timestamp(),
+    status       text not null default 'queued',
+    attempts     integer not null default 0,
+    locked_by    text,
+    locked_until timestamptz,
+    started_at   timestamptz,
+    finished_at  timestamptz
+) with (fillfactor = 70);
+create index bare_jobs_open on bare_jobs (run_at, id) where finished_at is null;
+"""
+ENQUEUE = (
+    "insert into bare_jobs (job_type, payload) select 'noop', jsonb_build_object('n', n) from generate_series(1, %s) n"
+)
+CLAIM = """
+update bare_jobs r
+set status = 'running', attempts = attempts + 1, locked_by = %s, started_at = clock_timestamp(),
+    locked_until = clock_timestamp() + interval '2 minutes'
+where id = any (array(
+    select id from bare_jobs
+    where finished_at is null and run_at <= clock_timestamp()
+      and (status <> 'running' or locked_until < clock_timestamp())
+    order by run_at, id limit %s for no key update skip locked))
+returning id, attempts, payload
+"""
+FINISH = """
+update bare_jobs r
+set status = 'succeeded', locked_until = null, finished_at = clock_timestamp()
+where r.id = any (%s) and r.status = 'running'
+  and ((r.id, r.attempts, r.locked_by) in (select * from unnest(%s::bigint[], %s::int[], %s::text[]))) is true
+"""
+
+
+def prepare(count):
+    with psycopg.connect(URL) as connection:
+        connection.execute(TABLE)
+        connection.execute(ENQUEUE, (count,))
+
+
+def work(slots, ms):
+    tally = Tally()
+
+    def handler(payload):
+        tally.begin()
+        if ms:
+            time.sleep(ms / 1000)
+        tally.end()
+
+    with psycopg.connect(URL, autocommit=True, prepare_threshold=0) as connection:
+        connection.execute("set plan_cache_mode = force_generic_plan")
+        connection.execute("set jit = off")
+        while True:
+            token = str(uuid.uuid4())
+            claimed = connection.execute(CLAIM, (token, BATCH)).fetchall()
+            if not claimed:
+                break
+            for _, _, payload in claimed:
+                handler(payload)
+            ids = [row[0] for row in claimed]
+            connection.execute(FINISH, (ids, ids, [row[1] for row in claimed], [token] * len(ids)))
+            tally.last = time.time()
+    tally.print()
+
+
+serve(prepare=prepare, work=work)

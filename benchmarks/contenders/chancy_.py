@@ -1,0 +1,81 @@
+"""chancy: its worker with the async executor, 500 jobs at once, polled eagerly; rows stay."""
+
+import asyncio
+import logging
+
+import psycopg
+from chancy import Chancy, Queue, Worker, job
+from common import URL, Tally, appending, arrived, now_us, serve
+
+tally = Tally()
+settings = {"ms": 0, "file": None}
+log = logging.getLogger("chancy")
+log.setLevel(logging.ERROR)
+
+
+@job()
+async def noop(*, n: int):
+    tally.begin()
+    if settings["ms"]:
+        await asyncio.sleep(settings["ms"] / 1000)
+    tally.end()
+
+
+@job()
+async def arrive(*, sent: int):
+    arrived(settings["file"], sent)
+
+
+def app():
+    return Chancy(URL, log=log)
+
+
+def queue(slots):
+    return Queue(
+        "default",
+        concurrency=slots or 500,
+        executor="chancy.executors.asyncex.AsyncExecutor",
+        polling_interval=1,
+        eager_polling=True,
+    )
+
+
+async def prepare(count):
+    async with app() as chancy:
+        await chancy.migrate()
+        await chancy.declare(queue(None), upsert=True)
+        async for _ in chancy.push_many([noop.job.with_kwargs(n=n) for n in range(count)]):
+            pass
+
+
+async def work(slots, ms):
+    settings["ms"] = ms
+    async with app() as chancy, await psycopg.AsyncConnection.connect(URL, autocommit=True) as looking:
+        await chancy.declare(queue(slots), upsert=True)
+
+        async def is_empty():
+            found = await looking.execute("select exists (select from chancy_jobs where completed_at is null)")
+            return not (await found.fetchone())[0]
+
+        async with Worker(chancy) as worker:
+            await tally.settled(is_empty)
+            await worker.stop()
+    tally.print()
+
+
+async def loop(file):
+    settings["file"] = appending(file)
+    async with app() as chancy:
+        await chancy.declare(queue(None), upsert=True)
+        async with Worker(chancy) as worker:
+            await worker.wait_for_shutdown()
+
+
+async def send(count, gap_ms):
+    async with app() as chancy:
+        for _ in range(count):
+            await asyncio.sleep(gap_ms / 1000)
+            await chancy.push(arrive.job.with_kwargs(sent=now_us()))
+
+
+serve(prepare=prepare, work=work, loop=loop, send=send)

@@ -1,0 +1,57 @@
+// graphile-worker: 24 jobs at once from a local queue of 500, outcomes in batches; it deletes what is done.
+const { Logger, makeWorkerUtils, run, runMigrations } = require("graphile-worker");
+const { Pool } = require("pg");
+const { URL, Tally, appending, arrived, nowUs, pause, serve } = require("./common.cjs");
+
+const logger = new Logger(() => () => {});
+const FAST = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
+
+const preset = (slots, fast) => ({
+  worker: {
+    connectionString: URL,
+    concurrentJobs: slots || 24,
+    maxPoolSize: 10,
+    pollInterval: 2000,
+    ...(fast ? FAST : {}),
+  },
+});
+
+serve({
+  async prepare(count) {
+    await runMigrations({ connectionString: URL, logger });
+    const utils = await makeWorkerUtils({ connectionString: URL, logger });
+    for (let start = 0; start < count; start += 10000) {
+      const size = Math.min(10000, count - start);
+      await utils.addJobs(Array.from({ length: size }, (_, n) => ({ identifier: "noop", payload: { n } })));
+    }
+    await utils.release();
+  },
+  async work(slots, ms) {
+    const tally = new Tally();
+    const noop = async () => {
+      tally.begin();
+      if (ms) await pause(ms);
+      tally.end();
+    };
+    const runner = await run({ preset: preset(slots, true), taskList: { noop }, logger, noHandleSignals: true });
+    const pool = new Pool({ connectionString: URL, max: 1 });
+    const left = "select exists (select from graphile_worker.jobs) as left";
+    await tally.settled(async () => !(await pool.query(left)).rows[0].left);
+    await runner.stop();
+    tally.print();
+  },
+  async loop(file) {
+    const descriptor = appending(file);
+    const arrive = async (payload) => arrived(descriptor, payload.sent);
+    const runner = await run({ preset: preset(0, false), taskList: { arrive }, logger });
+    await runner.promise;
+  },
+  async send(count, gapMs) {
+    const utils = await makeWorkerUtils({ connectionString: URL, logger });
+    for (let n = 0; n < count; n++) {
+      await pause(gapMs);
+      await utils.addJob("arrive", { sent: nowUs() });
+    }
+    await utils.release();
+  },
+});

@@ -1,0 +1,144 @@
+"""yamlsched, through its command line. What it did is read from the database: rows are kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import psycopg
+
+import yamlsched
+from benchmarks.contenders.base import Drained, NotMeasured
+from benchmarks.harness import PYTHON, ROOT, finish, run
+
+SCHEDULES = """\
+version: 1
+jobs:
+  noop: {handler: bench_handlers.noop}
+  nap: {handler: bench_handlers.nap}
+  arrive: {handler: bench_handlers.arrive}
+"""
+HANDLERS = """\
+import os
+import time
+
+
+def noop(n):
+    pass
+
+
+def nap(n):
+    time.sleep(0.01)
+
+
+def arrive(sent):
+    descriptor = os.open(os.environ["BENCH_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, b"%d\\n" % (time.time_ns() // 1000 - sent))
+    os.close(descriptor)
+"""
+# By the database's clock: claims included, and the writing of the last outcomes.
+INSIDE = """
+select count(*), extract(epoch from max(finished_at) - min(started_at))::float8, max(attempts),
+       count(*) filter (where status <> 'succeeded')
+from yamlsched.job_runs where finished_at > %s
+"""
+
+
+def command(*words: str) -> list[str]:
+    return [PYTHON, "-m", "yamlsched", *words]
+
+
+@dataclass
+class Ours:
+    name: str = "yamlsched"
+    note: str = "yamlsched work, handlers in child processes; rows kept"
+    needs: str = ""
+    most: int | None = None
+    lone: bool = False
+    outside: float = field(default=0.0, init=False)  # seconds of the last drain from start to exit
+
+    def check(self) -> None: ...
+
+    @cached_property
+    def folder(self) -> Path:
+        """Two hosts: workers of one file on one host share its slots. Gone with the temporary files of the run."""
+        self._folder = tempfile.TemporaryDirectory(prefix="yamlsched-bench-")
+        for host in range(8):
+            place = Path(self._folder.name) / str(host)
+            place.mkdir()
+            (place / "schedules.yaml").write_text(SCHEDULES)
+            (place / "bench_handlers.py").write_text(HANDLERS)
+        return Path(self._folder.name)
+
+    def prepare(self, dsn: str, count: int) -> None:
+        self.create(dsn)
+        self.enqueue(dsn, "noop", count)
+
+    def create(self, dsn: str) -> None:
+        run(command("migrate", "--dsn", dsn), cwd=self.folder / "0", env=self.environment(dsn))
+        run(command("sync", "-q", "--dsn", dsn), cwd=self.folder / "0", env=self.environment(dsn))
+
+    def enqueue(self, dsn: str, job: str, count: int) -> None:
+        with psycopg.connect(dsn) as connection:
+            for start in range(0, count, 10_000):
+                payloads = [{"n": n} for n in range(start, min(count, start + 10_000))]
+                yamlsched.enqueue_many(connection, job, payloads)
+
+    def drain(self, dsn: str, workers: int, slots: int | None = None, ms: int = 0) -> Drained:
+        with psycopg.connect(dsn) as connection:
+            if ms:
+                connection.execute(
+                    "update yamlsched.job_runs set job_type = 'nap', definition_id = "
+                    "(select id from yamlsched.job_definitions where job_type = 'nap') where finished_at is null"
+                )
+            begun_at = connection.execute("select clock_timestamp()").fetchone()[0]
+        begun = time.perf_counter()
+        finish([self.start(dsn, host, slots) for host in range(workers)])
+        self.outside = time.perf_counter() - begun
+        with psycopg.connect(dsn) as connection:
+            runs, inside, attempts, others = connection.execute(INSIDE, (begun_at,)).fetchone()
+        if attempts != 1 or others:
+            raise RuntimeError(f"{others} runs did not succeed, and one had {attempts} attempts")
+        return Drained(runs, inside)
+
+    def start(self, dsn: str, host: int = 0, slots: int | None = None, *words: str) -> subprocess.Popen[str]:
+        """Start a worker as if on the host of this number."""
+        more = ["--concurrency", str(slots)] if slots else []
+        return subprocess.Popen(
+            command("work", "-q", "--dsn", dsn, *more, *words),
+            cwd=self.folder / str(host),
+            env=self.environment(dsn),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def start_loop(self, dsn: str, file: Path) -> subprocess.Popen[str]:
+        if "--loop" not in run(command("work", "--help")):
+            raise NotMeasured("this version has no `work --loop`")
+        return subprocess.Popen(
+            command("work", "--loop", "-q", "--dsn", dsn),
+            cwd=self.folder / "0",
+            env={**self.environment(dsn), "BENCH_FILE": str(file)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def send(self, dsn: str, count: int, gap_ms: float) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for _ in range(count):
+                time.sleep(gap_ms / 1000)
+                yamlsched.enqueue(connection, "arrive", {"sent": time.time_ns() // 1000})
+
+    def once_command(self, dsn: str) -> list[str]:
+        return command("tick", "--dsn", dsn, "--file", str(self.folder / "0/schedules.yaml"))
+
+    def environment(self, dsn: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("YAMLSCHED_")}
+        return {**kept, "PYTHONPATH": str(ROOT)}

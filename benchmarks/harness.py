@@ -1,0 +1,221 @@
+"""What the parts share: a server, a fresh database for each measurement, processes and their cost, rows of results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+if TYPE_CHECKING:
+    from benchmarks.contenders import Contender
+
+TOO_LONG = float(os.environ.get("BENCH_TIMEOUT", "300"))  # seconds: a contender that hangs ends the run
+ROOT = Path(__file__).parent.parent
+PYTHON = sys.executable
+# The embedded server is made small, for laptops; these are what a server of a team has.
+SERVER = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "4GB",
+    "min_wal_size": "1GB",
+    "max_connections": 200,
+    "shared_preload_libraries": os.environ.get("BENCH_PRELOAD", ""),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured. ``quick`` is for finding out whether it works at all."""
+
+    drain: tuple[int, ...] = (20_000, 100_000)
+    finished: int = 1_000_000
+    backlog: int = 100_000
+    slots: tuple[int, ...] = (1, 8, 32)
+    busy_seconds: float = 3.0
+    bulk: int = 10_000
+    singles: int = 300
+    latencies: int = 200
+    definitions: tuple[int, int] = (10, 100_000)
+    jobs: int = 10_000
+    spike: int = 10_000
+    ticks: int = 10
+
+    @classmethod
+    def quick(cls) -> Sizes:
+        return cls(
+            drain=(200,), finished=2_000, backlog=200, slots=(2,), busy_seconds=0.2, bulk=200, singles=10, latencies=5,
+            definitions=(10, 100), jobs=100, spike=100, ticks=1,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the results: what a contender did in a case. ``values`` are the repetitions; None: not measured."""
+
+    part: str
+    case: str
+    contender: str
+    unit: str
+    values: tuple[float, ...] | None
+    note: str = ""
+    more_is_better: bool = True
+
+    @property
+    def median(self) -> float | None:
+        return None if not self.values else statistics.median(self.values)
+
+
+@dataclass
+class Bench:
+    """The run: a server (``dsn``), how often to repeat, the contenders, and what has been found so far."""
+
+    dsn: str
+    repeat: int
+    sizes: Sizes
+    contenders: list[Contender]
+    folder: Path
+    rows: list[Row] = field(default_factory=list)
+    server: dict[str, str] = field(default_factory=dict)
+    _collected: dict[tuple[str, str, str, str], tuple[list[float], str, bool]] = field(default_factory=dict)
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, dsn: str | None, repeat: int, sizes: Sizes, contenders: list[Contender]) -> Iterator[Bench]:
+        """Start a server of our own in a temporary folder, unless ``dsn`` names another."""
+        with contextlib.ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="yamlsched-bench-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            if dsn is None:
+                from yamlsched import embedded
+                from yamlsched.embedded import server
+
+                server.SETTINGS.update(SERVER)
+                file = folder / "schedules.yaml"
+                stack.callback(embedded.discard, file)
+                dsn = stack.enter_context(embedded.running(file, by_name=True))
+            bench = cls(dsn, repeat, sizes, contenders, folder)
+            bench._look_at_server()
+            yield bench
+
+    def _look_at_server(self) -> None:
+        with psycopg.connect(self.dsn) as connection:
+            for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers", "max_wal_size"):
+                self.server[name] = connection.execute("select current_setting(%s)", (name,)).fetchone()[0]
+        if (self.server["fsync"], self.server["synchronous_commit"]) != ("on", "on"):
+            raise SystemExit("this server's commits are not durable (fsync, synchronous_commit): nothing is measured")
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def add(
+        self, part: str, case: str, contender: str, unit: str, value: float, note: str = "", more_is_better: bool = True
+    ) -> None:
+        """Add one repetition's ``value``; the row is there from the first one on."""
+        key = (part, case, contender, unit)
+        values, note, more_is_better = self._collected.setdefault(key, ([], note, more_is_better))
+        values.append(value)
+        row = Row(part, case, contender, unit, tuple(values), note, more_is_better)
+        for place, old in enumerate(self.rows):
+            if (old.part, old.case, old.contender, old.unit) == key:
+                self.rows[place] = row
+                return
+        self.rows.append(row)
+
+    def not_measured(self, part: str, why: str, case: str = "", contender: str = "yamlsched") -> None:
+        row = Row(part, case, contender, "", None, f"not measured: {why}")
+        if row not in self.rows:
+            self.rows.append(row)
+
+    # -- databases -------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def database(self, template: str | None = None) -> Iterator[str]:
+        """Yield the DSN of a database of its own, gone afterwards: nobody measures on what another left behind."""
+        name = f"bench_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(self.dsn, autocommit=True) as admin:
+            source = template or "template0"
+            admin.execute(f'create database "{name}" template "{source}"'.encode())
+        try:
+            yield make_conninfo(self.dsn, dbname=name)
+        finally:
+            with psycopg.connect(self.dsn, autocommit=True) as admin:
+                admin.execute(f'drop database "{name}" with (force)'.encode())
+
+    def settle(self, dsn: str) -> None:
+        """Let the server do now what it would else do during the measurement."""
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("vacuum (analyze)")
+            connection.execute("checkpoint")
+
+
+def url(dsn: str) -> str:
+    """Return ``dsn`` as a URL: the one form that all peers' drivers read, sockets included."""
+    from urllib.parse import quote, urlencode
+
+    parts = conninfo_to_dict(dsn)
+    user, password = quote(str(parts.get("user", ""))), parts.get("password")
+    login = f"{user}:{quote(str(password))}" if password else user
+    where = urlencode({name: str(parts[name]) for name in ("host", "port") if name in parts})
+    return f"postgresql://{login}@/{quote(str(parts['dbname']))}?{where}"
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process took, from its start to its exit. ``memory`` is the largest resident set, in MiB."""
+
+    seconds: float
+    memory: float
+    status: int
+
+
+def cost(command: Sequence[str | Path], **options: Any) -> Cost:
+    """Run ``command`` and return what it took. The memory is that of its largest process."""
+    with tempfile.NamedTemporaryFile("r") as file:
+        run([PYTHON, "-I", "-S", str(Path(__file__).parent / "measured.py"), file.name, *command], **options)
+        took = Cost(**json.load(file))
+    if took.status not in (0, 1):
+        raise RuntimeError(f"{command} exited with {took.status}")
+    return took
+
+
+def run(command: Sequence[str | Path], **options: Any) -> str:
+    """Run ``command`` and return what it printed; what goes wrong is shown."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOO_LONG, **options)
+    if done.returncode:
+        raise RuntimeError(f"{command} exited with {done.returncode}: {done.stderr[-3000:]}{done.stdout[-1000:]}")
+    return done.stdout
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Wait for ``processes`` and return what they printed."""
+    try:
+        outputs = [process.communicate(timeout=TOO_LONG) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+    for process, (_, said) in zip(processes, outputs, strict=True):
+        if process.returncode:
+            raise RuntimeError(f"{process.args} exited with {process.returncode}: {said[-3000:]}")
+    return [output for output, _ in outputs]
+
+
+def alternate(times: int, *measures: Callable[[], None]) -> None:
+    """Call ``measures`` in turn, ``times`` times: what the machine does besides hits all of them alike."""
+    for _ in range(times):
+        for measure in measures:
+            measure()

@@ -1,0 +1,138 @@
+"""What was found: as a table for people, as JSON for programs, and the drain as a plot."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+import yamlsched
+from benchmarks.harness import ROOT, Bench, Row
+
+US = "yamlsched"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return ``rows`` as a Markdown table, each with its ratio to yamlsched in the same case: above 1, it is better."""
+    rows = list(rows)
+    ours = {(row.part, row.case, row.unit): row.median for row in rows if row.contender == US}
+    lines = [["part", "case", "contender", "median", "spread", "yamlsched is", "note"]]
+    for row in rows:
+        lines.append(
+            [row.part, row.case, row.contender, number(row), spread(row), ratio(row, ours), row.note.replace("|", "/")]
+        )
+    lines = [line[: len(lines[0])] for line in lines]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
+    shown = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    shown.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(shown)
+
+
+def number(row: Row) -> str:
+    return "not measured" if row.median is None else f"{figure(row.median)} {row.unit}"
+
+
+def figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def spread(row: Row) -> str:
+    if not row.values or len(row.values) < 2:
+        return ""
+    return f"{figure(min(row.values))} to {figure(max(row.values))}"
+
+
+def ratio(row: Row, ours: dict[tuple[str, str, str], float | None]) -> str:
+    our = ours.get((row.part, row.case, row.unit))
+    if row.contender == US or not our or not row.median:
+        return ""
+    times = our / row.median if row.more_is_better else row.median / our
+    return f"{times:.2f} x as good"
+
+
+def machine() -> dict[str, object]:
+    model = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else ""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def revision() -> str:
+    try:
+        said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return said.stdout.strip()
+
+
+def write(bench: Bench, folder: Path) -> None:
+    """Write results.json, results.md and drain.svg into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {
+        "format_version": 1,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "yamlsched": yamlsched.__version__,
+        "revision": revision(),
+        "machine": machine(),
+        "server": bench.server,
+        "rows": [
+            {
+                "part": row.part,
+                "case": row.case,
+                "contender": row.contender,
+                "unit": row.unit,
+                "median": row.median,
+                "values": row.values,
+                "more_is_better": row.more_is_better,
+                "note": row.note,
+            }
+            for row in bench.rows
+        ],
+    }
+    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "results.md").write_text(table(bench.rows) + "\n")
+    drained = [row for row in bench.rows if row.part == "drain" and row.unit == "jobs/s" and row.median]
+    if drained:
+        (folder / "drain.svg").write_text(plot(drained))
+
+
+def plot(rows: list[Row]) -> str:
+    """Return horizontal bars, one for each row, as SVG: no library is needed for that."""
+    most = max(row.median or 0 for row in rows)
+    left, width, line = 290, 420, 22
+    bars, case, y = [], None, 34
+    for row in sorted(rows, key=lambda r: (r.case, -(r.median or 0))):
+        if row.case != case:
+            case, y = row.case, y + 12
+            bars.append(f'<text x="8" y="{y + 10}" class="case">{escape(row.case)}</text>')
+            y += line
+        long = width * (row.median or 0) / most
+        kind = "ours" if row.contender == US else "other"
+        bars.append(
+            f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{escape(row.contender)}</text>'
+            f'<rect x="{left}" y="{y}" width="{max(long, 1):.0f}" height="14" class="{kind}"/>'
+            f'<text x="{left + max(long, 1) + 6:.0f}" y="{y + 11}">{figure(row.median or 0)}</text>'
+        )
+        y += line
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{y + 10}" '
+        'font-family="sans-serif" font-size="12">'
+        "<style>text{fill:#222}.case{font-weight:bold}.ours{fill:#2166ac}.other{fill:#bbb}</style>"
+        '<rect width="100%" height="100%" fill="white"/>'
+        '<text x="8" y="22" font-size="14">jobs/s, more is better (median)</text>' + "".join(bars) + "</svg>\n"
+    )

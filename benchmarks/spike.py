@@ -1,0 +1,70 @@
+"""Ten thousand runs due in the same minute, taken by 1, 4 and 8 workers on as many hosts: how long until all are done,
+what contention it made, and that none was carried out twice. Once as runs that may execute side by side, once as slots
+of as many jobs whose overlap is `wait`, each of which the claim must find by its job.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from benchmarks.contenders.ours import Ours
+from benchmarks.definitions import schedule
+from benchmarks.harness import Bench, alternate, finish
+
+PART = "spike"
+SLOTS = """
+insert into yamlsched.job_runs
+    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, max_attempts, exclusive)
+select d.namespace, d.id, d.job_type, '{"n": 1}', d.job_type || ':2026-01-01', m.at, m.at, 5, true
+from yamlsched.job_definitions d, (select date_trunc('minute', now()) as at) m
+where d.schedule is not null
+"""
+OUTCOME = """
+select count(*) filter (where status = 'succeeded'), sum(attempts),
+       extract(epoch from max(finished_at) - min(started_at))::float8
+from yamlsched.job_runs
+"""
+TROUBLE = "select deadlocks, xact_rollback from pg_stat_database where datname = current_database()"
+
+
+def run(bench: Bench) -> None:
+    for workers in (1, 4, 8):
+        alternate(
+            max(1, bench.repeat // 2),
+            lambda w=workers: _measure(bench, w, are_slots=False),
+            lambda w=workers: _measure(bench, w, are_slots=True),
+        )
+
+
+def _measure(bench: Bench, workers: int, are_slots: bool) -> None:
+    ours, count = Ours(), bench.sizes.spike
+    with bench.database() as dsn:
+        if are_slots:
+            for host in range(workers):
+                (ours.folder / str(host) / "schedules.yaml").write_text(schedule(count))
+        ours.create(dsn)
+        with psycopg.connect(dsn) as connection:
+            if are_slots:
+                connection.execute(SLOTS)
+            else:
+                ours.enqueue(dsn, "noop", count)
+        bench.settle(dsn)
+        rolled_back = _trouble(dsn)
+        finish([ours.start(dsn, host) for host in range(workers)])
+        with psycopg.connect(dsn) as connection:
+            done, attempts, seconds = connection.execute(OUTCOME).fetchone()
+        deadlocks, rollbacks = (after - before for after, before in zip(_trouble(dsn), rolled_back, strict=True))
+    if (done, attempts) != (count, count):
+        raise RuntimeError(f"{count} runs, {done} succeeded, {attempts} attempts: a run was lost or done twice")
+    kind = "slots of as many jobs" if are_slots else "runs side by side"
+    case = f"{count:,} {kind}, {workers} worker{'s' if workers > 1 else ''}"
+    bench.add(PART, case, "yamlsched", "s", seconds, "each carried out once", more_is_better=False)
+    bench.add(PART, case, "yamlsched", "deadlocks", deadlocks, more_is_better=False)
+    bench.add(PART, case, "yamlsched", "rollbacks", rollbacks, more_is_better=False)
+
+
+def _trouble(dsn: str) -> tuple[int, int]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("select pg_stat_clear_snapshot()")
+        found: tuple[int, int] = connection.execute(TROUBLE).fetchone()
+        return found

@@ -1,0 +1,57 @@
+"""The benchmarks are not run in CI; that they can be run is."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import PARTS
+from benchmarks.harness import Row
+from benchmarks.report import table
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_of_the_benchmarks_can_be_run_by_its_name(part: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.{part}").run)
+
+
+def test_a_quick_drain_prints_yamlsched_beside_the_bare_loop(server: str) -> None:
+    words = ["drain", "--quick", "--only", "yamlsched,bare loop", "--dsn", server]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    for contender in ("yamlsched", "bare loop"):
+        assert f"| drain | 200 runs, 1 worker  | {contender} " in done.stdout
+
+
+def test_a_table_says_how_much_better_yamlsched_is_whichever_way_is_better() -> None:
+    rows = [
+        Row("a", "more", "yamlsched", "jobs/s", (200.0, 100.0, 300.0)),
+        Row("a", "more", "peer", "jobs/s", (100.0,)),
+        Row("a", "less", "yamlsched", "ms", (30.0,), more_is_better=False),
+        Row("a", "less", "peer", "ms", (15.0,), more_is_better=False),
+    ]
+
+    shown = table(rows).splitlines()[2:]
+
+    assert "200 jobs/s" in shown[0]
+    assert "2.00 x as good" in shown[1]
+    assert "0.50 x as good" in shown[3]
+
+
+def test_a_contender_that_is_missing_is_not_measured_and_has_no_ratio() -> None:
+    rows = [Row("a", "b", "yamlsched", "ms", (1.0,)), Row("a", "b", "peer", "", None, "not measured: no node")]
+
+    shown = table(rows).splitlines()[-1]
+
+    assert "not measured: no node" in shown
+    assert "as good" not in shown
