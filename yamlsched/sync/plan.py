@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """Slots of a span: those to run, those that the newest supersedes, the first that is left for later."""
+    """Slots of a span: those to run, those that the newest supersedes; and the first that is left for later."""
 
     candidates: tuple[Slot, ...]
     superseded: slots.Span | None = None
@@ -99,20 +99,22 @@ def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
                 gaps.append(Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason))
             start = until
 
-    outlook = Outlook(())
+    found: tuple[Slot, ...] = ()
     if start < now:
         limit = AT_MOST if definition.catchup == "all" and not settling else None
         outlook = _outlook(expression, where, start, now, definition.catchup == "latest", limit)
+        found, following = outlook.candidates, outlook.following.at if outlook.following else None
         if outlook.superseded:
             first, last, count = outlook.superseded.first, outlook.superseded.last, outlook.superseded.count
             gaps.append(Gap(definition.id, definition.job_type, first, last, count, "superseded"))
+    else:
+        following = upcoming(definition, now)
     if gaps:
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
-    found, following = outlook.candidates, outlook.following
     accounted = found[-1].at if found else gaps[-1].last if gaps else definition.last_slot_at
     keyed = [(slot_key(definition.job_type, expression, slot), slot) for slot in found]
-    return Owed(definition, gaps, keyed, accounted, following.at if following else upcoming(definition, now))
+    return Owed(definition, gaps, keyed, accounted, following)
 
 
 def _standstills(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
@@ -135,14 +137,21 @@ def _outlook(
     expression: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
 ) -> Outlook:
     """Return what the slots in (start, now] mean. Many jobs share an expression, and then they owe the same slots."""
+    first = slots.next_slot(expression, where, start)
+    if first is None or first.at > now:
+        return Outlook((), following=first)
+    second = slots.next_slot(expression, where, first.at)
+    if second is None or second.at > now:
+        return Outlook((first,), following=second)
     if not latest:
         found = tuple(islice(slots.slots(expression, where, start, now), limit and limit + 1))
-        following = found[limit] if limit and len(found) > limit else None
-        return Outlook(found[:limit], following=following)
+        if limit and len(found) > limit:
+            return Outlook(found[:limit], following=found[limit])
+        return Outlook(found, following=_next(expression, where, now))
     newest = slots.newest_slot(expression, where, start, now)
-    if newest is None:
-        return Outlook(())
-    return Outlook((newest,), superseded=slots.span(expression, where, start, newest.at - JUST_BEFORE))
+    assert newest is not None
+    superseded = slots.span(expression, where, start, newest.at - JUST_BEFORE)
+    return Outlook((newest,), superseded, following=_next(expression, where, now))
 
 
 def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Holder]) -> Plan:
