@@ -73,7 +73,13 @@ where f.run_id = %(id)s
 order by f.attempt;
 
 -- name: effects
-select e.key, e.state, e.attempt, e.result, e.claimed_at, e.done_at
+-- What an attempt claimed that is over is in doubt, also before another attempt comes to it.
+select e.key,
+       case when e.state = 'claimed' and not exists (
+                select from yamlsched.job_runs r
+                where r.id = e.run_id and r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt)
+            then 'in_doubt' else e.state end as state,
+       e.attempt, e.result, e.claimed_at, e.done_at
 from yamlsched.effects e
 where e.run_id = %(id)s
 order by e.id;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import http.client
+import importlib
 import os
 import signal
 import sys
@@ -148,9 +149,8 @@ def main(dsn: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    import killed  # noqa: F401, PLW0406: the module of the handlers, and all it needs, before the forks, which share it
-    import yamlsched.worker.start
-
+    for module in ("killed", "yamlsched.worker.start"):  # all that is needed, before the forks, which share it
+        importlib.import_module(module)
     main(*sys.argv[1:])
 else:
     around(effects, "claim", "before the claim of the key", "after the claim of the key")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
+import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -12,17 +15,591 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from enqueueing import a_job, while_waiting
 from killed import FAN_OUT, POINTS, POLICIES, VICTIMS
 from psycopg.rows import namedtuple_row
 
+import yamlsched
+from yamlsched import Refused, Run, Snooze, YamlschedError, cli
+from yamlsched import attempt as attempt_module
+from yamlsched.attempt import Claim
+from yamlsched.errors import EffectInDoubt, LeaseLost
+from yamlsched.operations.effects import settle
+from yamlsched.runs import Claimed
+from yamlsched.store import effects, history
+from yamlsched.store import runs as store
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+# one attempt, in this process
+
+
+@pytest.fixture
+def job(db: psycopg.Connection[Any]) -> Iterator[str]:
+    """A job, and a table of the application's in the same database."""
+    db.execute("create table if not exists ledger (run_id bigint not null)")
+    a_job(db, "mail")
+    yield "mail"
+    for connection in Claim._sessions.values():
+        connection.close()
+    db.execute("drop table ledger")
+
+
+def attempt(db: psycopg.Connection[Any], dsn: str, run_id: int | None = None) -> Run:
+    """Claim a run, or a new one, as a worker does: what another worker held is lost to it."""
+    run_id = run_id or yamlsched.enqueue(db, "mail").run_id
+    token = f"web-1:4711:{secrets.token_hex(6)}"
+    [row] = db.execute(
+        """
+        update yamlsched.job_runs
+        set status = 'running', attempts = attempts + 1, locked_by = %s, started_at = now(),
+            locked_until = now() + interval '1 minute'
+        where id = %s
+        returning id, job_type, attempts, max_attempts
+        """,
+        [token, run_id],
+    ).fetchall()
+    return Run(
+        row.id, row.job_type, None, None, row.attempts, row.max_attempts, {}, False, Claim(dsn, "default", token)
+    )
+
+
+def lapse(db: psycopg.Connection[Any], run: Run) -> None:
+    """Let the lease of a run be over."""
+    db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 second' where id = %s", [run.id])
+
+
+def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
+    """Claim the key of an effect and say no more, as a process that is killed inside."""
+    key = effects.Key("default", run._effect_key(name, scope), run.id, run.attempt, run.claim.locked_by)
+    claimed = effects.claim(run.claim.session("effects"), key)
+    assert claimed is not None
+    assert claimed.is_first
+
+
+def ledger(db: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+    return [(row.key, row.state) for row in db.execute("select key, state from yamlsched.effects order by id")]
+
+
+def status(db: psycopg.Connection[Any], run: Run) -> str:
+    return str(db.execute("select status from yamlsched.job_runs where id = %s", [run.id]).fetchone().status)  # type: ignore[union-attr]
+
+
+def test_a_later_attempt_passes_by_an_effect_that_was_done_and_reads_its_result(db, dsn, job):
+    first = attempt(db, dsn)
+    with first.once("post") as effect:
+        assert (effect.first, effect.key) == (True, f"run:{first.id}:post")
+        assert ledger(db) == [(effect.key, "claimed")]
+        effect.result = {"id": [7]}
+
+    with attempt(db, dsn, first.id).once("post") as again:
+        assert (again.first, again.key, again.result) == (False, effect.key, {"id": [7]})
+    with attempt(db, dsn).once("post") as other:
+        assert other.first
+
+
+def test_an_exception_releases_the_effect_for_the_next_attempt_and_for_this_one(db, dsn, job):
+    run = attempt(db, dsn)
+    with pytest.raises(ZeroDivisionError), run.once("post"):
+        raise ZeroDivisionError
+    assert ledger(db) == []
+
+    with run.once("post") as effect:
+        assert effect.first
+
+
+@pytest.mark.parametrize("error, on_error", [(ZeroDivisionError, "in_doubt"), (KeyboardInterrupt, "release")])
+def test_an_exception_that_proves_nothing_leaves_the_effect_in_doubt(db, dsn, job, error, on_error):
+    run = attempt(db, dsn)
+    with pytest.raises(error), run.once("post", on_error=on_error):
+        raise error
+
+    assert ledger(db) == [(f"run:{run.id}:post", "in_doubt")]
+
+
+def test_in_doubt_an_attempt_fails_by_default_and_says_what_to_look_up_and_how_to_go_on(db, dsn, job):
+    run = attempt(db, dsn)
+    die_inside(run, "welcome mail")
+
+    for _ in range(2):
+        run = attempt(db, dsn, run.id)
+        with pytest.raises(EffectInDoubt) as raised, run.once("welcome mail"):
+            raise AssertionError("entered")
+    assert re.fullmatch(
+        rf'effect "run:{run.id}:welcome mail" is in doubt: attempt 1 began it at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ '
+        r"and could not say how it ended\. Look up whether it happened, then: yamlsched settle "
+        rf"'run:{run.id}:welcome mail' --done \(or --not-done\), and: yamlsched retry {run.id}",
+        str(raised.value),
+    )
+
+
+def test_in_doubt_skip_takes_it_for_done_and_repeat_does_it_again_with_the_same_key(db, dsn, job):
+    run = attempt(db, dsn)
+    die_inside(run)
+
+    with attempt(db, dsn, run.id).once("post", in_doubt="skip") as effect:
+        assert (effect.first, effect.result) == (False, None)
+    assert ledger(db) == [(f"run:{run.id}:post", "in_doubt")]
+    with attempt(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
+        assert (effect.first, effect.key) == (True, f"run:{run.id}:post")
+    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+
+
+def test_a_business_key_is_done_once_by_whichever_run_comes_first(db, dsn, job):
+    with attempt(db, dsn).once("charge:812", scope="namespace") as effect:
+        assert (effect.first, effect.key) == (True, "charge:812")
+        effect.result = "ch_1"
+
+    with attempt(db, dsn).once("charge:812", scope="namespace") as effect:
+        assert (effect.first, effect.result) == (False, "ch_1")
+
+
+def test_while_a_live_attempt_of_another_run_holds_a_business_key_a_run_snoozes(db, dsn, job):
+    die_inside(holder := attempt(db, dsn), "charge:812", scope="namespace")
+
+    with pytest.raises(Snooze, match=f'"charge:812" is held by run {holder.id}, which is running') as raised:
+        attempt(db, dsn).once("charge:812", scope="namespace").__enter__()
+    assert raised.value.delay == timedelta(seconds=15)
+
+    # and when its lease is over, it is in doubt
+    lapse(db, holder)
+    with pytest.raises(EffectInDoubt, match=f"attempt 1 of run {holder.id} began it"):
+        attempt(db, dsn).once("charge:812", scope="namespace").__enter__()
+    assert ledger(db) == [("charge:812", "in_doubt")]
+
+
+def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
+    run = attempt(db, dsn)
+    lapse(db, run)
+    with pytest.raises(LeaseLost, match="attempt 1 outlived its lease"):
+        run.once("post").__enter__()
+
+    attempt(db, dsn, run.id)
+    with pytest.raises(LeaseLost):
+        run.once("post").__enter__()
+    assert ledger(db) == []
+
+
+def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn, job, monkeypatch):
+    # given an attempt that finds an effect in doubt, and sleeps through its lease before it begins it again
+    die_inside(first := attempt(db, dsn))
+    zombie = attempt(db, dsn, first.id)
+    real = effects.take_over
+    monkeypatch.setattr(effects, "take_over", lambda *given: (lapse(db, zombie), real(*given))[1])
+
+    with pytest.raises(LeaseLost):
+        zombie.once("post", in_doubt="repeat").__enter__()
+
+    assert ledger(db) == [(f"run:{first.id}:post", "in_doubt")]
+
+
+def test_what_a_zombie_did_is_recorded_although_it_was_doubted_meanwhile(db, dsn, job):
+    zombie = attempt(db, dsn)
+    with zombie.once("post") as effect:
+        with attempt(db, dsn, zombie.id).once("post", in_doubt="skip") as doubted:
+            assert not doubted.first
+        effect.result = "posted"
+
+    with attempt(db, dsn, zombie.id).once("post") as later:
+        assert (later.first, later.result) == (False, "posted")
+
+
+def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about(db, dsn, job):
+    zombie = attempt(db, dsn)
+    with pytest.raises(ZeroDivisionError), zombie.once("post"):  # noqa: PT012
+        with attempt(db, dsn, zombie.id).once("post", in_doubt="skip"):
+            pass
+        raise ZeroDivisionError
+
+    assert ledger(db) == [(f"run:{zombie.id}:post", "in_doubt")]
+
+
+def test_a_zombie_says_nothing_about_an_effect_that_was_begun_again(db, dsn, job, caplog):
+    zombie = attempt(db, dsn)
+    with zombie.once("post") as effect:
+        with attempt(db, dsn, zombie.id).once("post", in_doubt="repeat") as again:
+            assert again.first
+            again.result = "the second"
+        effect.result = "the first"
+
+    assert "was done, but meanwhile it was begun again" in caplog.text
+    with attempt(db, dsn, zombie.id).once("post") as later:
+        assert later.result == "the second"
+
+
+def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db, dsn, job, monkeypatch):
+    zombie = attempt(db, dsn)
+    manager = zombie.once("post")
+    manager.__enter__().result = "posted"
+    real = effects.doubt
+
+    def doubt(*given: Any) -> bool:
+        manager.__exit__(None, None, None)
+        return real(*given)
+
+    monkeypatch.setattr(effects, "doubt", doubt)
+    with attempt(db, dsn, zombie.id).once("post") as later:
+        assert (later.first, later.result) == (False, "posted")
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit):
+    # given a claim whose transaction has not ended
+    holder, run = attempt(db, dsn), attempt(db, dsn)
+    with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
+        effects.claim(other, effects.Key("default", "k", holder.id, 1, holder.claim.locked_by))
+        session = run.claim.session("effects")
+
+        # when a run comes to the key, waits, and the other's end is known
+        def enter() -> Any:
+            return run.once("k", scope="namespace").__enter__()
+
+        if commit:
+            with pytest.raises(Snooze, match="is held by run"):
+                while_waiting(db, session, enter, other.commit)
+        else:
+            assert while_waiting(db, session, enter, other.rollback).first
+
+
+def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn, job):
+    run = attempt(db, dsn)
+    with run.once("post") as effect:
+        db.execute("select pg_terminate_backend(%s)", [run.claim.session("effects").info.backend_pid])
+        effect.result = "posted"
+
+    assert ledger(db) == [(effect.key, "done")]
+
+
+@pytest.mark.parametrize("statement", ["claim", "take_over", "done", "doubt", "release"])
+def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, dsn, job, monkeypatch, statement):
+    run = attempt(db, dsn)
+    if statement == "take_over":
+        die_inside(run)
+        run = attempt(db, dsn, run.id)
+    real, lost = getattr(effects, statement), []
+
+    def answer_lost(*given: Any) -> Any:
+        answer = real(*given)
+        if not lost:
+            lost.append(answer)
+            raise psycopg.OperationalError("the connection was lost")
+        return answer
+
+    monkeypatch.setattr(effects, statement, answer_lost)
+    error = ZeroDivisionError if statement in ("doubt", "release") else None
+    on_error: Any = "in_doubt" if statement == "doubt" else "release"
+    with suppress(ZeroDivisionError), run.once("post", in_doubt="repeat", on_error=on_error) as effect:
+        assert effect.first
+        if error:
+            raise error
+
+    assert len(lost) == 1
+    assert ledger(db) == {
+        "doubt": [(effect.key, "in_doubt")],
+        "release": [],
+    }.get(statement, [(effect.key, "done")])
+
+
+def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
+    monkeypatch.setattr(attempt_module, "PATIENCE", 0)
+    monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
+    run = attempt(db, dsn)
+
+    with pytest.raises(ZeroDivisionError), run.once("post"):
+        raise ZeroDivisionError
+
+    assert "stays in doubt, because the database does not answer: gone" in caplog.text
+    # and the same attempt does not take its own remainder for a claim that it may act upon
+    with pytest.raises(EffectInDoubt), run.once("post"):
+        raise AssertionError("entered")
+
+
+def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_in_doubt(db, dsn, job):
+    run = attempt(db, dsn)
+    with pytest.raises(Refused, match='the result of effect "post" is a set'), run.once("post") as effect:
+        effect.result = {1}
+
+    assert ledger(db) == [(effect.key, "in_doubt")]
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("", "a text of 1 to 200 characters"),
+        ("x" * 201, "a text of 1 to 200 characters"),
+        (7, "a text of 1 to 200 characters, not 7"),
+        ("a\x00b", "contains a NUL character"),
+        ("run:118:mail", 'names that begin with "run:" are reserved'),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(db, dsn, job, name, message):
+    with pytest.raises(Refused, match=message):
+        attempt(db, dsn).once(name, scope="namespace").__enter__()
+
+
+def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, dsn, job):
+    run = attempt(db, dsn)
+    with run.once("outer"):
+        with run.once("inner") as inner:
+            assert inner.first
+        with pytest.raises(YamlschedError, match="is used inside itself"):
+            run.once("outer").__enter__()
+
+    assert [state for _, state in ledger(db)] == ["done", "done"]
+
+
+def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
+    run = attempt(db, dsn)
+
+    def post(n: int) -> None:
+        with run.once(f"post {n}") as effect:
+            effect.result = n
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(post, range(40)))
+
+    assert [state for _, state in ledger(db)] == ["done"] * 40
+
+
+# the run's own transaction
+
+
+def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
+    run = attempt(db, dsn)
+    with run.transaction() as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+        run.enqueue("mail", {"n": 1}, key="a")
+        run.result = {"sent": 3}
+        assert db.execute("select count(*) as n from ledger").fetchone().n == 0
+
+    row = db.execute("select * from yamlsched.job_runs where id = %s", [run.id]).fetchone()
+    assert (row.status, row.result, row.locked_until, row.locked_by) == (
+        "succeeded", {"sent": 3}, None, run.claim.locked_by,
+    )  # fmt: skip
+    assert db.execute("select payload, parent_id from yamlsched.job_runs where idempotency_key = 'a'").fetchone() == (
+        {"n": 1},
+        run.id,
+    )
+    assert db.execute("select count(*) as n from ledger").fetchone().n == 1
+
+
+def test_an_exception_in_the_transaction_leaves_nothing_also_not_what_it_enqueued(db, dsn, job):
+    run = attempt(db, dsn)
+    run.enqueue("mail", {"n": "before"})
+    with pytest.raises(ZeroDivisionError), run.transaction() as connection:  # noqa: PT012
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+        run.enqueue("mail", {"n": "inside"})
+        raise ZeroDivisionError
+
+    assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
+    assert [texts for _, texts, _, _ in run.enqueued] == [['{"n": "before"}']]
+
+
+def test_an_attempt_whose_run_was_taken_over_commits_nothing(db, dsn, job):
+    zombie = attempt(db, dsn)
+    lost = pytest.raises(LeaseLost, match="outlived its lease; nothing was committed")
+    with lost, zombie.transaction() as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [zombie.id])
+        attempt(db, dsn, zombie.id)
+
+    assert (status(db, zombie), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
+
+
+def test_an_effect_inside_a_transaction_that_is_rolled_back_is_known_to_the_next_attempt(db, dsn, job):
+    run = attempt(db, dsn)
+    with pytest.raises(ZeroDivisionError), run.transaction():  # noqa: PT012
+        with run.once("post") as effect:
+            effect.result = "posted"
+        raise ZeroDivisionError
+
+    with attempt(db, dsn, run.id).once("post") as effect:
+        assert (effect.first, effect.result) == (False, "posted")
+
+
+def test_after_the_transaction_the_run_is_over_for_everything(db, dsn, job):
+    run = attempt(db, dsn)
+    with run.transaction(), pytest.raises(YamlschedError, match="once in an attempt"):
+        run.transaction().__enter__()
+
+    for use in (
+        lambda: run.transaction().__enter__(),
+        lambda: run.once("post").__enter__(),
+        lambda: run.enqueue("mail"),
+    ):
+        with pytest.raises(YamlschedError, match=r"once in an attempt|has ended, and the run with it"):
+            use()
+    assert status(db, run) == "succeeded"
+
+
+def test_a_statement_that_failed_unheard_is_named_and_one_in_a_block_of_its_own_does_no_harm(db, dsn, job):
+    run = attempt(db, dsn)
+    caught = pytest.raises(YamlschedError, match="its error was caught: nothing can be committed")
+    with caught, run.transaction() as connection, suppress(psycopg.Error):
+        connection.execute("select 1/0")
+
+    with run.transaction() as connection:
+        with suppress(psycopg.Error), connection.transaction():
+            connection.execute("select 1/0")
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+    assert status(db, run) == "succeeded"
+
+
+def test_a_commit_of_the_handlers_own_is_named(db, dsn, job):
+    run = attempt(db, dsn)
+    with pytest.raises(YamlschedError, match="ended inside its block"), run.transaction() as connection:
+        connection.execute("commit")
+
+    assert status(db, run) == "running"
+
+
+@pytest.mark.parametrize(
+    "enqueue, message",
+    [
+        (lambda run: run.enqueue("mial"), 'no job "mial" in namespace "default"'),
+        (lambda run: run.enqueue("mail", {"at": timedelta()}), r"payload\.at of job \"mail\" is a timedelta"),
+        (lambda run: run.enqueue("mail", []), 'payload of job "mail" is a list'),
+        (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1)), "has no time zone"),
+        (lambda run: setattr(run, "result", {1}), "the result is a set"),
+    ],
+)
+def test_what_cannot_be_written_with_the_success_fails_the_attempt_in_plain_words(db, dsn, job, enqueue, message):
+    run = attempt(db, dsn)
+    with pytest.raises(Refused, match=message), run.transaction() as connection:  # noqa: PT012
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+        enqueue(run)
+
+    assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
+
+
+def test_a_loop_that_enqueues_one_by_one_costs_one_statement_for_each_job_and_time(db, dsn, job):
+    run = attempt(db, dsn)
+    for n in range(100):
+        run.enqueue("mail", {"n": n}, key=f"mail:{n}")
+    run.enqueue("mail", {"n": 100}, run_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+    assert len(run.enqueued) == 2
+    with run.transaction():
+        pass
+    made = db.execute(
+        "select payload, idempotency_key from yamlsched.job_runs where parent_id = %s order by id", [run.id]
+    )
+    assert made.fetchall() == [*(({"n": n}, f"mail:{n}") for n in range(100)), ({"n": 100}, None)]
+
+
+def test_what_a_handler_did_to_its_connection_the_next_one_does_not_find(db, dsn, job):
+    with attempt(db, dsn).transaction() as connection:
+        connection.row_factory = psycopg.rows.dict_row
+        first = connection
+
+    with attempt(db, dsn).transaction() as connection:
+        assert connection is first
+        assert connection.execute("select 1 as one").fetchone().one == 1
+
+
+def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, dsn, job):
+    # given a run whose transaction has written its success, and has not committed
+    one, other = attempt(db, dsn), attempt(db, dsn)
+    with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [one.id])
+        store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], None)])
+        assert store.succeed_in(connection, (one.id, 1, one.claim.locked_by), None)
+
+        # when the leases of both are renewed
+        async def renew() -> set[int]:
+            factory: Any = namedtuple_row
+            async with await psycopg.AsyncConnection.connect(dsn, row_factory=factory) as session:
+                await session.execute("set statement_timeout = '5s'")
+                held = [
+                    Claimed(r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.claim.locked_by) for r in (one, other)
+                ]
+                return await store.heartbeat(session, held)
+
+        renewed = asyncio.run(renew())
+
+    # then the other's is, without waiting
+    assert renewed == {other.id}
+
+
+# settling
+
+
+def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, job):
+    for name in ("done", "not done"):
+        die_inside(attempt(db, dsn), name, scope="namespace")
+    db.execute("update yamlsched.job_runs set status = 'dead', finished_at = now(), locked_until = null")
+    [first, second] = db.execute("select id from yamlsched.job_runs order by id").fetchall()
+
+    assert settle(db, "default", "done", "ada", True, {"id": 7}) == (
+        f'effect "done" is done: no attempt repeats it; run {first.id} is dead: yamlsched retry {first.id}'
+    )
+    assert settle(db, "default", "not done", "ada", False).startswith(
+        'effect "not done" is free: the next attempt does it'
+    )
+
+    with attempt(db, dsn).once("done", scope="namespace") as effect:
+        assert (effect.first, effect.result) == (False, {"id": 7})
+    with attempt(db, dsn).once("not done", scope="namespace") as effect:
+        assert effect.first
+    actions = db.execute("select who, verb, target, detail from yamlsched.operator_actions order by id").fetchall()
+    assert actions == [
+        ("ada", "settle", f"run:{first.id}", {"effect": "done", "as": "done"}),
+        ("ada", "settle", f"run:{second.id}", {"effect": "not done", "as": "not done"}),
+    ]
+
+
+def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
+    die_inside(run := attempt(db, dsn))
+    with run.once("other"):
+        pass
+
+    for key, message in (
+        ("run:0:none", 'there is no effect "run:0:none" in namespace "default"'),
+        (f"run:{run.id}:other", "is not in doubt: it was done at"),
+        (f"run:{run.id}:post", f"attempt 1 of run {run.id} is inside of it.*yamlsched cancel {run.id}"),
+    ):
+        for happened in (True, False):
+            with pytest.raises(Refused, match=message):
+                settle(db, "default", key, "ada", happened)
+    assert [state for _, state in ledger(db)] == ["claimed", "done"]
+    assert db.execute("select count(*) as n from yamlsched.operator_actions").fetchone().n == 0
+
+
+def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):
+    die_inside(run := attempt(db, dsn))
+    [shown] = history.effects(db, run.id)
+    assert shown.state == "claimed"
+    db.execute("update yamlsched.job_runs set status = 'dead', finished_at = now(), locked_until = null")
+    [shown] = history.effects(db, run.id)
+    assert shown.state == "in_doubt"
+
+    def yamlsched_settle(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as patch:  # noqa: PT012
+            patch.setattr(sys, "argv", ["yamlsched", "settle", shown.key, "--dsn", dsn, *arguments])
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    assert yamlsched_settle()[0] == 2
+    assert yamlsched_settle("--not-done", "--result", "7")[0] == 2
+    assert yamlsched_settle("--done", "--result", "{")[0] == 2
+    assert yamlsched_settle("--done", "--result", '"<id@example.org>"', "--by", "ada") == (
+        0, f'effect "{shown.key}" is done: no attempt repeats it; run {run.id} is dead: yamlsched retry {run.id}\n', "",
+    )  # fmt: skip
+    assert yamlsched_settle("--done")[0] == 1
+    assert [(e.state, e.result) for e in history.effects(db, run.id)] == [("done", "<id@example.org>")]
+
+
+# under kill -9
 
 
 class Receiver:
@@ -48,11 +625,9 @@ class Receiver:
         hit = False
         for pid, names in ((parent, ("parent", "both")), (child, ("child", "both"))):
             if victim in names:
-                try:
+                with suppress(ProcessLookupError):  # somebody else's kill was quicker
                     os.kill(pid, signal.SIGKILL)
                     hit = True
-                except ProcessLookupError:
-                    pass  # somebody else's kill was quicker
         if hit:
             with self.lock:
                 self.kills[victim] += 1
@@ -76,10 +651,8 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
             pass
 
         def handle(self) -> None:
-            try:
+            with suppress(ConnectionError):  # the sender was killed before it heard the answer
                 super().handle()
-            except ConnectionError:
-                pass  # the sender was killed before it heard the answer
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = False
@@ -96,30 +669,21 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
 def a_story_job(db: psycopg.Connection[Any]) -> None:
     db.execute("create table ledger (run_id bigint not null)")
     for name in ("story", "leaf"):
-        db.execute(
-            """
-            insert into yamlsched.job_definitions (
-                namespace, job_type, handler, timezone, max_attempts, backoff, timeout, lease, overlap, catchup,
-                catchup_window, spread, enabled, effective_from)
-            values ('default', %s, 'killed.story', 'UTC', 100, '{}', '1h', '2s', 'wait', 'latest', '1d', '0', true,
-                    now())
-            """,
-            [name],
-        )
+        a_job(db, name, max_attempts=100, lease="2s")
 
 
 def carry_out(db: psycopg.Connection[Any], dsn: str, folder: Path, plans: list[dict[str, Any]]) -> Receiver:
     """Enqueue a story for each plan, and let workers carry them out, and be killed, until none is left."""
     (marks := folder / "marks").mkdir(parents=True)
-    db.execute(
-        "select yamlsched.enqueue_many('story', %s::text[]::jsonb[])", [[json.dumps(plan) for plan in plans]]
-    )
+    db.execute("select yamlsched.enqueue_many('story', %s::text[]::jsonb[])", [[json.dumps(plan) for plan in plans]])
     with receiving() as (receiver, port):
         environment = {**os.environ, "RECEIVER_PORT": str(port), "MARKS": str(marks), "TMPDIR": str(folder)}
-        with subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "killed.py"), dsn, str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / 'log').open('w'), text=True, env=environment,
-        ) as starter:  # fmt: skip
+        command = [sys.executable, str(ROOT / "tests" / "killed.py"), dsn, str(folder)]
+        pipe = subprocess.PIPE
+        with (
+            (folder / "log").open("w") as log,
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment) as starter,
+        ):
             assert starter.stdin is not None
             assert starter.stdout is not None
             while db.execute(

@@ -6,7 +6,7 @@ import asyncio
 import enum
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,6 +16,7 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
+from enqueueing import LATER, a_job, while_waiting
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
@@ -26,33 +27,6 @@ from yamlsched import Refused
 from yamlsched.enqueueing import checked
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import load
-
-LATER = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-def a_job(db: psycopg.Connection[Any], name: str = "mail", **columns: Any) -> None:
-    """Store a job as a sync would."""
-    row = {
-        "namespace": "default",
-        "job_type": name,
-        "handler": "handlers.x.y",
-        "timezone": "UTC",
-        "max_attempts": 7,
-        "backoff": "{}",
-        "timeout": "1h",
-        "lease": "2m",
-        "overlap": "wait",
-        "catchup": "latest",
-        "catchup_window": "1d",
-        "spread": "0",
-        "enabled": True,
-        "effective_from": LATER,
-    } | columns
-    names = ", ".join(row)
-    db.execute(
-        f"insert into yamlsched.job_definitions ({names}) values ({', '.join(['%s'] * len(row))})".encode(),
-        list(row.values()),
-    )
 
 
 @pytest.fixture
@@ -89,31 +63,6 @@ def prune(db: psycopg.Connection[Any]) -> None:
             "succeeded": datetime.now(UTC), "dead": datetime.now(UTC), "cancelled": datetime.now(UTC),
         },
     )  # fmt: skip
-
-
-def while_waiting(
-    db: psycopg.Connection[Any], waiter: psycopg.Connection[Any], act: Callable[[], Any], release: Callable[[], Any]
-) -> Any:
-    """Let ``act`` run on the session ``waiter`` until it waits for a lock, then ``release`` it; return its answer."""
-    answers: list[Any] = []
-
-    def call() -> None:
-        try:
-            answers.append(act())
-        except Exception as error:
-            answers.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    question = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-    while thread.is_alive() and not db.execute(question, [waiter.info.backend_pid]).fetchone()[0]:  # type: ignore[index]
-        pass
-    assert thread.is_alive(), f"did not wait, but answered {answers}"
-    release()
-    thread.join()
-    if isinstance(answers[0], Exception):
-        raise answers[0]
-    return answers[0]
 
 
 # what is stored

@@ -40,7 +40,7 @@ class Claim:
 
     # of this process, for whatever runs it carries out
     _sessions: ClassVar[dict[tuple[str, str], psycopg.Connection[Any]]] = {}
-    _lock: ClassVar[threading.Lock] = threading.Lock()  # a handler's threads may enter effects side by side
+    _lock: ClassVar[threading.RLock] = threading.RLock()  # a handler's threads may enter effects side by side
 
     def session(self, use: str) -> psycopg.Connection[Any]:
         """Return this process's session for ``use``: an effect is recorded beside the transaction, not inside."""

@@ -1,0 +1,43 @@
+"""Settling an effect in doubt: a person has looked up whether it happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from yamlsched import jsontext
+from yamlsched.errors import Refused
+from yamlsched.runs import Status
+from yamlsched.store import effects, history
+
+
+def settle(
+    connection: psycopg.Connection[Any], namespace: str, key: str, who: str, happened: bool, result: Any = None
+) -> str:
+    """Record whether the effect ``key`` happened, with its ``result``, and return what follows from it, in words.
+
+    Raises Refused where there is nothing to settle: the effect is unknown, done, or an attempt is inside of it.
+    """
+    found = effects.standing(connection, namespace, key)
+    if not effects.settle(connection, namespace, key, who, happened, jsontext.dumps(result, "the result")):
+        raise Refused(_nothing_to_settle(namespace, key, effects.standing(connection, namespace, key)))
+    then = "is done: no attempt repeats it" if happened else "is free: the next attempt does it"
+    run = history.run(connection, found.run_id) if found else None
+    is_over = run is not None and run.status in (Status.DEAD, Status.CANCELLED)
+    next_step = f"; run {run.id} is {run.status}: yamlsched retry {run.id}" if run and is_over else ""
+    return f'effect "{key}" {then}' + next_step
+
+
+def _nothing_to_settle(namespace: str, key: str, found: effects.Standing | None) -> str:
+    if found is None:
+        return (
+            f'there is no effect "{key}" in namespace "{namespace}": it was not begun, or ended by an error that says '
+            "it was not done. yamlsched show RUN lists a run's effects"
+        )
+    if found.state == "done":
+        return f'effect "{key}" is not in doubt: it was done at {found.done_at:%Y-%m-%d %H:%M:%SZ}'
+    return (
+        f'effect "{key}" is not in doubt yet: attempt {found.attempt} of run {found.run_id} is inside of it. '
+        f"Wait for its end, or: yamlsched cancel {found.run_id}"
+    )
