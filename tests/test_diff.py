@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cli import _output, cli
+from yamlsched.cli import _output, _preview, cli
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.preview import document, markdown, outline, text
@@ -188,6 +188,12 @@ def test_a_comment_fits_into_what_forges_take_however_large_the_edit() -> None:
     assert written.endswith("</details>")
 
 
+def test_the_example_of_the_documentation_is_what_is_said() -> None:
+    page = (DIFFS.parent.parent / "docs" / "review.md").read_text("utf-8")
+    example = page.partition("$ yamlsched diff main\n")[2].partition("      ...")[0]
+    assert (DIFFS / "nightly_later_today" / "diff.txt").read_text("utf-8").startswith(example)
+
+
 # The command line
 
 
@@ -226,6 +232,18 @@ def test_a_revision_is_read_through_git_from_any_folder(
     assert (found["base"]["name"].partition(":")[0], found["head"]["name"]) == (revision.partition(":")[0], file)
     assert [(one["field"], one["before"], one["after"]) for one in found["jobs"][0]["fields"]] == [
         ("cron", "0 2 * * *", "0 3 * * *")
+    ]
+
+
+def test_signs_are_coloured_on_a_terminal_and_nothing_moves_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a\x1b[2J\n+ job: x\n    ! a warning\n    - no sign"
+    assert _preview.shown(text).splitlines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    - no sign"]
+    monkeypatch.setattr(_output, "has_colours", lambda: True)
+    assert _preview.shown(text).splitlines() == [
+        "a\\x1b[2J",
+        "\x1b[32m+ job: x\x1b[0m",
+        "\x1b[33m    ! a warning\x1b[0m",
+        "    - no sign",
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _choice, _output
+from yamlsched.cli import FINDINGS, OK, _choice, _output, _preview
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
 
@@ -65,8 +65,10 @@ def command(
     )
     if settings.format == "json":
         click.echo(_output.document(**document.parts(preview)))
+    elif settings.format == "markdown":
+        click.echo(markdown.render(preview))
     else:
-        click.echo((markdown if settings.format == "markdown" else text).render(preview))
+        click.echo(_preview.shown(text.render(preview)))
     return FINDINGS if is_exit_code and preview.has_changes else OK
 
 

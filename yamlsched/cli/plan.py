@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _output
+from yamlsched.cli import FINDINGS, OK, _output, _preview
 from yamlsched.cli._settings import Settings, Verb
 
 
@@ -33,6 +33,6 @@ def command(settings: Settings, /, days: int, is_exit_code: bool) -> int:
     if settings.wants_json:
         click.echo(_output.document(**document.planned(planned)))
     else:
-        click.echo(plan_text.render(planned))
+        click.echo(_preview.shown(plan_text.render(planned)))
     is_refused = planned.verdict is Verdict.OTHER_ENVIRONMENT
     return FINDINGS if is_refused or (is_exit_code and planned.preview.has_changes) else OK
