@@ -90,7 +90,8 @@ with recursive clock as materialized (
         finished_at = (select c.now from clock c), failed_at = (select c.now from clock c),
         updated_at = (select c.now from clock c), last_error = 'lost its worker', error_type = 'LostWorker'
     where r.id = any (array(select p.id from picked p where p.lost and p.is_last))
-    returning r.*
+    returning r.id, r.namespace, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.attempts,
+              r.max_attempts, r.finished_at, r.locked_by
 ), reports as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
     select b.namespace, b.definition_id, b.job_type, 'on_dead:' || b.id, b.finished_at,
@@ -110,20 +111,20 @@ with recursive clock as materialized (
         last_error = case when r.status = 'running' then 'lost its worker' else r.last_error end,
         error_type = case when r.status = 'running' then 'LostWorker' else r.error_type end
     where r.id = any (array(select p.id from picked p where not (p.lost and p.is_last)))
-    returning r.*
+    returning r.id, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
+              r.max_attempts, r.payload, r.created_at, r.locked_until, r.started_at, r.locked_by
 )
-select 'claimed' as kind, c.id, c.definition_id, c.exclusive, c.job_type, c.idempotency_key as key, c.scheduled_for,
-       c.attempts as attempt, c.max_attempts, c.payload::text as payload,
-       c.scheduled_for is not null and c.created_at - c.scheduled_for > interval '2 minutes' as is_catchup,
-       extract(epoch from c.locked_until - c.started_at)::float8 as lease, c.locked_by as worker,
-       (select count(*) from heads) as heads
+select 'claimed' as kind, (select count(*) from heads) as heads, c.exclusive, c.definition_id,
+       c.id, c.job_type, c.idempotency_key, c.scheduled_for::text, c.attempts, c.max_attempts, c.payload::text,
+       c.scheduled_for is not null and c.created_at - c.scheduled_for > interval '2 minutes',
+       extract(epoch from c.locked_until - c.started_at)::float8, c.locked_by
 from claimed c
 union all
-select 'dead', b.id, b.definition_id, b.exclusive, b.job_type, b.idempotency_key, b.scheduled_for,
-       b.attempts, b.max_attempts, null, false, 0, b.locked_by, (select count(*) from heads)
+select 'dead', (select count(*) from heads), b.exclusive, b.definition_id,
+       b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0, b.locked_by
 from buried b
 union all
-select 'lost', l.run_id, null, null, null, null, null, l.attempt, null, null, false, 0, l.worker, null
+select 'lost', null, null, null, l.run_id, '', null, null, l.attempt, 0, '{}', false, 0, l.worker
 from lost l;
 
 -- name: heartbeat

@@ -22,6 +22,11 @@ def configure(verbosity: int = 0, as_json: bool = False) -> None:
     _state.update(threshold=20 - 10 * verbosity, json=as_json)
 
 
+def says(level: str) -> bool:
+    """Return whether lines of ``level`` are written: for callers whose lines cost more than they are worth."""
+    return LEVELS[level] >= int(_state["threshold"])
+
+
 def debug(event: str, **fields: Any) -> None:
     """For the people who make yamlsched."""
     _write("debug", event, fields)
@@ -43,7 +48,7 @@ def error(event: str, **fields: Any) -> None:
 
 
 def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = None) -> None:
-    if LEVELS[level] < _state["threshold"]:
+    if not says(level):
         return
     line = format_line(level, event, fields, datetime.now(UTC), _state["json"])
     with contextlib.suppress(OSError, ValueError):  # nobody listens any more: a run is worth more than its log line

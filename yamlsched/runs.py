@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from yamlsched.backoff import LONGEST, Backoff, delay
 
@@ -30,14 +30,16 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A claimed run, with the claim that fences every write about it."""
+class Claimed(NamedTuple):
+    """A claimed run, with the claim that fences every write about it.
+
+    It is made for each run that is carried out, and travels to a child as it is: hence a tuple of plain values.
+    """
 
     id: int
     job_type: str
     key: str | None
-    scheduled_for: datetime | None
+    scheduled_for: str | None  # ISO 8601: only the child reads it
     attempt: int
     max_attempts: int
     payload: str  # JSON text: only the child that runs the handler reads it
@@ -63,8 +65,7 @@ class End(StrEnum):
     GIVEN_BACK = "given_back"  # never begun, or stopped by a shutdown
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """What is known of the end of an attempt."""
 
     end: End
@@ -77,8 +78,7 @@ class Ending:
     took: float = 0.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What is to be written about a run. ``delay`` counts from now; ``refund`` takes the attempt back."""
 
     status: Status
@@ -91,6 +91,10 @@ class Outcome:
     output: str | None = None
 
 
+PLAIN_SUCCESS = Outcome(Status.SUCCEEDED)
+"""What becomes of a run whose handler returned nothing."""
+
+
 def after_attempt(
     run: Claimed, ending: Ending, backoff: Backoff, random: float, conceal: Callable[[str], str] = str
 ) -> Outcome:
@@ -98,8 +102,8 @@ def after_attempt(
 
     ``conceal`` takes secrets out of a text that is kept for people.
     """
-    if ending.end in (End.RETURNED, End.COMMITTED):
-        return Outcome(Status.SUCCEEDED, result=ending.result)
+    if ending.end is End.RETURNED or ending.end is End.COMMITTED:
+        return PLAIN_SUCCESS if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
     if ending.end is End.GIVEN_BACK:
         return Outcome(Status.QUEUED, refund=True)
     if ending.end is End.SNOOZED:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from yamlsched.runs import Claimed, Outcome, Status
 from yamlsched.store.statements import load
@@ -36,8 +37,8 @@ class Claim:
     """
 
     runs: list[Claimed] = field(default_factory=list)
-    dead: list[Any] = field(default_factory=list)
-    lost: list[Any] = field(default_factory=list)
+    dead: list[Claimed] = field(default_factory=list)
+    lost: list[Claimed] = field(default_factory=list)
     after: int = 0
 
 
@@ -60,37 +61,23 @@ async def claim(
         "after": after,
         "now": now,
     }
-    cursor = await connection.execute(load("runs")["claim"], parameters)
     claimed = Claim()
     exclusive, heads = 0, 0
-    for row in await cursor.fetchall():
-        if row.kind == "lost":
-            claimed.lost.append(row)
-            continue
-        heads = row.heads
-        if row.exclusive:
-            exclusive += 1
-            claimed.after = max(claimed.after, row.definition_id)
-        if row.kind == "dead":
-            claimed.dead.append(row)
-            continue
-        claimed.runs.append(
-            Claimed(
-                id=row.id,
-                job_type=row.job_type,
-                key=row.key,
-                scheduled_for=row.scheduled_for,
-                attempt=row.attempt,
-                max_attempts=row.max_attempts,
-                payload=row.payload,
-                is_catchup=row.is_catchup,
-                lease=row.lease,
-                locked_by=row.worker,
-            )
-        )
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(load("runs")["claim"], parameters)
+        for row in await cursor.fetchall():
+            run = Claimed._make(row[4:])
+            if row[0] == "lost":
+                claimed.lost.append(run)
+                continue
+            heads = row[1]
+            if row[2]:
+                exclusive += 1
+                claimed.after = max(claimed.after, row[3])
+            (claimed.runs if row[0] == "claimed" else claimed.dead).append(run)
     if exclusive == heads < limit:
         claimed.after = 0  # the walk came to its end: the next one begins anew
-    claimed.runs.sort(key=lambda run: run.id)
+    claimed.runs.sort()
     return claimed
 
 

@@ -22,14 +22,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NoReturn
 
 from yamlsched import attempt as attempts
 from yamlsched import jsontext
 from yamlsched.errors import Discard, RetryAfter, Snooze
-from yamlsched.runs import LONGEST_STACK, End, storable
+from yamlsched.runs import LONGEST_STACK, Claimed, End, storable
 from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
 
 FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
@@ -53,7 +53,7 @@ class Child:
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
         self.is_calling = self.was_stopped = False
-        self.unsent: list[Report] = []
+        self.unsent: list[tuple[Any, ...]] = []
         self.sent_at = time.monotonic()
         self.frames = Frames()
         self.stdout, self.stderr = sys.stdout, sys.stderr
@@ -80,13 +80,13 @@ class Child:
                 if content == GO_ON:
                     self.may_go_on = True
                 else:
-                    self.tasks.extend(Task(*task) for task in content)
+                    self.tasks.extend(Task(place, handler, Claimed._make(run)) for place, handler, run in content)
             if self.tasks or self.may_go_on:
                 return True
 
     def _carry_out(self, task: Task) -> None:
         if not self.memory.begin(task.place):
-            self._tell(Report(task.place, WITHDRAWN), at_once=True)
+            self._tell(tuple(Report(task.place, WITHDRAWN)), at_once=True)
             return
         begun = time.perf_counter()
         report = self._attempt(task)
@@ -94,14 +94,18 @@ class Child:
             os._exit(0)  # the handler forked, and this is its child, come back from the handler
         self._flush_output()
         has_output = self._bytes_of_output() > 0
-        report = report._replace(took=time.perf_counter() - begun, has_output=has_output)
-        is_plain = report.end == End.RETURNED and report.result is None and not report.enqueued
-        at_once = not is_plain or has_output or not self.tasks
+        took = time.perf_counter() - begun
+        is_plain = report is None and not has_output
+        at_once = not is_plain or not self.tasks
         if at_once or begun - self.sent_at > FLUSH_EVERY:
             self._check_pipes()
-        if is_plain:
+        if report is None:
             self.memory.done(task.place)
-        self._tell(report, at_once)
+        if is_plain:
+            self._tell((task.place, took), at_once)
+        else:
+            report = report or Report(task.place, End.RETURNED.value)
+            self._tell(tuple(report._replace(took=took, has_output=has_output)), at_once)
         if has_output:
             # what the pipe holds is this run's: the next one begins when the parent has read it
             self.may_go_on = False
@@ -109,33 +113,48 @@ class Child:
                 if not self._receive() and not self.may_go_on:
                     os._exit(0)
 
-    def _attempt(self, task: Task) -> Report:
-        """Call the handler. This is the one place where any exception is caught: whatever it is, it is an outcome."""
+    def _attempt(self, task: Task) -> Report | None:
+        """Call the handler; return None where it returned nothing and left nothing to be told.
+
+        This is the one place where any exception is caught: whatever it is, it is an outcome.
+        """
         run: attempts.Run | None = None
         try:
-            run = self._run(task)
-            value = self._call(task, run)
-            if run.committed:
+            payload = json.loads(task.run.payload) if task.run.payload != "{}" else {}
+            handler = resolve(task.handler)
+            if task.run.dead_run_id is not None or _takes_run(handler):
+                run = self._run(task.run, payload)
+            value = self._call(task, handler, payload, run)
+            if run is not None and run.committed:
                 if value is not None and value != run.result:
                     run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
                 return Report(task.place, End.COMMITTED.value)
             if self.was_stopped:
                 raise Stopped("stopped by yamlsched, and returned nevertheless")
             result = jsontext.dumps(value, "the result")
-            return Report(task.place, End.RETURNED.value, result=result, enqueued=_plain(run.enqueued))
+            enqueued = _plain(run.enqueued) if run is not None and run.enqueued else None
+            if result is None and enqueued is None:
+                return None
+            return Report(task.place, End.RETURNED.value, result=result, enqueued=enqueued)
         except BaseException as error:
             if run is not None and run.committed:
-                logging.getLogger(task.job_type).exception("an exception after the commit: the run has succeeded")
+                logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
                 return Report(task.place, End.COMMITTED.value)
             return _report_of(task.place, error)
 
-    def _call(self, task: Task, run: attempts.Run) -> Any:
+    def _call(self, task: Task, handler: Callable[..., Any], payload: dict[str, Any], run: attempts.Run | None) -> Any:
         """Call the handler so that SIGTERM stops it, and nothing but it."""
         self.was_stopped = False
         signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
         try:
             self.is_calling = True
-            return _call(task, run)
+            if run is None:
+                value = handler(**payload)
+            elif task.run.dead_run_id is not None:
+                value = handler(run.dead_run(task.run.dead_run_id))
+            else:
+                value = handler(**payload, run=run)
+            return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
         finally:
             self.is_calling = False
 
@@ -144,24 +163,25 @@ class Child:
             self.was_stopped = True
             raise Stopped("stopped by yamlsched")
 
-    def _run(self, task: Task) -> attempts.Run:
+    def _run(self, run: Claimed, payload: dict[str, Any]) -> attempts.Run:
+        slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
         return attempts.Run(
-            id=task.run_id,
-            job_type=task.job_type,
-            key=task.key,
-            scheduled_for=None if task.scheduled_for is None else datetime.fromisoformat(task.scheduled_for),
-            attempt=task.attempt,
-            max_attempts=task.max_attempts,
-            payload=json.loads(task.payload),
-            is_catchup=task.is_catchup,
-            claim=attempts.Claim(self.dsn, self.namespace, task.locked_by),
+            id=run.id,
+            job_type=run.job_type,
+            key=run.key,
+            scheduled_for=slot,
+            attempt=run.attempt,
+            max_attempts=run.max_attempts,
+            payload=payload,
+            is_catchup=run.is_catchup,
+            claim=attempts.Claim(self.dsn, self.namespace, run.locked_by),
         )
 
-    def _tell(self, report: Report, at_once: bool) -> None:
+    def _tell(self, report: tuple[Any, ...], at_once: bool) -> None:
         self.unsent.append(report)
         now = time.monotonic()
         if at_once or now - self.sent_at > FLUSH_EVERY:
-            content = memoryview(frame([tuple(r) for r in self.unsent]))
+            content = memoryview(frame(self.unsent))
             while content:
                 content = content[os.write(self.results, content) :]
             self.unsent.clear()
@@ -179,10 +199,12 @@ class Child:
 
     def _flush_output(self) -> None:
         """Flush what the handler printed, and undo what it did to where its successors print."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        if sys.stdout is not self.stdout or sys.stderr is not self.stderr or self.stdout.closed or self.stderr.closed:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except Exception:
+            self.stdout = None  # whatever they are now: both are made anew
+        if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
     def _bytes_of_output(self) -> int:
@@ -217,17 +239,6 @@ def _takes_run(handler: Callable[..., Any]) -> bool:
         return "run" in inspect.signature(handler).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _call(task: Task, run: attempts.Run) -> Any:
-    handler = resolve(task.handler)
-    if task.dead_run_id is not None:
-        value = handler(run.dead_run(task.dead_run_id))
-    elif _takes_run(handler):
-        value = handler(**run.payload, run=run)
-    else:
-        value = handler(**run.payload)
-    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
 
 
 async def _awaited(value: Any) -> Any:

@@ -16,7 +16,7 @@ from yamlsched.runs import Claimed, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.child import CLOSED_PIPES
 from yamlsched.worker.output import Output
-from yamlsched.worker.wire import GO_ON, PLACES, Frames, Memory, Report, Task, frame
+from yamlsched.worker.wire import GO_ON, PLACES, Frames, Memory, frame
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,8 @@ class Child:
             self.next_place = (place + 1) % PLACES
             self.memory.clear(place)
             self.assigned[place] = held
-            tasks.append(tuple(_task(place, held)))
+            handler = held.job.handler if held.run.dead_run_id is None else held.job.on_dead or ""
+            tasks.append((place, handler, tuple(held.run)))
         self.handed += len(tasks)
         self._write(frame(tasks))
 
@@ -88,11 +89,11 @@ class Child:
                 back.append(held)
         return back
 
-    def heard(self, report: Report) -> Held | None:
-        """Return the run that ``report`` is about, which it holds no more; None: it was taken back."""
-        held = self.assigned.pop(report.place, None)
-        self.withdrawn.discard(report.place)
-        self.memory.clear(report.place)
+    def heard(self, place: int) -> Held | None:
+        """Return the run at ``place``, which it holds no more; None: it was taken back."""
+        held = self.assigned.pop(place, None)
+        self.withdrawn.discard(place)
+        self.memory.clear(place)
         self.is_stuck = False
         if not self.assigned:
             self.idle_since = clock.now()
@@ -185,21 +186,3 @@ def cause(status: int) -> str:
     if code == CLOSED_PIPES:
         return "the handler closed file descriptors that were not its own, among them those that lead to yamlsched"
     return f"the process exited with status {code} in the middle of the run"
-
-
-def _task(place: int, held: Held) -> Task:
-    run = held.run
-    return Task(
-        place=place,
-        handler=(held.job.on_dead or "") if run.dead_run_id is not None else held.job.handler,
-        run_id=run.id,
-        job_type=run.job_type,
-        key=run.key,
-        scheduled_for=None if run.scheduled_for is None else run.scheduled_for.isoformat(),
-        attempt=run.attempt,
-        max_attempts=run.max_attempts,
-        payload=run.payload,
-        is_catchup=run.is_catchup,
-        locked_by=run.locked_by,
-        dead_run_id=run.dead_run_id,
-    )

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import End, Ending, Outcome, Status, after_attempt
+from yamlsched.runs import PLAIN_SUCCESS, End, Ending, Outcome, Status, after_attempt
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker.children import Held
@@ -73,6 +73,12 @@ class Outcomes:
     def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
         """Let the end of an attempt be written soon."""
         self._waiting.append(self._item(held, ending, enqueued))
+        self._news.set()
+
+    def add_successes(self, ends: list[tuple[Held, float]]) -> None:
+        """The same for handlers that returned nothing, with the seconds that they took."""
+        returned = End.RETURNED
+        self._waiting.extend(Item(held, Ending(returned, took=took), PLAIN_SUCCESS, []) for held, took in ends)
         self._news.set()
 
     def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:

@@ -8,7 +8,6 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,18 +32,26 @@ DEATHS = 6  # of children in a row that have not begun what they were handed
 
 
 class Pool:
-    """The children. ``on_end(held, ending, enqueued)`` hears of each attempt's end, ``on_back(runs)`` of runs that
-    were handed out and not begun. ``lines`` is where children's output goes, if that can be full.
+    """The children. ``on_end(held, ending, enqueued)`` hears of each attempt's end, ``on_success(ends)`` of those of
+    which there is nothing to tell but how many seconds they took, ``on_back(runs)`` of runs that were handed out and
+    not begun. ``lines`` is where children's output goes, if that can be full.
     """
 
     def __init__(
         self,
         start: Callable[[int, int, int, Memory], Any],
         on_end: Callable[[Held, Ending, list[Any]], None],
+        on_success: Callable[[list[tuple[Held, float]]], None],
         on_back: Callable[[Iterable[Held]], None],
         lines: Lines | None = None,
     ) -> None:
-        self._start, self._on_end, self._on_back, self._lines = start, on_end, on_back, lines
+        self._start, self._on_end, self._on_success, self._on_back, self._lines = (
+            start,
+            on_end,
+            on_success,
+            on_back,
+            lines,
+        )
         self._loop = asyncio.get_running_loop()
         self.children: dict[int, Child] = {}
         self._seconds: dict[str, float] = {}  # expected, of a handler; by job
@@ -60,17 +67,22 @@ class Pool:
             child = self._child_for(waiting[0], busy, slots)
             if child is None:
                 return
-            most = min(self.quota(waiting[0]), max(1, len(waiting) // max(1, slots - len(busy))))
-            message = [waiting.popleft()]
-            size = len(message[0].run.payload)
-            while waiting and len(message) < most and size < MESSAGE_BYTES:
-                most = min(most, self.quota(waiting[0]))
-                if len(message) >= most:
-                    break
-                message.append(waiting.popleft())
-                size += len(message[-1].run.payload)
-            child.send(message)
+            child.send(self._message(waiting, max(1, len(waiting) // max(1, slots - len(busy)))))
             child.is_ending = child.is_ending or child.handed >= RECYCLE_AFTER
+
+    def _message(self, waiting: deque[Held], most: int) -> list[Held]:
+        """Take from ``waiting`` what is handed over at once: up to ``most`` runs of a few milliseconds in all."""
+        message: list[Held] = []
+        size, job = 0, None
+        while waiting and size < MESSAGE_BYTES:
+            held = waiting[0]
+            if held.job is not job:
+                job, most = held.job, min(most, self.quota(held))
+            if message and len(message) >= most:
+                break
+            message.append(waiting.popleft())
+            size += len(held.run.payload)
+        return message
 
     def _child_for(self, held: Held, busy: list[Child], slots: int) -> Child | None:
         if len(busy) < slots:
@@ -236,8 +248,7 @@ class Pool:
                 return
             try:
                 for content in child.frames.feed(piece):
-                    for report in content:
-                        self._hear(child, Report(*report))
+                    self._hear_all(child, content)
             except (ValueError, TypeError):
                 self._loop.remove_reader(child.results)
                 if child.pid in self.children:
@@ -246,8 +257,23 @@ class Pool:
                     child.signal(signal.SIGKILL)
                 return
 
+    def _hear_all(self, child: Child, content: list[tuple[Any, ...]]) -> None:
+        successes, seconds = [], 0.0
+        for told in content:
+            if len(told) > 2:
+                self._hear(child, Report(*told))
+            elif (held := child.heard(told[0])) is not None:
+                successes.append((held, told[1]))
+                seconds += told[1]
+        if successes:
+            self._deaths = 0
+            for job in {held.job.name for held, _ in successes}:
+                self._learn(job, seconds / len(successes))
+            child.output.drop()
+            self._on_success(successes)
+
     def _hear(self, child: Child, report: Report) -> None:
-        held = child.heard(report)
+        held = child.heard(report.place)
         if report.has_output:
             self._read_output(child, held)
             child.go_on()
@@ -258,7 +284,7 @@ class Pool:
             return
         self._deaths = 0
         self._learn(held.job.name, report.took)
-        if report.end in (End.RETURNED, End.COMMITTED) or held.stopped is None:
+        if held.stopped is None or report.end in (End.RETURNED, End.COMMITTED):
             ending = Ending(
                 End(report.end),
                 report.error,
@@ -269,7 +295,7 @@ class Pool:
                 took=report.took,
             )
         else:
-            ending = replace(held.stopped, stack=report.stack)
+            ending = held.stopped._replace(stack=report.stack)
         self._end(child, held, ending, report.enqueued)
 
     def _learn(self, job: str, took: float) -> None:
@@ -280,7 +306,7 @@ class Pool:
         if ending.end in (End.RETURNED, End.COMMITTED):
             child.output.drop()
         elif output := child.output.take():
-            ending = replace(ending, output=output)
+            ending = ending._replace(output=output)
         self._on_end(held, ending, enqueued or [])
 
     def _read_output(self, child: Child, held: Held | None = None) -> None:

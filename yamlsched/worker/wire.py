@@ -13,6 +13,8 @@ import os
 import struct
 from typing import Any, NamedTuple
 
+from yamlsched.runs import Claimed
+
 PLACES = 2048
 """Tasks that a child can hold at once."""
 NOT_BEGUN, BEGUN, DONE = 0, 1, 2
@@ -27,20 +29,11 @@ class Task(NamedTuple):
 
     place: int
     handler: str
-    run_id: int
-    job_type: str
-    key: str | None
-    scheduled_for: str | None  # ISO 8601
-    attempt: int
-    max_attempts: int
-    payload: str  # JSON text
-    is_catchup: bool
-    locked_by: str
-    dead_run_id: int | None
+    run: Claimed
 
 
 class Report(NamedTuple):
-    """The end of an attempt, as a child tells it."""
+    """The end of an attempt, as a child tells it. Of a plain success it tells no more than the place and the time."""
 
     place: int
     end: str  # a runs.End, or WITHDRAWN

@@ -20,7 +20,7 @@ from typing import Any
 from yamlsched import durations, log
 from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import Claimed, End, Ending, Status
+from yamlsched.runs import PLAIN_SUCCESS, Claimed, End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.store.connection import concealer, in_utc
 from yamlsched.store.runs import Scope
@@ -141,7 +141,7 @@ class Worker:
         )
         claims, writes, leases = self.sessions
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
-        self.pool = Pool(self._start_child, self._ended, self._came_back, lines)
+        self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
         self.outcomes = Outcomes(writes, self.work.namespace, concealer(self.work.dsn), self._told, self._written)
         self.leases = Leases(leases, self.held, self._lose, self._unrenewed)
 
@@ -302,13 +302,12 @@ class Worker:
         claim, sent = answer
         self.claimed += len(claim.runs)
         for lost in claim.lost:
-            log.warning("attempt.lost", run=lost.id, attempt=lost.attempt, worker=lost.worker)
+            log.warning("attempt.lost", run=lost.id, attempt=lost.attempt, worker=lost.locked_by)
         for dead in claim.dead:
             self.tally[Status.DEAD] += 1
             log.error(
-                "run.dead", job=dead.job_type, run=dead.id, key=dead.key,
-                attempt=f"{dead.attempt}/{dead.max_attempts}", error="lost its worker",
-            )  # fmt: skip
+                "run.dead", job=dead.job_type, run=dead.id, key=dead.key, attempt=_of(dead), error="lost its worker"
+            )
             self.claims.look_now()  # for the run that calls its on_dead
         for run in claim.runs:
             self._take(run, sent)
@@ -317,7 +316,8 @@ class Worker:
     def _take(self, run: Claimed, sent: float) -> None:
         job = self.work.jobs.get(run.job_type)
         held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, renewed=sent, waits_since=sent)
-        log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
+        if log.says("debug"):
+            log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
         if job is None or self.stop_at is not None:
             self._ended(held, STOPPED, [])
         elif run.dead_run_id is not None and job.on_dead is None:
@@ -338,6 +338,10 @@ class Worker:
 
     def _ended(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
         self.outcomes.add(held, ending, enqueued)
+        self.changed()
+
+    def _succeeded(self, ends: list[tuple[Held, float]]) -> None:
+        self.outcomes.add_successes(ends)
         self.changed()
 
     def _came_back(self, runs: Iterable[Held]) -> None:
@@ -407,6 +411,8 @@ class Worker:
         """Count and log an outcome that stands in the database."""
         run, ending, outcome = item.held.run, item.ending, item.outcome
         self.tally[outcome.status] += 1
+        if outcome is PLAIN_SUCCESS and not log.says("info"):
+            return
         common = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": _of(run)}
         match outcome.status:
             case Status.SUCCEEDED:
