@@ -30,9 +30,9 @@ from working import Project, a_project
 
 import yamlsched
 from yamlsched import Refused, Run, Snooze, YamlschedError, cli
-from yamlsched import attempt as attempt_module
-from yamlsched.attempt import Claim
+from yamlsched import ledger as ledger_module
 from yamlsched.errors import EffectInDoubt, LeaseLost
+from yamlsched.ledger import Claim, effect_key
 from yamlsched.operations.effects import settle
 from yamlsched.runs import Claimed
 from yamlsched.store import effects, history
@@ -81,7 +81,7 @@ def lapse(db: psycopg.Connection[Any], run: Run) -> None:
 
 def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     """Claim the key of an effect and say no more, as a process that is killed inside."""
-    key = effects.Key("default", run._effect_key(name, scope), run.id, run.attempt, run.claim.locked_by)
+    key = effects.Key("default", effect_key(run.id, name, scope), run.id, run.attempt, run.claim.locked_by)
     claimed = effects.claim(run.claim.session("effects"), key)
     assert claimed is not None
     assert claimed.is_first
@@ -311,7 +311,7 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
 
 
 def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
-    monkeypatch.setattr(attempt_module, "PATIENCE", 0)
+    monkeypatch.setattr(ledger_module, "PATIENCE", 0)
     monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
     run = attempt(db, dsn)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from yamlsched import enqueueing, jsontext
 from yamlsched.attempt import Claim, Effect, Run
 from yamlsched.errors import EffectInDoubt, YamlschedError
+from yamlsched.ledger import effect_key
 
 if TYPE_CHECKING:
     import psycopg
@@ -70,7 +71,7 @@ class FakeRun(Run):
 
     def leave_in_doubt(self, name: str, *, scope: Literal["run", "namespace"] = "run") -> None:
         """Let an earlier attempt have died inside the effect ``name``."""
-        self.effects[self._effect_key(name, scope)] = IN_DOUBT
+        self.effects[effect_key(self.id, name, scope)] = IN_DOUBT
 
     def enqueue_many(
         self,
@@ -120,7 +121,7 @@ class FakeRun(Run):
         in_doubt: Literal["raise", "skip", "repeat"] = "raise",
     ) -> Iterator[Effect]:
         """See ``Run``."""
-        key = self._effect_key(name, scope)
+        key = effect_key(self.id, name, scope)
         if self.committed:
             raise YamlschedError(
                 "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
