@@ -1,4 +1,4 @@
-"""Handlers that behave badly, each in one way. Every call that begins, and every one that comes to its end, is noted."""
+"""Handlers that behave badly, each in one way. Each notes when it begins, and when it has come to its end."""
 
 from __future__ import annotations
 

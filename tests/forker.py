@@ -13,14 +13,12 @@ import signal
 import sys
 from typing import Any
 
-import yamlsched.cli._loop
-import yamlsched.cli.tick
-import yamlsched.cli.work
-import yamlsched.sync.due
-import yamlsched.worker.progress
-import yamlsched.worker.start
-import yamlsched.worker.systemd
 from yamlsched import cli, log
+from yamlsched.cli import _loop, tick, work
+from yamlsched.sync import due
+from yamlsched.worker import progress, start, systemd
+
+IMPORTED = (_loop, tick, work, due, progress, start, systemd)
 
 
 def become(order: dict[str, Any]) -> None:

@@ -1,28 +1,20 @@
-"""Workers that are killed at named points and at random instants: their handlers, and the process that starts them.
-
-Run as a program it forks a worker for each line that it reads and writes a line when that worker has ended, however it
-did: quicker than a new Python for each. Imported by the children of those workers, it is the module of their handlers.
-"""
+"""Handlers with effects, whose workers are killed at named points and at random instants."""
 
 from __future__ import annotations
 
 import ctypes
 import http.client
-import importlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
 
 from yamlsched import Discard, Run
-from yamlsched.backoff import Backoff
-from yamlsched.definitions.job import Job
 from yamlsched.errors import EffectInDoubt
 from yamlsched.store import effects
 from yamlsched.store import runs as store
@@ -39,6 +31,7 @@ POINTS = (
 VICTIMS = ("child", "parent", "both", "parent, and the child lives on")
 POLICIES: tuple[Literal["raise", "skip", "repeat"], ...] = ("raise", "skip", "repeat")
 FAN_OUT = 3
+NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 PR_SET_PDEATHSIG = 1
 
 _plan: tuple[Run, str | None, str] | None = None  # of the run that this child carries out
@@ -59,7 +52,7 @@ def story(run: Run, policy: Literal["raise", "skip", "repeat"], point: str | Non
         raise Discard(str(error)) from error
     with run.transaction() as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
-        run.enqueue_many("leaf", [{"n": n} for n in range(FAN_OUT)])
+        run.enqueue_many("leaf", [{"n": n} for n in range(FAN_OUT)], run_at=NEVER)
         run.result = {"effect": effect.result}
     die_at("after the commit, before the parent hears of it")
 
@@ -122,37 +115,38 @@ def around(module: Any, name: str, before: str | None, after: str | None) -> Non
     setattr(module, name, wrapped)
 
 
-def work(dsn: str, folder: Path) -> None:
-    """Carry out what is due, as ``yamlsched work`` does."""
-    from yamlsched import store as database
-    from yamlsched.worker.start import drain
-    from yamlsched.worker.worker import Limits
-
-    job = Job("story", "killed.story", max_attempts=100, backoff=Backoff("fixed", timedelta(0)))
-    connection = database.connect(dsn)
-    file = folder / "schedules.yaml"
-    drain(connection, dsn, "default", {"story": job}, file, Limits(), concurrency=3, path=[str(Path(__file__).parent)])
+around(effects, "claim", "before the claim of the key", "after the claim of the key")
+around(effects, "done", "after the effect, before its result is stored", None)
+around(store, "succeed_in", "before the finish", "before the commit")
 
 
-def main(dsn: str, folder: str) -> None:
-    for _ in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(dsn, Path(folder))
-                os._exit(0)
-            except BaseException as error:
-                print(f"worker: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-                os._exit(1)
-        os.waitpid(pid, 0)
-        print("ended", flush=True)
+# what happens around the end of an attempt
 
 
-if __name__ == "__main__":
-    for module in ("killed", "yamlsched.worker.start"):  # all that is needed, before the forks, which share it
-        importlib.import_module(module)
-    main(*sys.argv[1:])
-else:
-    around(effects, "claim", "before the claim of the key", "after the claim of the key")
-    around(effects, "done", "after the effect, before its result is stored", None)
-    around(store, "succeed_in", "before the finish", "before the commit")
+def fails_after_its_commit(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+    raise RuntimeError("too late")
+
+
+def loses_the_answer_to_its_commit(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+    run.committed = False  # as nobody knows when the connection breaks at that moment
+    raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+def enqueues_an_unknown_job(run: Run) -> None:
+    run.enqueue_many("leaf", [{}, {}])
+    run.enqueue("leef")
+
+
+def outlasts_its_lease(run: Run) -> None:
+    """Hold the transaction open until the lease, as it was at the beginning, is over."""
+    with run.transaction() as connection, psycopg.connect(run.claim.dsn, autocommit=True) as watch:
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+        query = "select locked_until, locked_until < clock_timestamp() from yamlsched.job_runs where id = %s"
+        [(until, _)] = watch.execute(query, [run.id]).fetchall()
+        while not watch.execute("select clock_timestamp() > %s", [until]).fetchone()[0]:  # type: ignore[index]
+            assert watch.execute(query, [run.id]).fetchone()[1] is False  # type: ignore[index]
+            time.sleep(0.02)

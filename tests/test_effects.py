@@ -9,7 +9,6 @@ import random
 import re
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,12 +26,13 @@ import pytest
 from enqueueing import a_job, while_waiting
 from killed import FAN_OUT, POINTS, POLICIES, VICTIMS
 from psycopg.rows import namedtuple_row
+from working import Project, a_project
 
 import yamlsched
 from yamlsched import Refused, Run, Snooze, YamlschedError, cli
-from yamlsched import attempt as attempt_module
-from yamlsched.attempt import Claim
+from yamlsched import ledger as ledger_module
 from yamlsched.errors import EffectInDoubt, LeaseLost
+from yamlsched.ledger import Claim, effect_key
 from yamlsched.operations.effects import settle
 from yamlsched.runs import Claimed
 from yamlsched.store import effects, history
@@ -81,7 +81,7 @@ def lapse(db: psycopg.Connection[Any], run: Run) -> None:
 
 def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     """Claim the key of an effect and say no more, as a process that is killed inside."""
-    key = effects.Key("default", run._effect_key(name, scope), run.id, run.attempt, run.claim.locked_by)
+    key = effects.Key("default", effect_key(run.id, name, scope), run.id, run.attempt, run.claim.locked_by)
     claimed = effects.claim(run.claim.session("effects"), key)
     assert claimed is not None
     assert claimed.is_first
@@ -311,7 +311,7 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
 
 
 def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
-    monkeypatch.setattr(attempt_module, "PATIENCE", 0)
+    monkeypatch.setattr(ledger_module, "PATIENCE", 0)
     monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
     run = attempt(db, dsn)
 
@@ -666,36 +666,78 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
         thread.join()
 
 
-def a_story_job(db: psycopg.Connection[Any]) -> None:
-    db.execute("create table ledger (run_id bigint not null)")
-    for name in ("story", "leaf"):
-        a_job(db, name, max_attempts=100, lease="2s")
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    """Jobs whose handlers stand in killed.py, and a table of the application's."""
+    handlers = ("fails_after_its_commit", "loses_the_answer_to_its_commit", "enqueues_an_unknown_job")
+    with a_project(tmp_path, own_dsn) as project:
+        project.db.execute("create table ledger (run_id bigint not null)")
+        project.sync(
+            story={"handler": "killed.story", "max_attempts": 100},
+            leaf={"handler": "acts.nothing"},
+            outlasts_its_lease={"handler": "killed.outlasts_its_lease"},
+            nap={},
+            **{name: {"handler": f"killed.{name}", "max_attempts": 1} for name in handlers},
+        )
+        yield project
 
 
-def carry_out(db: psycopg.Connection[Any], dsn: str, folder: Path, plans: list[dict[str, Any]]) -> Receiver:
+def rows_of(project: Project, run: int) -> int:
+    return int(project.db.execute("select count(*) as n from ledger where run_id = %s", [run]).fetchone().n)  # type: ignore[union-attr]
+
+
+def test_what_fails_after_the_commit_is_logged_and_changes_nothing(project: Project):
+    [run] = project.enqueue("fails_after_its_commit")
+
+    worker = project.work()
+
+    assert (project.row(run).status, project.row(run).attempts, rows_of(project, run)) == ("succeeded", 1, 1)
+    assert project.failures(run) == []
+    assert "too late" in worker.text
+
+
+def test_a_commit_whose_answer_was_lost_is_recognized_by_the_claim_that_made_it(project: Project):
+    [run] = project.enqueue("loses_the_answer_to_its_commit")
+
+    worker = project.work()
+
+    assert (project.row(run).status, rows_of(project, run), project.failures(run)) == ("succeeded", 1, [])
+    assert "attempt.succeeded" in worker.text
+
+
+def test_a_fan_out_to_an_unknown_job_fails_the_attempt_in_plain_words_and_makes_no_run(project: Project):
+    [run] = project.enqueue("enqueues_an_unknown_job")
+
+    project.work(code=1)
+
+    assert project.row(run).status == "dead"
+    assert project.row(run).last_error.startswith('no job "leef" in namespace "default"')
+    assert project.statuses() == {"dead": 1}
+
+
+def test_a_long_transaction_keeps_its_lease_and_that_of_others(project: Project):
+    [run] = project.enqueue("outlasts_its_lease")
+    [other] = project.enqueue("nap", {"seconds": 2.5})
+
+    project.work("--concurrency", "2")
+
+    assert [(project.row(id).status, project.row(id).attempts) for id in (run, other)] == [("succeeded", 1)] * 2
+    assert rows_of(project, run) == 1
+
+
+def carry_out(project: Project, marks: Path, plans: list[dict[str, Any]]) -> Receiver:
     """Enqueue a story for each plan, and let workers carry them out, and be killed, until none is left."""
-    (marks := folder / "marks").mkdir(parents=True)
-    db.execute("select yamlsched.enqueue_many('story', %s::text[]::jsonb[])", [[json.dumps(plan) for plan in plans]])
+    marks.mkdir()
+    query = "select yamlsched.enqueue_many('story', %s::text[]::jsonb[])"
+    project.db.execute(query, [[json.dumps(plan) for plan in plans]])
+    unfinished = "select 1 from yamlsched.job_runs where job_type = 'story' and finished_at is null limit 1"
     with receiving() as (receiver, port):
-        environment = {**os.environ, "RECEIVER_PORT": str(port), "MARKS": str(marks), "TMPDIR": str(folder)}
-        command = [sys.executable, str(ROOT / "tests" / "killed.py"), dsn, str(folder)]
-        pipe = subprocess.PIPE
-        with (
-            (folder / "log").open("w") as log,
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment) as starter,
-        ):
-            assert starter.stdin is not None
-            assert starter.stdout is not None
-            while db.execute(
-                # every worker is dead: its leases are over
-                "with over as (update yamlsched.job_runs set locked_until = now() - interval '1 second' "
-                "where status = 'running' returning 1) "
-                "select 1 from yamlsched.job_runs where job_type = 'story' and finished_at is null"
-            ).fetchone():
-                starter.stdin.write("work\n")
-                starter.stdin.flush()
-                assert starter.stdout.readline() == "ended\n"
-            starter.stdin.close()
+        while project.db.execute(unfinished).fetchone():
+            project.end_leases()  # every worker is dead
+            worker = project.start(
+                "work", "--concurrency", "3", before="import killed", RECEIVER_PORT=str(port), MARKS=str(marks)
+            )
+            worker.wait()
     return receiver
 
 
@@ -736,49 +778,45 @@ def hold(outcome: Any, receiver: Receiver) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_point_rows_happen_once_and_effects_as_the_author_chose(own_dsn: str, tmp_path: Path):
-    with psycopg.connect(own_dsn, autocommit=True, row_factory=namedtuple_row) as db:
-        a_story_job(db)
-        wanted = [(point, victim) for point in POINTS for victim in VICTIMS]
-        hits: Counter[tuple[str, str]] = Counter()
-        for nth in range(20):
-            # given a story for each point and kind of kill that has not been hit five times: what kills one worker may
-            # come in the way of its other stories
-            missing = [pair for pair in wanted for _ in range(min(3, 5 - hits[pair]))]
-            if not missing:
-                break
-            plans = [
-                {"policy": POLICIES[(nth + n) % 3], "point": point, "victim": victim}
-                for n, (point, victim) in enumerate(missing)
-            ]
+def test_killed_at_any_point_rows_happen_once_and_effects_as_the_author_chose(project: Project):
+    wanted = [(point, victim) for point in POINTS for victim in VICTIMS]
+    hits: Counter[tuple[str, str]] = Counter()
+    for nth in range(20):
+        # given a story for each point and kind of kill that has not been hit five times: what kills one worker may
+        # come in the way of its other stories
+        missing = [pair for pair in wanted for _ in range(min(3, 5 - hits[pair]))]
+        if not missing:
+            break
+        plans = [
+            {"policy": POLICIES[(nth + n) % 3], "point": point, "victim": victim}
+            for n, (point, victim) in enumerate(missing)
+        ]
 
-            # when it is killed there, and retried to the end
-            marks = tmp_path / str(nth)
-            receiver = carry_out(db, own_dsn, marks, plans)
+        # when it is killed there, and retried to the end
+        marks = project.folder / f"marks-{nth}"
+        receiver = carry_out(project, marks, plans)
 
-            # then what must hold holds, and what was killed inside an effect is in doubt for whoever asks
-            for outcome in outcomes(db):
-                hold(outcome, receiver)
-                is_hit = (marks / "marks" / str(outcome.id)).exists()
-                hits[outcome.point, outcome.victim] += is_hit
-                if is_hit and outcome.point in POINTS[1:4] and outcome.victim in ("child", "both"):
-                    assert outcome.state == "in_doubt" or outcome.policy == "repeat", outcome
-            db.execute("delete from yamlsched.job_runs")
+        # then what must hold holds, and what was killed inside an effect is in doubt for whoever asks
+        for outcome in outcomes(project.db):
+            hold(outcome, receiver)
+            is_hit = (marks / str(outcome.id)).exists()
+            hits[outcome.point, outcome.victim] += is_hit
+            if is_hit and outcome.point in POINTS[1:4] and outcome.victim in ("child", "both"):
+                assert outcome.state == "in_doubt" or outcome.policy == "repeat", outcome
+        project.db.execute("delete from yamlsched.job_runs")
 
-        assert {pair: hits[pair] for pair in wanted if hits[pair] < 5} == {}
+    assert {pair: hits[pair] for pair in wanted if hits[pair] < 5} == {}
 
 
 @pytest.mark.slow
-def test_killed_at_a_hundred_random_instants_the_same_holds(own_dsn: str, tmp_path: Path):
-    with psycopg.connect(own_dsn, autocommit=True, row_factory=namedtuple_row) as db:
-        a_story_job(db)
-        plans = [
-            {"policy": POLICIES[nth % 3], "point": None, "victim": ("child", "parent", "both")[nth // 3 % 3]}
-            for nth in range(135)
-        ]
+def test_killed_at_a_hundred_random_instants_the_same_holds(project: Project):
+    plans = [
+        {"policy": POLICIES[nth % 3], "point": None, "victim": ("child", "parent", "both")[nth // 3 % 3]}
+        for nth in range(135)
+    ]
 
-        receiver = carry_out(db, own_dsn, tmp_path, plans)
+    receiver = carry_out(project, project.folder / "marks", plans)
 
-        for outcome in outcomes(db):
-            hold(outcome, receiver)
-        assert receiver.kills.total() >= 100
+    for outcome in outcomes(project.db):
+        hold(outcome, receiver)
+    assert receiver.kills.total() >= 100

@@ -19,6 +19,7 @@ import sqlalchemy
 from enqueueing import LATER, a_job, while_waiting
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
@@ -439,6 +440,23 @@ def test_a_definition_that_is_being_changed_by_a_sync_or_a_pause_holds_up_no_enq
 
         assert yamlsched.enqueue(db, job).created
         assert all(answer.created for answer in yamlsched.enqueue_many(db, job, [{}, {}]))
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+def test_a_stricter_transaction_goes_on_when_a_sync_changed_the_job_and_is_to_be_retried_when_a_key_came(
+    db, job, dsn, level
+):
+    # given a transaction that sees the database as it was before a pause, and before somebody took a key
+    with psycopg.connect(dsn) as strict:
+        strict.isolation_level = level
+        strict.execute("select from yamlsched.job_runs")
+        db.execute("update yamlsched.job_definitions set paused_at = now(), payload = '{}'")
+        yamlsched.enqueue(db, job, key="k")
+
+        # then it enqueues, and where it cannot know the answer it says what PostgreSQL says of such transactions
+        assert yamlsched.enqueue(strict, job, key="l").created
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            yamlsched.enqueue(strict, job, key="k")
 
 
 # asynchronous, and other drivers

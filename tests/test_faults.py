@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import _database
-from working import Project, a_project, is_alive, until
+from psycopg.conninfo import make_conninfo
+from working import Project, a_project, a_proxy, is_alive, until
+
+from yamlsched import embedded, store
 
 
 class Becomes(NamedTuple):
@@ -142,3 +145,249 @@ def test_what_handlers_print_goes_to_stderr_with_the_run_and_the_end_of_it_stays
     assert len(garbage) <= 65_536
     assert drained.log.replace("\n", "").replace("\t", "").isprintable()
     assert drained.log.count(f"[prints_much {drained.runs['prints_much']}] xxxx") == 64 << 10
+
+
+# What happens to worker, host and server. ``first_waits`` waits for what never comes in its first attempt.
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+POINTS = [
+    ("after the claim", "pool.Pool.dispatch", Becomes("succeeded", 2, 1, 1, 1)),
+    ("between handler and finish", "outcomes.Outcomes.add_successes", Becomes("succeeded", 2, 2, 2, 1)),
+    ("after the finish", "worker.Worker._told", Becomes("succeeded", 1, 1, 1, 0)),
+]
+
+
+@pytest.mark.parametrize("where, function, becomes", POINTS, ids=[where for where, _, _ in POINTS])
+def test_a_worker_that_is_killed_loses_no_run(project: Project, where: str, function: str, becomes: Becomes) -> None:
+    project.sync(nothing={})
+    [run] = project.enqueue("nothing")
+
+    before = f"import os, signal; from yamlsched.worker import outcomes, pool, worker; {function} = {DIE}"
+    project.work(before=before, code=-signal.SIGKILL)
+    project.end_leases()
+    project.work()
+
+    assert project.became(run) == becomes
+    assert all(failure.error == "lost its worker" for failure in project.failures(run))
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_handler_takes_the_handler_with_it(project: Project) -> None:
+    project.sync(first_waits={})
+    [run] = project.enqueue("first_waits")
+    worker = project.start("work")
+    project.until_begun(run)
+    [handler] = worker.children()
+
+    worker.signal(signal.SIGKILL)
+    until(lambda: not is_alive(handler), "the handler has ended with its worker")
+    project.end_leases()
+    project.work()
+
+    assert project.became(run) == SECOND_ATTEMPT
+
+
+def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Project) -> None:
+    project.sync(first_waits={"lease": "1h"})
+    [run] = project.enqueue("first_waits")
+    worker = project.start("work")
+    project.until_begun(run)
+
+    os.kill(worker.children()[0], signal.SIGKILL)
+
+    assert worker.wait() == 0
+    assert project.became(run) == SECOND_ATTEMPT
+    [failure] = project.failures(run)
+    assert failure.error == "killed by signal 9 (SIGKILL), perhaps for want of memory"
+
+
+@pytest.mark.slow
+def test_a_worker_that_slept_through_its_lease_changes_nothing_and_stops_its_handler(project: Project) -> None:
+    # given a worker that is stopped, with its child, in the middle of a handler
+    project.sync(first_waits={})
+    [run] = project.enqueue("first_waits")
+    zombie = project.start("work")
+    project.until_begun(run)
+    handlers = zombie.children()
+    for pid in (zombie.pid, *handlers):
+        os.kill(pid, signal.SIGSTOP)
+
+    # when its lease has run out, and another worker has finished the run
+    other = project.start("work", "--loop", host="b")
+    finished = project.until_status(run, "succeeded")
+    for pid in (*handlers, zombie.pid):
+        os.kill(pid, signal.SIGCONT)
+
+    # then it ends, and its handler before it
+    assert zombie.wait() == 0
+    assert not any(map(is_alive, handlers))
+    assert "lease.lost" in zombie.text
+    assert project.row(run) == finished
+    assert project.became(run) == SECOND_ATTEMPT
+    other.signal(signal.SIGTERM)
+    assert other.wait() == 0
+
+
+def test_sessions_that_are_terminated_cost_no_run_and_no_attempt(project: Project) -> None:
+    project.sync(nap={"lease": "1m"})
+    runs = project.enqueue("nap", count=150)
+    worker = project.start("work", "--concurrency", "4")
+
+    for part in (20, 50, 80, 110):
+        until(lambda part=part: project.calls("completed") >= part, f"{part} runs are through")
+        project.db.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+    assert worker.wait() == 0, worker.text
+    assert {project.became(run) for run in runs} == {SUCCEEDS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], ids=["fast", "immediate", "kill -9"])
+def test_a_server_that_is_stopped_in_the_middle_of_a_drain_costs_no_run_and_no_attempt(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    file = tmp_path / "server" / "schedules.yaml"
+    file.parent.mkdir()
+    try:
+        with embedded.running(file) as dsn:
+            with store.connect(dsn) as connection:
+                store.migrations.migrate(connection)
+            with a_project(tmp_path, dsn) as project:
+                project.sync(nap={"lease": "2m"})  # longer than a server takes to come back
+                runs = project.enqueue("nap", count=150)
+                worker = project.start("work", "--concurrency", "4")
+                until(lambda: project.calls("completed") >= 50)
+
+                server = embedded.status(file).pid
+                assert server is not None
+                os.kill(server, how)
+                until(lambda: not is_alive(server), "the server has ended")
+                with embedded.running(file):  # starts it again
+                    assert worker.wait() == 0, worker.text
+
+                project.db = store.connect(dsn)
+                assert {project.became(run) for run in runs} == {SUCCEEDS}
+                assert "database.away" in worker.text
+                assert "database.back" in worker.text
+    finally:
+        embedded.discard(file)
+
+
+@pytest.mark.slow
+def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begins_the_run(project: Project) -> None:
+    project.sync(first_waits={})
+    [run] = project.enqueue("first_waits")
+    with a_proxy(project.dsn) as proxy:
+        cut_off = project.start("tick", "--max-seconds", "1", dsn=proxy.dsn)
+        project.until_begun(run)
+        [handler] = cut_off.children()
+
+        # when nothing comes through any more, and nothing is closed
+        proxy.is_silent = True
+        until(lambda: not is_alive(handler), "the handler is stopped")
+        assert project.became(run) == ("running", 1, 1, 0, 0)
+        still_held = project.db.execute("select locked_until > now() from yamlsched.job_runs").fetchone()[0]
+
+        # then it was stopped while the lease was still held, and the tick ends with a plain line
+        assert still_held
+        other = project.start("work", "--loop", host="b")
+        project.until_status(run, "succeeded")
+        assert cut_off.wait() == 3
+        assert "the database went away and did not come back" in cut_off.text
+        assert "Traceback" not in cut_off.text
+        assert project.became(run) == SECOND_ATTEMPT
+        other.signal(signal.SIGTERM)
+        assert other.wait() == 0
+
+
+def test_low_time_outs_of_the_server_only_slow_a_worker_down(project: Project) -> None:
+    project.sync(nap={"lease": "1m"})
+    runs = project.enqueue("nap", count=60)
+
+    low = make_conninfo(project.dsn, options="-c statement_timeout=150ms -c lock_timeout=10ms")
+    project.work(dsn=low)
+
+    assert {project.became(run) for run in runs} == {SUCCEEDS}
+
+
+def test_an_outcome_that_cannot_be_written_yet_holds_up_no_other(project: Project) -> None:
+    # given a run whose row somebody has locked when its handler is through
+    project.sync(until_told={"lease": "1m"}, nap={"lease": "1m"})
+    [locked] = project.enqueue("until_told")
+    low = make_conninfo(project.dsn, options="-c lock_timeout=10ms")
+    worker = project.start("work", dsn=low)
+    project.until_begun(locked)
+    with store.connect(project.dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.job_runs where id = %s for update", [locked])
+        project.say("go")
+        runs = project.enqueue("nap", count=20)
+
+        # when other runs come through
+        until(lambda: project.statuses().get("succeeded") == len(runs), "the others have succeeded")
+
+        # then theirs are written, and its own as soon as that is possible
+        assert project.became(locked) == ("running", 1, 1, 1, 0)
+    assert worker.wait() == 0
+    assert project.became(locked) == SUCCEEDS
+
+
+@pytest.mark.slow
+def test_twenty_workers_on_one_queue_begin_each_run_once(project: Project) -> None:
+    project.sync(nothing={"lease": "1m"})
+    runs = project.enqueue("nothing", count=400)
+
+    workers = [project.start("work", "--concurrency", "40") for _ in range(20)]
+
+    assert [worker.wait() for worker in workers] == [0] * 20
+    assert {project.became(run) for run in runs} == {SUCCEEDS}
+
+
+def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_called_once(project: Project) -> None:
+    project.sync(kills_its_worker={"max_attempts": 3, "on_dead": "acts.tell_death"})
+    [run] = project.enqueue("kills_its_worker")
+
+    for _ in range(3):
+        project.work(code=-signal.SIGKILL)
+        project.end_leases()
+    project.work(code=1)
+    project.work()
+
+    assert project.became(run) == ("dead", 3, 3, 0, 3)
+    assert project.row(run).last_error == "lost its worker"
+    assert project.calls("told", run) == 1
+
+
+def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project) -> None:
+    # given three jobs, each with one run in a handler and one that waits
+    jobs: dict[str, Any] = {name: {"handler": "acts.until_told"} for name in ("edited", "removed", "renamed")}
+    project.sync(**jobs)
+    running = {name: project.enqueue(name)[0] for name in jobs}
+    worker = project.start("work", "--max-runs", "3")
+    for run in running.values():
+        project.until_begun(run)
+    waiting = {name: project.enqueue(name)[0] for name in jobs}
+
+    # when the file changes under them
+    project.sync(edited={"handler": "acts.nap"}, new_name={"handler": "acts.until_told"})
+    project.say("go")
+    assert worker.wait() == 0
+    project.work()
+
+    # then what was running came through, what waits is carried out as the file says now, or stays where it is
+    assert {project.became(run) for run in running.values()} == {SUCCEEDS}
+    assert project.became(waiting["edited"]) == SUCCEEDS
+    assert project.became(waiting["removed"]) == project.became(waiting["renamed"]) == ("queued", 0, 0, 0, 0)
+
+    # and is taken up when the jobs return
+    project.sync(**jobs)
+    project.work()
+    assert {project.became(run) for run in waiting.values()} == {SUCCEEDS}

@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import logging
 import mailbox
 import os
 import re
@@ -35,61 +34,10 @@ from hypothesis import strategies as st
 
 from handlers import alerts, app, cache, cleanup, flaky, payment, reports, web, webhook
 from yamlsched import Discard, RetryAfter, Snooze
+from yamlsched.testing import Enqueue, FakeRun
 
 ROOT = Path(__file__).resolve().parent.parent
 MONDAY = datetime(2026, 1, 19, 5, 0, tzinfo=UTC)
-
-
-# a run to call handlers with
-
-
-@dataclass
-class Effect:
-    key: str
-    first: bool = True
-    result: Any = None
-
-
-@dataclass
-class FakeRun:
-    """What a handler sees of its run. ``replace(run, attempt=2)`` is its next attempt: it shares the effects."""
-
-    dsn: str = ""
-    id: int = 118
-    job_type: str = "a_job"
-    key: str | None = None
-    scheduled_for: datetime | None = None
-    attempt: int = 1
-    last_error: str | None = None
-    result: Any = None
-    commit_fails: bool = False
-    effects: dict[str, Any] = field(default_factory=dict)  # results by key; IN_DOUBT while unknown
-    enqueued: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
-    log: logging.Logger = field(default_factory=lambda: logging.getLogger("handlers"))
-
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        with psycopg.connect(self.dsn, options="-c lock_timeout=10s") as connection:  # a test fails rather than hangs
-            yield connection
-            if self.commit_fails:
-                raise psycopg.OperationalError("the server went away")
-
-    @contextmanager
-    def once(
-        self, name: str, scope: str = "run", on_error: str = "release", in_doubt: str = "raise"
-    ) -> Iterator[Effect]:
-        effect = Effect(f"run:{self.id}:{name}" if scope == "run" else name)
-        if effect.key in self.effects:
-            effect.result = self.effects[effect.key]
-            effect.first = effect.result is IN_DOUBT and in_doubt == "repeat"
-        yield effect
-        self.effects[effect.key] = effect.result
-
-    def enqueue_many(self, job: str, payloads: list[dict[str, Any]], keys: list[str]) -> None:
-        self.enqueued += zip([job] * len(payloads), payloads, keys, strict=True)
-
-
-IN_DOUBT = object()
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +57,11 @@ def app_dsn(dsn: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def run(app_dsn: str) -> FakeRun:
-    return FakeRun(app_dsn)
+def run(app_dsn: str) -> Iterator[FakeRun]:
+    """A run to call handlers with."""
+    # a test fails rather than hangs
+    with psycopg.connect(app_dsn, autocommit=True, options="-c lock_timeout=10s") as connection:
+        yield FakeRun(id=118, connection=connection)
 
 
 @pytest.fixture
@@ -162,8 +113,9 @@ def test_cleanup_deletes_what_has_expired_and_nothing_else(run: FakeRun, tables,
     assert expired > 2 * cleanup.BATCH
     assert ask(tables, "select count(*) from app.sessions") == kept > 0
     assert [path.name for path in (var / "tmp").iterdir()] == ["upload-3.part"]
-    cleanup.run(run, older_than_days=30)
-    assert run.result == {"sessions": 0, "files": 0}
+    again = run.next_attempt()
+    cleanup.run(again, older_than_days=30)
+    assert again.result == {"sessions": 0, "files": 0}
 
 
 def test_cleanup_leaves_a_session_that_somebody_holds_and_does_not_wait_for_it(run: FakeRun, tables, app_dsn: str):
@@ -266,8 +218,8 @@ def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_b
 
     assert run.result == {"week": "2026-W03", "users": 2}
     assert run.enqueued == [
-        ("send_weekly_report", {"user_id": 1, "week": "2026-W03"}, "weekly_report:1:2026-W03"),
-        ("send_weekly_report", {"user_id": 2, "week": "2026-W03"}, "weekly_report:2:2026-W03"),
+        Enqueue("send_weekly_report", {"user_id": 1, "week": "2026-W03"}, "weekly_report:1:2026-W03"),
+        Enqueue("send_weekly_report", {"user_id": 2, "week": "2026-W03"}, "weekly_report:2:2026-W03"),
     ]
 
 
@@ -278,6 +230,7 @@ def test_weekly_activity_by_hand_takes_the_week_it_is_given_or_the_last_one_by_t
     assert run.result["week"] == "2025-W52"
 
     before = reports.week_before(ask(tables, "select now()"))
+    run = run.next_attempt()
     reports.weekly_activity(run)
     assert run.result["week"] in (before, reports.week_before(ask(tables, "select now()")))
 
@@ -285,7 +238,7 @@ def test_weekly_activity_by_hand_takes_the_week_it_is_given_or_the_last_one_by_t
 def test_the_sample_rows_give_every_active_user_something_to_report(run: FakeRun, tables):
     reports.weekly_activity(run)
 
-    assert all(reports.activity(tables, payload["user_id"], payload["week"]) for _, payload, _ in run.enqueued)
+    assert all(reports.activity(tables, payload["user_id"], payload["week"]) for _, payload, *_ in run.enqueued)
 
 
 def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, tables, smtp: Mailbox):
@@ -323,7 +276,7 @@ def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(
         reports.send_weekly_report(replace(run, commit_fails=True), user_id=1, week="2026-W03")
     assert ask(tables, "select count(*) from app.sent_reports") == 0
 
-    second = replace(run, attempt=2)
+    second = run.next_attempt()
     reports.send_weekly_report(second, user_id=1, week="2026-W03")
 
     assert second.result == {"sent": True}
@@ -334,7 +287,7 @@ def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(
 def test_a_second_run_for_the_same_user_and_week_sends_nothing(run: FakeRun, smtp: Mailbox):
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
-    other = replace(run, id=119)
+    other = replace(run.next_attempt(), id=119)
     reports.send_weekly_report(other, user_id=1, week="2026-W03")
 
     assert other.result == {"sent": False, "why": "another run has sent it"}
@@ -356,7 +309,7 @@ def test_a_mail_refused_for_now_is_sent_by_the_next_attempt(
         reports.send_weekly_report(run, user_id=1, week="2026-W03")
     assert ask(tables, "select count(*) from app.sent_reports") == 0
 
-    reports.send_weekly_report(replace(run, attempt=2), user_id=1, week="2026-W03")
+    reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
 
     assert len(smtp.mails) == 1
     assert ask(tables, "select count(*) from app.sent_reports") == 1
@@ -376,8 +329,8 @@ def test_all_mails_of_a_run_carry_one_message_id_and_those_of_another_run_anothe
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
     run.effects.clear()
     tables.execute("delete from app.sent_reports")
-    reports.send_weekly_report(replace(run, attempt=2), user_id=1, week="2026-W03")
-    reports.send_weekly_report(replace(run, id=119), user_id=2, week="2026-W03")
+    reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
+    reports.send_weekly_report(replace(run.next_attempt(), id=119), user_id=2, week="2026-W03")
 
     ids = [message["Message-ID"] for message in mailbox.Maildir(var / "mail", create=False)]
     assert len(ids) == 3
@@ -417,7 +370,7 @@ def test_a_second_refresh_replaces_the_file_and_the_record(run: FakeRun, tables,
     cache.refresh(run)
     tables.execute("delete from app.events")
 
-    cache.refresh(run)
+    cache.refresh(run.next_attempt())
 
     assert json.loads((var / "cache" / "activity.json").read_text()) == {"most_active": []}
     assert ask(tables, "select count(*) from app.cached_files") == 1
@@ -525,15 +478,16 @@ def test_a_webhook_that_was_received_is_not_posted_by_a_later_attempt(receiver: 
     run = FakeRun()
     send(run, receiver)
 
-    assert send(replace(run, attempt=2), receiver) == {"status": 204}
+    assert send(run.next_attempt(), receiver) == {"status": 204}
 
     assert len(receiver.requests) == 1
 
 
 def test_a_webhook_in_doubt_is_posted_again_with_the_same_key(receiver: Receiver):
-    run = FakeRun(effects={"run:118:post": IN_DOUBT})
+    run = FakeRun(id=118)
+    run.leave_in_doubt("post")
 
-    send(replace(run, attempt=2), receiver)
+    send(run.next_attempt(), receiver)
 
     assert [key for _, key, _ in receiver.requests] == ["run:118:post"]
 
@@ -541,11 +495,11 @@ def test_a_webhook_in_doubt_is_posted_again_with_the_same_key(receiver: Receiver
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
 def test_an_answer_that_may_change_is_retried_with_the_same_key(receiver: Receiver, status: int):
     receiver.answers = [(status, {})]
-    run = FakeRun()
+    run = FakeRun(id=118)
 
     with pytest.raises(urllib.error.HTTPError):
         send(run, receiver)
-    send(replace(run, attempt=2), receiver)
+    send(run.next_attempt(), receiver)
 
     assert [key for _, key, _ in receiver.requests] == ["run:118:post"] * 2
 
@@ -620,7 +574,7 @@ def test_a_charge_whose_answer_was_lost_is_not_made_twice(run: FakeRun, tables, 
     with pytest.raises(OSError):
         payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 
-    payment.charge_invoice(replace(run, attempt=2), invoice_id=812, amount_cents=4900)
+    payment.charge_invoice(run.next_attempt(), invoice_id=812, amount_cents=4900)
 
     assert len(provider.charges) == 1
     assert ask(tables, "select count(*) from app.payments") == 1
@@ -629,9 +583,9 @@ def test_a_charge_whose_answer_was_lost_is_not_made_twice(run: FakeRun, tables, 
 def test_a_charge_in_doubt_after_a_crash_is_asked_for_again_under_its_key(run: FakeRun, provider: Provider):
     # given a charge that was made just before the worker died
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
-    run.effects["invoice_charge:812"] = IN_DOUBT
+    run.leave_in_doubt("invoice_charge:812", scope="namespace")
 
-    second = replace(run, attempt=2)
+    second = run.next_attempt()
     payment.charge_invoice(second, invoice_id=812, amount_cents=4900)
 
     assert second.result == {"charge_id": "ch_1"}
@@ -653,7 +607,7 @@ def test_a_pending_charge_snoozes_and_is_not_made_again(run: FakeRun, tables, pr
 def test_two_runs_for_one_invoice_charge_it_once(run: FakeRun, tables, provider: Provider):
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 
-    payment.charge_invoice(replace(run, id=119), invoice_id=812, amount_cents=4900)
+    payment.charge_invoice(replace(run.next_attempt(), id=119), invoice_id=812, amount_cents=4900)
 
     assert len(provider.charges) == 1
     assert ask(tables, "select count(*) from app.payments") == 1
@@ -755,7 +709,7 @@ def test_what_is_called_for_a_dead_run_takes_a_run_alone():
 def test_a_fan_out_goes_to_a_job_of_the_file_that_takes_its_payload(run: FakeRun):
     reports.weekly_activity(run)
 
-    for job, payload, _ in run.enqueued:
+    for job, payload, *_ in run.enqueued:
         inspect.signature(callable_named(JOBS["jobs"][job]["handler"])).bind(run=run, **payload)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from yamlsched import store
 from yamlsched.sync import ScheduleFile, sync
@@ -152,15 +155,19 @@ class Project:
         )
         return [row.run_id for row in rows]
 
-    def start(self, *words: str, dsn: str | None = None, before: str = "", **env: str) -> Process:
-        """Start ``yamlsched *words`` on this project; ``before`` is a statement that is carried out in it first."""
+    def start(self, *words: str, dsn: str | None = None, before: str = "", host: str = "a", **env: str) -> Process:
+        """Start ``yamlsched *words`` on this project, as if on a host of that name.
+
+        ``before`` is a statement that is carried out in it first.
+        """
         self.number += 1
         log = self.folder / f"log-{self.number}"
         verb, *rest = words
         argv = [verb, "--file", str(self.file), "--dsn", dsn or self.dsn, *rest]
         if verb in ("work", "tick"):
             argv += ["--path", str(HERE)]
-        settings = {"ACTS": str(self.folder), "TMPDIR": str(self.folder), **env}
+        (slots := self.folder / f"host-{host}").mkdir(exist_ok=True)
+        settings = {"ACTS": str(self.folder), "TMPDIR": str(slots), **env}
         pid = self.forker.start(
             argv=argv, env=settings, stdout=str(self.folder / f"out-{self.number}"), stderr=str(log), before=before
         )
@@ -171,6 +178,10 @@ class Project:
         process = self.start("work", *words, **more)
         assert process.wait() == code, process.text[-3000:]
         return process
+
+    def end_leases(self) -> None:
+        """Let leases be over, as they are in time, of workers that have died."""
+        self.db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
 
     def row(self, run: int) -> Any:
         return self.db.execute("select * from yamlsched.job_runs where id = %s", [run]).fetchone()
@@ -223,12 +234,69 @@ def a_project(folder: Path, dsn: str) -> Iterator[Project]:
         project.close()
 
 
+class Proxy:
+    """Stands between a worker and its server, and can fall silent without closing anything."""
+
+    def __init__(self, dsn: str) -> None:
+        with psycopg.connect(dsn) as connection:
+            self._host, self._port = connection.info.host, connection.info.port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable")
+        self.is_silent = False
+        self._sockets = [self._listener]
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    def _server(self) -> socket.socket:
+        if self._host.startswith("/"):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(f"{self._host}/.s.PGSQL.{self._port}")
+            return server
+        return socket.create_connection((self._host, self._port))
+
+    def _pass_on(self) -> None:
+        other: dict[socket.socket, socket.socket] = {}
+        while self._listener.fileno() >= 0:
+            ready, _, _ = select.select([] if self.is_silent else self._sockets, [], [], 0.02)
+            for source in ready:
+                if source is self._listener:
+                    client, _ = self._listener.accept()
+                    server = self._server()
+                    other |= {client: server, server: client}
+                    self._sockets += [client, server]
+                    continue
+                if source.fileno() < 0:
+                    continue
+                try:
+                    piece = source.recv(1 << 16)
+                    other[source].sendall(piece)
+                except OSError:
+                    piece = b""
+                if not piece:
+                    for end in (source, other[source]):
+                        self._sockets.remove(end)
+                        end.close()
+
+    def close(self) -> None:
+        self.is_silent = True
+        sockets, self._sockets = self._sockets, []
+        for end in sockets:
+            end.close()
+        self._thread.join()
+
+
+@contextmanager
+def a_proxy(dsn: str) -> Iterator[Proxy]:
+    proxy = Proxy(dsn)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
 def is_alive(pid: int) -> bool:
     """Say whether a process runs: a zombie does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
-
-
-__all__ = ["Process", "Project", "a_project", "is_alive", "psycopg", "until"]

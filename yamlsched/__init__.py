@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from yamlsched.attempt import Run
     from yamlsched.enqueueing import Enqueued, enqueue, enqueue_many
-    from yamlsched.errors import Discard, Refused, RetryAfter, Snooze, YamlschedError
+    from yamlsched.errors import Discard, EffectInDoubt, Refused, RetryAfter, Snooze, YamlschedError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Discard",
+    "EffectInDoubt",
     "Enqueued",
     "Refused",
     "RetryAfter",

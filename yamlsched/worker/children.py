@@ -16,7 +16,7 @@ from yamlsched.runs import Claimed, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.child import CLOSED_PIPES
 from yamlsched.worker.output import Output
-from yamlsched.worker.wire import GO_ON, PLACES, Frames, Memory, frame
+from yamlsched.worker.wire import GO_ON, NOT_BEGUN, PLACES, Frames, Memory, frame
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +59,13 @@ class Child:
         """Return the run whose handler is executing now."""
         place = self.memory.running()
         return None if place is None else self.assigned.get(place)
+
+    def latest(self) -> Held | None:
+        """Return the run that began last: what is printed is its."""
+        for place in reversed(self.assigned):
+            if self.memory.state(place) != NOT_BEGUN:
+                return self.assigned[place]
+        return None
 
     def send(self, runs: Iterable[Held]) -> None:
         """Hand over ``runs``, of which there are fewer than places."""

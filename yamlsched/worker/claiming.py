@@ -16,7 +16,7 @@ from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 WITHIN = 20.0  # seconds
 LOOK_AGAIN = 1.0  # seconds after which a worker that found nothing due looks again
-ASK_FOR = 5.0  # seconds for which a claim whose answer was lost may still be on its way to the server
+ASK_FOR = 3.0  # seconds for which a claim whose answer was lost may still be on its way to the server
 MOST = 10_000  # runs in one claim
 PAUSE = 0.1  # seconds, after the server refused to wait for a lock or for a statement
 LINGER = 10.0  # seconds for which a worker stays for retries of what failed in its own hands

@@ -17,13 +17,14 @@ from yamlsched import log
 from yamlsched.runs import PLAIN_SUCCESS, End, Ending, Outcome, Status, after_attempt
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
+from yamlsched.worker import clock
 from yamlsched.worker.children import Held
 from yamlsched.worker.leases import say_lost
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 AT_ONCE = 1_000  # outcomes in one statement
 WITHIN = 20.0  # seconds
-PAUSE = 0.1  # seconds, after the server refused to wait for a lock or for a statement
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds, after the server gave up on a lock or a statement
 # SQLSTATE of what is refused for its own sake, whoever asks: data, constraints, limits, and our own functions
 REFUSED = ("22", "23", "54", "YS")
 
@@ -37,6 +38,8 @@ class Item:
     outcome: Outcome
     enqueued: list[Any] = field(default_factory=list)
     is_replaced: bool = False  # what it was to be was refused
+    pause: float = FIRST_PAUSE
+    not_before: float = 0.0
     is_told: bool = False  # stands in the database, and has been said
 
     @property
@@ -61,6 +64,7 @@ class Outcomes:
         self._on_told, self._on_room = on_told, on_room
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
+        self._most = AT_ONCE
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
@@ -69,6 +73,11 @@ class Outcomes:
     def held(self) -> Iterable[Held]:
         """Return the runs whose outcomes are not written yet."""
         return [item.held for item in (*self._waiting, *self._writing)]
+
+    def is_behind(self) -> bool:
+        """Say whether a lease is over whose outcome is not written: to claim now might take that very run again."""
+        now = clock.now()
+        return any(item.is_wanted and item.held.lease_ends <= now for item in (*self._waiting, *self._writing))
 
     def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
         """Let the end of an attempt be written soon."""
@@ -91,44 +100,63 @@ class Outcomes:
             await self._news.wait()
             self._news.clear()
             while self._waiting:
-                self._writing = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE))]
-                for item in self._writing:
-                    if item.ending.end is End.COMMITTED and item.is_wanted:
-                        self._tell(item, None)
-                alone = [item for item in self._writing if item.enqueued]
-                await self._persist([i for i in self._writing if not i.enqueued and i.ending.end is not End.COMMITTED])
-                for item in alone:
-                    await self._persist([item])
+                self._writing = self._batch()
+                if not self._writing:
+                    await asyncio.sleep(FIRST_PAUSE)
+                    continue
+                self._waiting.extend(await self._write(self._writing))
                 self._writing = []
                 self._on_room()
 
-    async def _persist(self, items: list[Item]) -> None:
-        """Write ``items`` until each is written, refused or lost.
+    def _batch(self) -> list[Item]:
+        """Take from what waits what is to be written together: one that enqueues has a transaction of its own."""
+        now, batch, later = clock.now(), list[Item](), list[Item]()
+        while self._waiting and len(batch) < self._most:
+            item = self._waiting.popleft()
+            if item.not_before > now:
+                later.append(item)
+            elif item.enqueued:
+                if batch:
+                    self._waiting.appendleft(item)
+                else:
+                    batch = [item]
+                break
+            else:
+                batch.append(item)
+        self._waiting.extend(later)
+        return batch
+
+    async def _write(self, batch: list[Item]) -> list[Item]:
+        """Write ``batch``; return what is to be written again.
 
         When the server gives up on a statement, for a lock or for its length, the next one is half as long, down to
         single runs: one that cannot be written must not hold up the others.
         """
-        most = len(items)
-        while items := [item for item in items if item.is_wanted]:
-            part, rest = items[:most], items[most:]
-            try:
-                unsettled = await self._session.run(partial(self._write_once, part), WITHIN)
-            except Unanswered:
-                continue  # what was written is found out the next time
-            except psycopg.Error as error:
-                if (error.sqlstate or "").startswith(REFUSED):
-                    items = self._refused(part, str(error.diag.message_primary or error)) + rest
-                    most = 1
-                elif isinstance(error, psycopg.OperationalError):
-                    log.warning("database.failed", error=reason(error), outcomes=len(part))
-                    most = max(1, len(part) // 2)
-                    items = rest + part
-                    await asyncio.sleep(PAUSE)
-                else:
-                    raise
-                continue
-            items = rest + unsettled
-            most = max(1, min(2 * most, len(items)))
+        for item in batch:
+            if item.ending.end is End.COMMITTED and item.is_wanted:
+                self._tell(item, None)
+        if not (batch := [item for item in batch if item.is_wanted]):
+            return []
+        try:
+            left = await self._session.run(partial(self._write_once, batch), WITHIN)
+        except Unanswered:
+            left = batch  # what was written is found out the next time
+        except psycopg.Error as error:
+            if (error.sqlstate or "").startswith(REFUSED):
+                left = self._refused(batch, str(error.diag.message_primary or error))
+                self._most = 1
+            elif isinstance(error, psycopg.OperationalError):
+                log.warning("database.failed", error=reason(error), outcomes=len(batch))
+                self._most = max(1, len(batch) // 2)
+                for item in batch:
+                    item.pause = min(2 * item.pause, LONGEST_PAUSE)
+                    item.not_before = clock.now() + (item.pause if len(batch) == 1 else 0)
+                left = batch
+            else:
+                raise
+        else:
+            self._most = min(2 * self._most, AT_ONCE)
+        return [item for item in left if item.is_wanted]
 
     def _refused(self, part: list[Item], why: str) -> list[Item]:
         """Return what is to be written in place of ``part``: each by itself, and one alone as a failure."""

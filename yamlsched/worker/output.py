@@ -12,9 +12,9 @@ from yamlsched.runs import Claimed
 KEPT = 65_536  # bytes
 LONGEST_LINE = 8_192  # bytes; a longer one is passed on in pieces
 READ_AT_ONCE = 1 << 17  # bytes, so that a handler that prints gigabytes does not hold up the others
-# what could move the cursor, colour the terminal, reverse the text or end the line: controls but the tab, marks of
-# direction, separators of lines, halves of surrogate pairs
-UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# what could move the cursor, colour the terminal or reverse the text: controls but the tab and the end of the line,
+# marks of direction, separators of lines, halves of surrogate pairs
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 class Output:

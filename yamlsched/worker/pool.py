@@ -310,7 +310,7 @@ class Pool:
         self._on_end(held, ending, enqueued or [])
 
     def _read_output(self, child: Child, held: Held | None = None) -> None:
-        of = held or child.current()
+        of = held or child.latest()
         child.output.read(None if of is None else of.run)
         descriptor = child.output.descriptor
         if child.output.is_closed:

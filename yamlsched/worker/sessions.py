@@ -6,6 +6,7 @@ There are three, so that nothing waits behind anything else: one claims, one wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -22,7 +23,8 @@ from yamlsched.worker.aside import aside
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts to connect
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
+SLOW = 2.0  # seconds after which a connection that is not there yet counts as news
 CONNECT_WITHIN = 15.0  # seconds; the DSN's own connect_timeout, 10 s by default, holds for each of its hosts
 # SQLSTATE classes and codes after which the session is given up: the server is going away, is full, or is a standby
 LEAVE = ("08", "53", "57P", "25006", "XX")
@@ -75,6 +77,7 @@ class Session:
         self._connection: Connection | None = None
         self._wait = 0.0
         self._watched: int | None = None
+        self._is_busy = False
 
     async def run(self, do: Callable[[Connection], Awaitable[T]], within: float) -> T:
         """Return what ``do`` makes of the connection.
@@ -84,7 +87,8 @@ class Session:
         """
         self.unwatch()
         connection = await self._get()
-        timer = asyncio.get_running_loop().call_later(within, _cut, connection)
+        timer = asyncio.get_running_loop().call_later(within, self.cut)
+        self._is_busy = True
         try:
             answer = await do(connection)
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
@@ -98,6 +102,7 @@ class Session:
                 await self.drop()  # left in the middle
             raise
         finally:
+            self._is_busy = False
             timer.cancel()
         self._database.answered()
         return answer
@@ -107,6 +112,7 @@ class Session:
             return self._connection
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
         self._wait = min(max(2 * self._wait, FIRST_WAIT), LONGEST_WAIT)
+        news = asyncio.get_running_loop().call_later(SLOW, self._database.failed, "no answer to a connection")
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
                 self._connection = await store.connect_async(self._database.dsn, self._options, look_up)
@@ -116,10 +122,10 @@ class Session:
                     await self._on_open(self._connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
-            self._database.failed(
-                describe(error) if isinstance(error, psycopg.Error) else "a connection takes too long"
-            )
+            self._database.failed(describe(error) if isinstance(error, psycopg.Error) else "no answer to a connection")
             raise Unanswered(was_asked=False) from error
+        finally:
+            news.cancel()
         self._wait = 0.0
         return self._connection
 
@@ -130,6 +136,14 @@ class Session:
         if connection is not None:
             self._wait = max(self._wait, FIRST_WAIT)
             await connection.close()
+
+    def cut(self) -> bool:
+        """Cut the connection if an answer is awaited, so that whoever waits hears at once that there will be none."""
+        if not self._is_busy or self._connection is None or self._connection.closed:
+            return False
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as handle, contextlib.suppress(OSError):
+            handle.shutdown(socket.SHUT_RDWR)
+        return True
 
     def watch(self) -> None:
         """Listen while the session has nothing to do."""
@@ -158,16 +172,6 @@ class Session:
             self._connection.pgconn.finish()
             self._database.failed(reason(error))
         self._on_news(payloads)
-
-
-def _cut(connection: Connection) -> None:
-    """Cut the connection, so that whoever waits for its answer hears at once that there will be none."""
-    if not connection.closed:
-        with socket.socket(fileno=os.dup(connection.fileno())) as handle:
-            try:
-                handle.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:

@@ -117,6 +117,8 @@ class Worker:
                 await self._give_up(own)
                 raise
             finally:
+                if sum(session.cut() for session in self.sessions):
+                    await asyncio.sleep(0.01)  # for the tasks to see it: cancelled, they would wait for the server
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -136,7 +138,7 @@ class Worker:
         on_open = store.listen if self.stays else None
         self.sessions = (
             Session(self.database, SESSION, on_open, self._notified),
-            Session(self.database, f"{SESSION} -c lock_timeout=5s"),
+            Session(self.database, f"{SESSION} -c lock_timeout=1s"),
             Session(self.database, SESSION),
         )
         claims, writes, leases = self.sessions
@@ -283,7 +285,7 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many more runs can be begun soon; takes the host's slots for them."""
-        if not self.may_claim() or self.claims.is_dry:
+        if not self.may_claim() or self.claims.is_dry or self.outcomes.is_behind():
             return 0
         held = self.slots.fill(self.concurrency)
         if held == 0:
@@ -294,6 +296,11 @@ class Worker:
         if self.pool.busy() >= held and 2 * room < soon:
             return 0  # all have enough to do: claiming by the handful costs more than it brings
         return room if self.limits.max_runs is None else min(room, self.limits.max_runs - self.claimed)
+
+    def _free_slots(self) -> None:
+        """Leave to others of this host the slots that there is nothing for."""
+        if self.claims.is_dry or not self.may_claim():
+            self.slots.shrink(self.pool.busy() + len(self.waiting))
 
     async def _claim(self, limit: int) -> None:
         answer = await self.claims.claim(limit, self.work.scope)
@@ -311,6 +318,7 @@ class Worker:
             self.claims.look_now()  # for the run that calls its on_dead
         for run in claim.runs:
             self._take(run, sent)
+        self._free_slots()
         self.changed()
 
     def _take(self, run: Claimed, sent: float) -> None:
@@ -373,8 +381,7 @@ class Worker:
                 for held in [held for held in self.waiting if now - held.waits_since > GIVE_BACK_AFTER]:
                     self.waiting.remove(held)
                     self._ended(held, NOT_BEGUN, [])
-            if self.claims.is_dry or not self.may_claim():
-                self.slots.shrink(self.pool.busy() + len(self.waiting))
+            self._free_slots()
             if self.stays:
                 self.pool.retire(idle_for=IDLE_CHILDREN)
             self.changed()

@@ -1,0 +1,154 @@
+"""What the end of an attempt does to its run, and what is kept of an error."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yamlsched.backoff import LONGEST, Backoff
+from yamlsched.runs import (
+    LONGEST_ERROR,
+    LONGEST_OUTPUT,
+    LONGEST_STACK,
+    Claimed,
+    End,
+    Ending,
+    Status,
+    after_attempt,
+    one_line,
+    storable,
+)
+
+texts = st.text(st.characters(), max_size=3_000)
+endings = st.builds(
+    Ending,
+    end=st.sampled_from(End),
+    error=texts,
+    error_type=texts,
+    stack=st.text(st.characters(), max_size=100).map(lambda text: text * 400),
+    delay=st.none() | st.timedeltas(),
+    output=st.text(st.characters(), max_size=100).map(lambda text: text * 1_000),
+)
+randoms = st.floats(0, 1, exclude_max=True)
+
+
+def a_claim(**values: Any) -> Claimed:
+    usual: dict[str, Any] = {
+        "id": 118,
+        "job_type": "purge",
+        "key": None,
+        "scheduled_for": None,
+        "attempt": 1,
+        "max_attempts": 3,
+        "payload": "{}",
+        "is_catchup": False,
+        "lease": 120.0,
+        "locked_by": "web-1:4711:c0ffee",
+    }
+    return Claimed(**{**usual, **values})
+
+
+claims = st.integers(1, 100).flatmap(
+    lambda most: st.integers(1, most).map(lambda attempt: a_claim(attempt=attempt, max_attempts=most))
+)
+
+
+@given(claims, endings, randoms)
+def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: Claimed, ending: Ending, random: float) -> None:
+    outcome = after_attempt(run, ending, Backoff(), random)
+
+    assert outcome.status in (Status.SUCCEEDED, Status.FAILED, Status.DEAD, Status.QUEUED)
+    if outcome.status is Status.FAILED:
+        assert run.attempt < run.max_attempts
+    if outcome.status is Status.QUEUED:
+        assert outcome.refund  # or attempts would run out without a failure
+    if outcome.status is Status.DEAD:
+        assert ending.end is End.DISCARDED or run.attempt >= run.max_attempts
+
+
+@given(claims, endings, randoms)
+def test_what_is_kept_of_an_error_can_be_stored_and_shown_and_is_bounded(
+    run: Claimed, ending: Ending, random: float
+) -> None:
+    outcome = after_attempt(run, ending, Backoff(), random)
+
+    assert (outcome.error is not None) == (outcome.status in (Status.FAILED, Status.DEAD))
+    for text, longest in (
+        (outcome.error, LONGEST_ERROR),
+        (outcome.error_type, 200),
+        (outcome.stack, LONGEST_STACK),
+        (outcome.output, LONGEST_OUTPUT),
+    ):
+        if text is not None:
+            assert text.encode()  # no half of a surrogate pair
+            assert "\x00" not in text
+            assert 0 < len(text) <= longest
+    assert outcome.error is None or outcome.error.isprintable()
+
+
+@given(claims, st.sampled_from([End.RETRY_AFTER, End.SNOOZED]), st.none() | st.timedeltas(), randoms)
+def test_a_delay_that_a_handler_asks_for_is_kept_within_bounds(
+    run: Claimed, end: End, delay: timedelta | None, random: float
+) -> None:
+    outcome = after_attempt(run, Ending(end, delay=delay), Backoff(), random)
+
+    if outcome.delay is not None:
+        assert timedelta(0) <= outcome.delay <= LONGEST
+        assert outcome.delay == (delay or timedelta(0)) or outcome.delay in (timedelta(0), LONGEST)
+
+
+@pytest.mark.parametrize(
+    "end, attempt, status, refund",
+    [
+        (End.RETURNED, 3, Status.SUCCEEDED, False),
+        (End.COMMITTED, 3, Status.SUCCEEDED, False),
+        (End.RAISED, 2, Status.FAILED, False),
+        (End.RAISED, 3, Status.DEAD, False),
+        (End.DISCARDED, 1, Status.DEAD, False),
+        (End.RETRY_AFTER, 2, Status.FAILED, False),
+        (End.RETRY_AFTER, 3, Status.DEAD, False),
+        (End.SNOOZED, 3, Status.QUEUED, True),
+        (End.GIVEN_BACK, 3, Status.QUEUED, True),
+    ],
+)
+def test_how_an_attempt_ends_decides_about_the_run(end: End, attempt: int, status: Status, refund: bool) -> None:
+    outcome = after_attempt(a_claim(attempt=attempt), Ending(end, "why"), Backoff(), 0.0)
+
+    assert (outcome.status, outcome.refund) == (status, refund)
+
+
+def test_retry_after_overrides_the_backoff() -> None:
+    ending = Ending(End.RETRY_AFTER, "too many requests", delay=timedelta(seconds=7))
+
+    assert after_attempt(a_claim(), ending, Backoff(), 0.0).delay == timedelta(seconds=7)
+
+
+def test_secrets_are_taken_out_of_all_that_is_kept_for_people() -> None:
+    ending = Ending(End.RAISED, "s3cret in error", "OSError", "s3cret in stack", output="s3cret in output")
+
+    outcome = after_attempt(a_claim(), ending, Backoff(), 0.0, lambda text: text.replace("s3cret", "***"))
+
+    assert (outcome.error, outcome.stack, outcome.output) == ("*** in error", "*** in stack", "*** in output")
+
+
+@given(texts, st.integers(1, 600))
+def test_one_line_is_one_line_and_changes_nothing_that_is_one(text: str, longest: int) -> None:
+    line = one_line(text, longest)
+
+    assert line.isprintable()
+    assert len(line) <= longest
+    assert one_line(line, longest) == line
+
+
+@given(st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00")))
+def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
+    assert storable(text) == text
+
+
+@pytest.mark.parametrize("key, dead", [("on_dead:118", 118), ("purge:2026-01-14", None), (None, None)])
+def test_a_run_that_reports_a_death_names_it_in_its_key(key: str | None, dead: int | None) -> None:
+    assert a_claim(key=key).dead_run_id == dead

@@ -1,0 +1,462 @@
+"""Claim, heartbeat, outcomes and fates, statement by statement; ``now`` is passed in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from operating import a_job, a_run, row
+from psycopg.rows import namedtuple_row
+
+from yamlsched import store as database
+from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.store import runs as store
+from yamlsched.store.runs import LOST, OURS, Scope
+
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+SECOND, MINUTE, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=2)
+SUCCESS = Outcome(Status.SUCCEEDED)
+FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host", error_type="OSError", stack="at x", output="o")
+DEATH = Outcome(Status.DEAD, error="no route to host")
+GIVEN_BACK = Outcome(Status.QUEUED, refund=True)
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(dsn: str) -> Iterator[Ask]:
+    """Call a function of the store on a session of its own, at noon where it is not said when."""
+    with asyncio.Runner() as runner:
+        connection = runner.run(
+            psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row)
+        )
+
+        def call(function: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
+            if function is not store.fates:
+                named.setdefault("now", NOON)
+            return runner.run(function(connection, *given, **named))  # type: ignore[arg-type]
+
+        yield call
+        runner.run(connection.close())
+
+
+def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> store.Claim:
+    claimed: store.Claim = ask(store.claim, "default", token, limit, **named)
+    return claimed
+
+
+def due(db: psycopg.Connection[Any], job: int, **values: Any) -> int:
+    """Make a run that has been due for a minute."""
+    return a_run(db, job, **{"run_at": NOON - MINUTE, **values})
+
+
+def one(ask: Ask, token: str = "A", **named: Any) -> Claimed:
+    [run] = claim(ask, token, **named).runs
+    return run
+
+
+def test_a_claim_takes_what_is_due_oldest_first_and_counts_the_attempt(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db, overlap="allow", max_attempts=5)
+    later = due(db, job, run_at=NOON - SECOND)
+    earlier = due(db, job, run_at=NOON - MINUTE)
+    due(db, job, run_at=NOON + SECOND)
+
+    first = one(ask, "A", limit=1)
+    second = one(ask, "B", limit=1)
+    nothing = claim(ask, "C")
+
+    assert (first.id, second.id, nothing.runs) == (earlier, later, [])
+    assert (first.attempt, first.max_attempts, first.lease, first.locked_by) == (1, 5, 120.0, "A")
+    run = row(db, earlier)
+    assert (run.status, run.attempts, run.locked_by, run.locked_until) == ("running", 1, "A", NOON + LEASE)
+    assert (run.started_at, run.updated_at) == (NOON, NOON)
+
+
+def test_no_claim_takes_more_than_it_asked_for_of_both_kinds_together(db: psycopg.Connection[Any], ask: Ask) -> None:
+    ad_hoc = a_job(db, "ad_hoc")
+    for _ in range(5):
+        due(db, ad_hoc)
+    for number in range(5):
+        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
+
+    for limit in (1, 2, 3):
+        assert len(claim(ask, f"limit {limit}", limit).runs) == limit
+
+
+def test_neither_kind_of_run_starves_the_other(db: psycopg.Connection[Any], ask: Ask) -> None:
+    ad_hoc = a_job(db, "ad_hoc")
+    for _ in range(20):
+        due(db, ad_hoc)
+    for number in range(20):
+        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
+
+    kinds = [run.job_type == "ad_hoc" for run in claim(ask, limit=10).runs]
+
+    assert (kinds.count(True), kinds.count(False)) == (5, 5)
+
+
+def test_a_walk_over_jobs_goes_on_where_it_stopped_and_comes_to_all_of_them(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    for number in range(7):
+        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
+
+    seen, after = [], 0
+    for number in range(4):
+        claimed = claim(ask, f"token {number}", 2, after=after)
+        seen += [run.job_type for run in claimed.runs]
+        after = claimed.after
+
+    assert sorted(seen) == [f"nightly_{number}" for number in range(7)]
+    assert after == 0
+
+
+def test_of_a_job_that_waits_for_itself_one_run_executes_at_a_time_in_order(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    job = a_job(db)
+    runs = [due(db, job, exclusive=True, run_at=NOON - MINUTE + number * SECOND) for number in range(3)]
+
+    order = []
+    for number in range(3):
+        run = one(ask, f"A{number}")
+        assert claim(ask, f"B{number}").runs == []
+        order.append(run.id)
+        assert ask(store.finish, [(run, SUCCESS)])
+
+    assert order == runs
+
+
+def test_a_race_for_one_job_that_excludes_itself_is_lost_by_one_of_the_two(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
+    # given a claim that has not been committed yet
+    job = a_job(db)
+    due(db, job, exclusive=True)
+    with database.connect(dsn) as other, other.transaction():
+        other.execute(
+            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'B', exclusive_of = %s, "
+            "started_at = %s, locked_until = %s",
+            [job, NOON, NOON + LEASE],
+        )
+        # when an older run of the job is made meanwhile, and claimed
+        due(db, job, exclusive=True, run_at=NOON - LEASE)
+        lost: list[BaseException] = []
+
+        def try_to() -> None:
+            try:
+                claim(ask)
+            except psycopg.errors.UniqueViolation as error:
+                lost.append(error)
+
+        thread = threading.Thread(target=try_to)
+        thread.start()
+        while not db.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
+            pass
+
+    # then the claim that came second fails as a whole
+    thread.join()
+    assert len(lost) == 1
+    assert db.execute("select count(*) as n from yamlsched.job_runs where status = 'running'").fetchone().n == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"enabled": False}, {"retired_at": NOON}, {"paused_at": NOON, "paused_until": NOON + MINUTE}, {"paused_at": NOON}],
+    ids=["disabled", "retired", "paused until later", "paused"],
+)
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_runs_of_a_job_that_is_off_are_not_claimed(
+    db: psycopg.Connection[Any], ask: Ask, values: dict[str, Any], exclusive: bool
+) -> None:
+    due(db, a_job(db, **values), exclusive=exclusive)
+
+    assert claim(ask).runs == []
+
+
+def test_a_pause_that_is_over_holds_nothing_up(db: psycopg.Connection[Any], ask: Ask) -> None:
+    run = due(db, a_job(db, paused_at=NOON - LEASE, paused_until=NOON))
+
+    assert one(ask).id == run
+
+
+def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
+    # given two jobs of our file, one of another, and one that was added since
+    jobs = {name: a_job(db, name) for name in ("first", "foreign", "second")}
+    scope = store.scope(db, "default", ["first", "second", "in the file only"])
+    jobs["added since"] = a_job(db, "added_since")
+    for job in jobs.values():
+        due(db, job)
+        due(db, job, exclusive=True)
+
+    claimed = claim(ask, limit=100, scope=scope)
+
+    assert scope == Scope(jobs["second"], (jobs["foreign"],))
+    assert sorted(run.job_type for run in claimed.runs) == ["first", "first", "second", "second"]
+
+
+def test_a_heartbeat_prolongs_leases_that_are_ours_and_no_others(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db, overlap="allow")
+    for _ in range(3):
+        due(db, job)
+    ours, foreign, older = claim(ask).runs
+    foreign, older = foreign._replace(locked_by="B"), older._replace(attempt=2)
+
+    prolonged = ask(store.heartbeat, [ours, foreign, older], now=NOON + MINUTE)
+
+    assert prolonged == {ours.id}
+    assert row(db, ours.id).locked_until == NOON + MINUTE + LEASE
+    assert row(db, foreign.id).locked_until == row(db, older.id).locked_until == NOON + LEASE
+
+
+def test_a_heartbeat_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+    # given a run that its handler's own transaction is about to finish, and one that a foreign key points at
+    job = a_job(db, overlap="allow")
+    locked, pointed_at = due(db, job), due(db, job)
+    runs = claim(ask).runs
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.job_runs where id = %s for no key update", [locked])
+        other.execute("select 1 from yamlsched.job_runs where id = %s for key share", [pointed_at])
+
+        assert ask(store.heartbeat, runs, now=NOON + MINUTE) == {pointed_at}
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, SUCCESS._replace(result='{"n": 1}'), FAILURE, DEATH, GIVEN_BACK])
+def test_an_outcome_is_written_by_the_claim_that_holds_the_run_and_by_no_other(
+    db: psycopg.Connection[Any], ask: Ask, outcome: Outcome
+) -> None:
+    due(db, a_job(db))
+    run = one(ask)
+    for wrong in (run._replace(locked_by="B"), run._replace(attempt=2), run._replace(id=run.id + 1)):
+        assert ask(store.finish, [(wrong, outcome)]) == {}
+    assert row(db, run.id).status == "running"
+
+    assert set(ask(store.finish, [(run, outcome)])) == {run.id}
+    assert ask(store.finish, [(run, outcome)]) == {}
+    assert row(db, run.id).status == outcome.status
+
+
+def test_a_success_leaves_a_result_and_no_trace_in_the_audit_trail(db: psycopg.Connection[Any], ask: Ask) -> None:
+    due(db, a_job(db))
+    run = one(ask)
+
+    ask(store.finish, [(run, SUCCESS._replace(result='{"n": 1}'))], now=NOON + SECOND)
+
+    after = row(db, run.id)
+    assert (after.status, after.result, after.finished_at, after.locked_until) == (
+        "succeeded",
+        {"n": 1},
+        NOON + SECOND,
+        None,
+    )
+    assert after.locked_by == "A"
+    assert db.execute("select * from yamlsched.job_failures").fetchall() == []
+
+
+def test_a_failure_is_kept_on_the_run_and_in_the_audit_trail_and_is_due_again_later(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    due(db, a_job(db))
+    run = one(ask)
+
+    written = ask(store.finish, [(run, FAILURE)], now=NOON + SECOND)
+
+    after = row(db, run.id)
+    assert written == {run.id: NOON + SECOND + MINUTE}
+    assert (after.status, after.attempts, after.run_at, after.finished_at) == ("failed", 1, written[run.id], None)
+    assert (after.last_error, after.error_type, after.last_stack) == ("no route to host", "OSError", "at x")
+    [kept] = db.execute("select * from yamlsched.job_failures").fetchall()
+    assert (kept.run_id, kept.attempt, kept.worker, kept.started_at, kept.failed_at) == (
+        run.id,
+        1,
+        "A",
+        NOON,
+        NOON + SECOND,
+    )
+    assert (kept.error, kept.error_type, kept.stack, kept.output) == ("no route to host", "OSError", "at x", "o")
+    assert claim(ask, "B", now=NOON + MINUTE).runs == []
+    assert one(ask, "B", now=NOON + MINUTE + SECOND).attempt == 2
+
+
+def test_a_run_that_is_given_back_has_not_been_attempted(db: psycopg.Connection[Any], ask: Ask) -> None:
+    due(db, a_job(db))
+    run = one(ask)
+
+    ask(store.finish, [(run, GIVEN_BACK)])
+
+    assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
+    assert one(ask, "B").attempt == 1
+
+
+def test_a_lease_that_is_over_lets_another_worker_in_and_shuts_the_first_one_out(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    due(db, a_job(db))
+    held_by_a = one(ask, "A")
+    assert claim(ask, "B", now=NOON + LEASE).runs == []
+
+    later = NOON + LEASE + SECOND
+    taken = claim(ask, "B", now=later)
+    [held_by_b] = taken.runs
+
+    assert (held_by_b.id, held_by_b.attempt) == (held_by_a.id, 2)
+    assert [(lost.id, lost.attempt, lost.locked_by) for lost in taken.lost] == [(held_by_a.id, 1, "A")]
+    assert ask(store.heartbeat, [held_by_a], now=later) == set()
+    assert ask(store.finish, [(held_by_a, SUCCESS)], now=later) == {}
+    assert ask(store.fates, [held_by_a]) == {held_by_a.id: LOST}
+    [failure] = db.execute("select attempt, worker, error, error_type from yamlsched.job_failures").fetchall()
+    assert tuple(failure) == (1, "A", "lost its worker", "LostWorker")
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_lease_that_ends_on_the_last_attempt_buries_the_run(
+    db: psycopg.Connection[Any], ask: Ask, exclusive: bool
+) -> None:
+    job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=3)
+    run_id = due(db, job, max_attempts=1, exclusive=exclusive)
+    one(ask, "A")
+
+    taken = claim(ask, "B", now=NOON + LEASE + SECOND)
+
+    assert ([dead.id for dead in taken.dead], taken.runs) == ([run_id], [])
+    run = row(db, run_id)
+    assert (run.status, run.attempts, run.last_error, run.exclusive_of) == ("dead", 1, "lost its worker", None)
+    assert db.execute("select count(*) as n from yamlsched.job_failures").fetchone().n == 1  # type: ignore[union-attr]
+    report = one(ask, "C", now=NOON + LEASE + SECOND)
+    assert (report.key, report.dead_run_id, report.scheduled_for, report.max_attempts) == (
+        f"on_dead:{run_id}",
+        run_id,
+        None,
+        3,
+    )
+
+
+def test_a_run_of_a_job_that_is_gone_is_buried_all_the_same(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db)
+    run_id = due(db, job, max_attempts=1)
+    one(ask)
+    db.execute("update yamlsched.job_definitions set retired_at = %s", [NOON])
+
+    taken = claim(ask, "B", now=NOON + LEASE + SECOND, scope=Scope(0))
+
+    assert [dead.id for dead in taken.dead] == [run_id]
+
+
+def test_the_death_of_a_run_is_reported_once_and_the_death_of_the_report_is_not(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    due(db, a_job(db, on_dead="handlers.alerts.mail_operator"))
+    run = one(ask)
+    ask(store.finish, [(run, DEATH)])
+
+    report = one(ask, "B")
+    ask(store.finish, [(report, DEATH)])
+
+    assert report.key == f"on_dead:{run.id}"
+    assert claim(ask, "C").runs == []
+    assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 2  # type: ignore[union-attr]
+
+
+def test_the_fate_of_a_run_says_whose_doing_it_was(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db, overlap="allow")
+    for _ in range(6):
+        due(db, job)
+    running, succeeded, failed, back, cancelled, lost = claim(ask).runs
+    ask(store.finish, [(succeeded, SUCCESS), (failed, FAILURE), (back, GIVEN_BACK)])
+    db.execute(
+        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, finished_at = now() where id = %s",
+        [cancelled.id],
+    )
+    db.execute("update yamlsched.job_runs set locked_by = 'B' where id = %s", [lost.id])
+
+    fates = ask(store.fates, [running, succeeded, failed, back, cancelled, lost])
+
+    assert list(fates.values()) == [OURS, "succeeded", "failed", "queued", "cancelled", LOST]
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_at_no_cost(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db)
+    for _ in range(3):
+        due(db, job)
+    claim(ask, "lost", limit=2)
+    [other] = claim(ask, "B").runs
+
+    async def give_back(connection: Any, now: Any) -> int:
+        return await store.give_back_claim(connection, "default", "lost")
+
+    assert ask(give_back) == 2
+    assert ask(give_back) == 0
+    assert row(db, other.id).status == "running"
+    states = db.execute("select status, attempts from yamlsched.job_runs where id <> %s", [other.id]).fetchall()
+    assert {tuple(state) for state in states} == {("queued", 0)}
+
+
+def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db, overlap="allow")
+    due(db, job)
+    run = one(ask)
+    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], None)]
+
+    async def finish(connection: Any, now: Any, held: Claimed) -> Any:
+        return await store.finish_with(connection, "default", held, SUCCESS, enqueued)
+
+    assert ask(finish, held=run._replace(locked_by="B")) == {}
+    assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]
+
+    assert set(ask(finish, held=run)) == {run.id}
+    children = db.execute("select idempotency_key from yamlsched.job_runs where parent_id = %s", [run.id]).fetchall()
+    assert sorted(child.idempotency_key for child in children) == ["purge:a", "purge:b"]
+
+
+def test_the_longest_delay_and_the_largest_texts_can_be_written(db: psycopg.Connection[Any], ask: Ask) -> None:
+    due(db, a_job(db))
+    run = one(ask)
+    huge = FAILURE._replace(delay=timedelta(days=365), error="é" * 500, stack="é" * 16_000, output="é" * 65_536)
+
+    assert ask(store.finish, [(run, huge)]) == {run.id: NOON + timedelta(days=365)}
+
+
+def test_no_statement_on_a_few_runs_reads_a_table_of_many(db: psycopg.Connection[Any], ask: Ask) -> None:
+    # given many finished runs
+    job = a_job(db, overlap="allow")
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, status, attempts, max_attempts, "
+        "locked_by, finished_at) select 'default', %s, 'purge', now(), 'succeeded', 1, 5, 'A', now() "
+        "from generate_series(1, 20000)",
+        [job],
+    )
+    db.execute("vacuum analyze yamlsched.job_runs")
+    for _ in range(50):
+        due(db, job)
+
+    def rows_read() -> int:
+        db.execute("select pg_stat_clear_snapshot()")
+        found: Any = db.execute("select seq_tup_read from pg_stat_user_tables where relname = 'job_runs'").fetchone()
+        return int(found.seq_tup_read)
+
+    # when runs are claimed, kept and finished, by a session that then reports its statistics
+    before = rows_read()
+    runs = claim(ask, limit=50).runs
+    ask(store.heartbeat, runs)
+    ask(store.finish, [(run, outcome) for run, outcome in zip(runs, [SUCCESS, FAILURE] * 25, strict=True)])
+    ask(store.fates, runs)
+    plans = "\n".join(
+        line[0] for line in db.execute(
+            "explain update yamlsched.job_runs r set status = 'succeeded' where r.id = any (%(ids)s::bigint[]) "
+            "and ((r.id, r.attempts, r.locked_by) in (select * from unnest(%(ids)s::bigint[], %(n)s::int[], "
+            "%(t)s::text[]))) is true", {"ids": [r.id for r in runs], "n": [1] * 50, "t": ["A"] * 50},
+        )
+    )  # fmt: skip
+
+    # then no table was scanned
+    async def flush(connection: Any, now: Any) -> None:
+        await connection.execute("select pg_stat_force_next_flush()")
+
+    if db.info.server_version >= 150000:
+        ask(flush)
+    assert rows_read() == before
+    assert "hashed SubPlan" in plans

@@ -1,0 +1,126 @@
+"""yamlsched.testing: a fake run behaves as the real one does, as far as a handler can tell."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from yamlsched import Refused, Run, YamlschedError
+from yamlsched.errors import EffectInDoubt
+from yamlsched.testing import IN_DOUBT, Enqueue, FakeRun, call
+
+
+def charge(run: Run, invoice: int) -> Any:
+    with run.once("charge", in_doubt="repeat") as effect:
+        if effect.first:
+            effect.result = {"id": (invoice, run.attempt)}
+    return effect.result
+
+
+def test_a_handler_gets_its_payload_as_keywords_and_the_run_if_it_asks_for_it():
+    assert call(lambda **payload: payload, FakeRun(payload={"a": (1, 2)})) == {"a": [1, 2]}
+    assert call(lambda run, a: [run.attempt, a], FakeRun(payload={"a": 1}, attempt=3)) == [3, 1]
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        call(lambda: None, FakeRun(payload={"a": 1}))
+
+
+def test_an_asynchronous_handler_is_awaited():
+    async def handler(run: Run) -> str:
+        return run.job_type
+
+    assert call(handler, FakeRun(job_type="mail")) == "mail"
+
+
+def test_a_payload_or_a_result_that_could_not_be_stored_is_refused():
+    with pytest.raises(Refused, match=r'payload\.x of job "a_job" is a set'):
+        call(lambda x: None, FakeRun(payload={"x": {1}}))
+    with pytest.raises(Refused, match="the result is a set"):
+        call(lambda: {1}, FakeRun())
+
+
+def test_the_next_attempt_finds_what_the_first_has_done_as_json_brings_it_back():
+    run = FakeRun(payload={"invoice": 812})
+
+    assert call(charge, run) == {"id": [812, 1]}
+    assert call(charge, run.next_attempt()) == {"id": [812, 1]}
+    assert run.effects == {"run:1:charge": {"id": [812, 1]}}
+
+
+def test_effects_are_released_doubted_skipped_and_repeated_as_a_real_run_does_it():
+    run = FakeRun()
+    with pytest.raises(ZeroDivisionError), run.once("a"):
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), run.once("b", on_error="in_doubt"):
+        raise ZeroDivisionError
+    run.leave_in_doubt("c", scope="namespace")
+    assert run.effects == {"run:1:b": IN_DOUBT, "c": IN_DOUBT}
+
+    with pytest.raises(EffectInDoubt, match="run:1:b"):
+        run.once("b").__enter__()
+    with run.once("b", in_doubt="skip") as effect:
+        assert (effect.first, effect.result) == (False, None)
+    with run.once("c", scope="namespace", in_doubt="repeat") as effect:
+        assert (effect.first, effect.key) == (True, "c")
+        with pytest.raises(YamlschedError, match="inside itself"):
+            run.once("c", scope="namespace").__enter__()
+    assert run.effects["c"] is None
+
+
+def test_what_a_handler_enqueues_can_be_read():
+    run = FakeRun()
+    when = datetime(2030, 1, 1, tzinfo=UTC)
+    run.enqueue("mail", {"n": 1}, key="k", run_at=when)
+    run.enqueue_many("mail", [{"n": 2}, {"n": 3}])
+
+    assert run.enqueued == [
+        Enqueue("mail", {"n": 1}, "k", when), Enqueue("mail", {"n": 2}), Enqueue("mail", {"n": 3}),
+    ]  # fmt: skip
+    with pytest.raises(Refused, match="is a datetime"):
+        run.enqueue("mail", {"at": when})
+
+
+def transact(run: Run) -> None:
+    run.enqueue("mail", {"n": 0})
+    with run.transaction() as connection:
+        connection.execute("create table things (n int)")
+        run.enqueue("mail", {"n": 1})
+        run.result = {"things": (1,)}
+
+
+def test_a_transaction_runs_inside_the_tests_own_and_its_result_is_the_runs(dsn: str):
+    with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
+        run = FakeRun(connection=connection)
+
+        assert call(transact, run) == {"things": [1]}
+
+        assert connection.execute("select * from things").fetchall() == []
+        assert len(run.enqueued) == 2
+        for use in (lambda: run.enqueue("mail"), run.transaction().__enter__, run.once("x").__enter__):
+            with pytest.raises(YamlschedError, match=r"ended|once in an attempt"):
+                use()
+
+
+def test_a_commit_that_fails_leaves_nothing_and_the_next_attempt_may_do_better(dsn: str):
+    with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
+        run = FakeRun(connection=connection, commit_fails=True)
+        with pytest.raises(psycopg.OperationalError):
+            call(transact, run)
+        assert run.enqueued == [Enqueue("mail", {"n": 0})]
+
+        assert call(transact, run.next_attempt()) == {"things": [1]}
+
+
+def test_a_transaction_without_a_connection_says_what_to_give():
+    with pytest.raises(YamlschedError, match=r"FakeRun\(connection="):
+        call(transact, FakeRun())
+
+
+def test_a_fake_run_has_whatever_a_run_has():
+    assert {f.name for f in fields(Run)} <= {f.name for f in fields(FakeRun)}
+    for name in ("enqueue", "enqueue_many", "once", "transaction"):
+        real, fake = getattr(Run, name), getattr(FakeRun, name)
+        assert real.__annotations__ == fake.__annotations__
