@@ -12,7 +12,7 @@ PART = "definitions"
 
 
 def schedule(count: int, cron: str = '"0 3 1 1 *"') -> str:
-    jobs = "".join(f"  j{n}: {{cron: {cron}, handler: bench_handlers.noop}}\n" for n in range(count))
+    jobs = "".join(f"  j{n}: {{cron: {cron}, handler: bench_handlers.noop, payload: {{n: 1}}}}\n" for n in range(count))
     return f"version: 1\njobs:\n{jobs}"
 
 

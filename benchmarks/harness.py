@@ -183,12 +183,15 @@ class Cost:
 
 
 def cost(command: Sequence[str | Path], **options: Any) -> Cost:
-    """Run ``command`` and return what it took. The memory is that of its largest process."""
+    """Run ``command`` and return what it took. The memory is that of its largest process.
+
+    One that fails has no cost: an error is quick, and would be a fine result.
+    """
     with tempfile.NamedTemporaryFile("r") as file:
-        run([PYTHON, "-I", "-S", str(Path(__file__).parent / "measured.py"), file.name, *command], **options)
+        said = run([PYTHON, "-I", "-S", str(Path(__file__).parent / "measured.py"), file.name, *command], **options)
         took = Cost(**json.load(file))
-    if took.status not in (0, 1):
-        raise RuntimeError(f"{command} exited with {took.status}")
+    if took.status:
+        raise RuntimeError(f"{command} exited with {took.status}: {said[-2000:]}")
     return took
 
 

@@ -56,6 +56,7 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
 
 def _await(file: Path, count: int, worker: subprocess.Popen[str], contender: Contender) -> list[int]:
     deadline = time.monotonic() + STRAGGLERS
+    delays: list[int] = []
     while time.monotonic() < deadline and worker.poll() is None:
         delays = [int(line) for line in file.read_text().splitlines()] if file.exists() else []
         if len(delays) >= count:

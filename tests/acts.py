@@ -349,3 +349,36 @@ def enqueues_nonsense(run: Run) -> None:
 def tell_death(run: Run) -> None:
     """For on_dead."""
     note("told", run)
+
+
+# -- that tell what they see
+
+
+@act
+def descriptors(run: Run) -> list[str]:
+    """Return what the descriptors of this process lead to."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+@act
+def surroundings(run: Run) -> dict[str, Any]:
+    return {"zone": os.environ.get("PGTZ"), "pid": os.getpid(), "path": sys.path[0]}
+
+
+@act
+def tells_secrets(run: Run, secret: str) -> None:
+    print("printed", secret)
+    raise RuntimeError(f"cannot log in with {secret}")
+
+
+@act
+def prints_until_told(run: Run) -> None:
+    while not (PLACE / "go").exists():
+        print("x" * 500)
+        time.sleep(0.0001)

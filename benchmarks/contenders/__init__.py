@@ -18,7 +18,7 @@ ALL: list[Contender] = [
     Ours(),
     Script("bare loop", "bare_loop.py", "one connection, batches of 1,000, handler called in the loop, rows kept"),
     Script("graphile-worker", "graphile.cjs", "24 jobs at once, local queue of 500, outcomes batched; rows deleted",
-           needs="npm", once=["{peers}/node_modules/.bin/graphile-worker", "--once", "-c", "{url}"]),
+           needs="npm", once=["node", "{here}/graphile.cjs", "once"]),
     Script("pg-boss", "pgboss.cjs", "fetch and complete in batches of 1,000; rows kept", needs="npm",
            once=["node", "{here}/pgboss.cjs", "once"]),
     Script("pgqueuer", "pgqueuer_.py", "asyncpg, uvloop, batches of 500; rows deleted, log kept", needs="pip",

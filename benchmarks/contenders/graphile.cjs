@@ -1,5 +1,5 @@
 // graphile-worker: 24 jobs at once from a local queue of 500, outcomes in batches; it deletes what is done.
-const { Logger, makeWorkerUtils, run, runMigrations } = require("graphile-worker");
+const { Logger, makeWorkerUtils, run, runMigrations, runOnce } = require("graphile-worker");
 const { Pool } = require("pg");
 const { URL, Tally, appending, arrived, nowUs, pause, serve } = require("./common.cjs");
 
@@ -39,6 +39,9 @@ serve({
     await tally.settled(async () => !(await pool.query(left)).rows[0].left);
     await runner.stop();
     tally.print();
+  },
+  async once() {
+    await runOnce({ preset: preset(0, false), taskList: { noop: async () => {} }, logger, noHandleSignals: true });
   },
   async loop(file) {
     const descriptor = appending(file);

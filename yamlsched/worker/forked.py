@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -38,6 +39,8 @@ def run(
             os.dup2(output, descriptor)
         sys.stdout, sys.stderr = standard_streams()
         let_go(parent, keep=(0, 1, 2, commands, results, output))
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+            score.write("500")  # where memory is short, a handler is to be killed, and not the worker
         os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -47,11 +47,6 @@ class HostSlots:
         while len(self._held) > wanted:
             os.close(self._held.popitem()[1])
 
-    def close_in_child(self) -> None:
-        """Let go of the locks without freeing them: in a forked child they are the parent's."""
-        for descriptor in self._held.values():
-            os.close(descriptor)
-
 
 def folder_for(file: Path) -> Path:
     """Return the folder of lock files of the schedule ``file``, made if missing: the same for all its processes.
@@ -61,8 +56,8 @@ def folder_for(file: Path) -> Path:
     name = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
     root = Path(tempfile.gettempdir()) / f"yamlsched-{os.getuid()}"
     folder = root / f"slots-{name}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (root, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
         if path.is_symlink() or path.stat().st_uid != os.getuid():
             raise EnvironmentFailed(f"{path} belongs to somebody else: remove it, or set TMPDIR")
     return folder

@@ -26,11 +26,15 @@ async def keep_told(worker: Worker) -> None:
     """Say when the worker is ready, that its event loop turns (every half of WATCHDOG_USEC), and when it stops."""
     every = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
     notify("READY=1")
-    while worker.stop_at is None:
-        await asyncio.sleep(min(every or 1.0, 1.0))
-        if every:
-            notify("WATCHDOG=1")
-    notify("STOPPING=1")
-    while every:
-        await asyncio.sleep(min(every, 1.0))
-        notify("WATCHDOG=1")
+    is_stopping = False
+    try:
+        while True:
+            await asyncio.sleep(min(every or 1.0, 1.0))
+            if every:
+                notify("WATCHDOG=1")
+            if worker.stop_at is not None and not is_stopping:
+                is_stopping = True
+                notify("STOPPING=1")
+    finally:
+        if not is_stopping:
+            notify("STOPPING=1")

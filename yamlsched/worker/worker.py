@@ -170,7 +170,7 @@ class Worker:
     def _is_over(self) -> bool:
         is_away = self.database.away_since is not None
         if self._gives_up():
-            left = f"; {self.in_hand()} runs are taken up again when their leases end" if self.in_hand() else ""
+            left = f"; what it held ({self.in_hand()}) is taken up again when the leases end" if self.in_hand() else ""
             raise EnvironmentFailed(f"the database went away and did not come back: {self.database.reason}{left}")
         if self.in_hand() or not self.claims.is_settled or (self._is_claiming and not is_away):
             return False
@@ -181,13 +181,15 @@ class Worker:
         return self.claims.is_dry and self.claims.next_retry is None and not self.stays
 
     def _gives_up(self) -> bool:
-        """Say whether nothing can come of waiting for the database: no lease is left to protect."""
+        """Say whether nothing is to be hoped from waiting for the database: every lease is over, or we are to stop."""
         away, now = self.database.away_since, clock.now()
-        if away is None or self._in_children() or any(now < h.lease_ends for h in self.held() if not h.is_lost):
+        if away is None or self._in_children():
             return False
         if self.stopped_at is not None:
             return now - max(away, self.stopped_at) > LAST_WORDS
-        return not self.stays and (now - away > PATIENCE or not self.may_claim())
+        if self.stays or any(now < held.lease_ends for held in self.held() if not held.is_lost):
+            return False
+        return now - away > PATIENCE or not self.may_claim()
 
     async def _give_up(self, tasks: list[asyncio.Task[None]]) -> None:
         """Stop what is at work after a failure, and give back what can be given back."""

@@ -1,0 +1,483 @@
+"""The worker as a whole, in processes of its own: limits, shutdown, the loop, children, and what it tells people."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+from working import Process, Project, a_project, is_alive, until
+
+from yamlsched import store
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+def end(loop: Process) -> None:
+    """Stop a worker that stays, and see that this is no failure."""
+    loop.signal(signal.SIGTERM)
+    assert loop.wait() == 0, loop.text
+
+
+# -- how much it takes upon itself
+
+
+def test_a_worker_drains_what_is_due_and_leaves(project: Project) -> None:
+    project.sync(nothing={}, answers={})
+    runs = [*project.enqueue("nothing", count=500), *project.enqueue("answers")]
+
+    process = project.work()
+
+    assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    assert project.row(runs[-1]).result == {"rows": 3, "text": "é"}
+    assert process.text.count("attempt.succeeded") == len(runs)
+
+
+def test_no_more_runs_are_claimed_than_allowed(project: Project) -> None:
+    project.sync(nothing={})
+    project.enqueue("nothing", count=20)
+
+    project.work("--max-runs", "7")
+
+    assert project.statuses() == {"succeeded": 7, "queued": 13}
+
+
+def test_a_tick_stops_claiming_when_its_time_is_over_and_waits_for_its_handlers(project: Project) -> None:
+    project.sync(until_told={})
+    first = project.enqueue("until_told")[0]
+    tick = project.start("tick", "--max-seconds", "1")
+    project.until_begun(first)
+    until(lambda: "x" if not tick.is_alive or project.row(first).locked_until is None else _age(project, first) > 1.5)
+    second = project.enqueue("until_told")[0]
+
+    project.say("go")
+
+    assert tick.wait() == 0
+    assert project.became(first) == ("succeeded", 1, 1, 1, 0)
+    assert project.became(second) == ("queued", 0, 0, 0, 0)
+
+
+def _age(project: Project, run: int) -> float:
+    row: Any = project.db.execute(
+        "select extract(epoch from clock_timestamp() - started_at)::float8 as age from yamlsched.job_runs "
+        "where id = %s", [run],
+    ).fetchone()  # fmt: skip
+    return float(row.age)
+
+
+def test_a_handler_that_outlasts_many_leases_keeps_its_run(project: Project) -> None:
+    project.sync(nap={})
+    [run] = project.enqueue("nap", {"seconds": 3.5})
+    worker = project.start("work")
+    project.until_begun(run)
+
+    other = project.start("work", "--loop", host="b")
+
+    assert worker.wait() == 0
+    assert project.became(run) == ("succeeded", 1, 1, 1, 0)
+    end(other)
+
+
+def test_a_retry_that_is_due_soon_is_waited_for(project: Project) -> None:
+    project.sync(fails_once={"backoff": {"policy": "fixed", "delay": "1s", "jitter": 0}})
+    [run] = project.enqueue("fails_once")
+
+    project.work()
+
+    assert project.became(run) == ("succeeded", 2, 2, 1, 1)
+
+
+def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project: Project) -> None:
+    project.sync(fails={"max_attempts": 2, "on_dead": "acts.tell_death"})
+    [run] = project.enqueue("fails", {"text": "no route\nto host"})
+
+    process = project.work(code=1)
+
+    assert project.became(run) == ("dead", 2, 2, 0, 2)
+    assert project.calls("told", run) == 1
+    assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="no route to host"', process.text)
+
+
+def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nobody(project: Project) -> None:
+    project.sync(fails={"max_attempts": 2, "on_dead": "acts.is_not_there"})
+    [run] = project.enqueue("fails")
+
+    project.work(code=1)
+
+    rows = project.db.execute("select status, attempts, idempotency_key from yamlsched.job_runs order by id").fetchall()
+    assert [tuple(row) for row in rows] == [("dead", 2, None), ("dead", 2, f"on_dead:{run}")]
+
+
+def test_a_run_fans_out_with_its_success(project: Project) -> None:
+    project.sync(fan_out={}, nothing={})
+    [run] = project.enqueue("fan_out")
+
+    project.work()
+
+    rows = project.db.execute(
+        "select idempotency_key, status, parent_id from yamlsched.job_runs where job_type = 'nothing' order by id"
+    ).fetchall()
+    assert [tuple(row) for row in rows] == [("nothing:1", "succeeded", run), ("nothing:2", "succeeded", run)]
+
+
+# -- side by side
+
+
+def test_two_workers_are_inside_handlers_of_different_runs_at_the_same_moment(project: Project) -> None:
+    project.sync(together={})
+    project.enqueue("together", count=2)
+
+    workers = [project.start("work", "--concurrency", "1", host=host) for host in ("a", "b")]
+
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert project.statuses() == {"succeeded": 2}
+
+
+@pytest.mark.slow
+def test_of_two_ticks_at_the_same_instant_twenty_times_over_each_slot_is_run_once(project: Project) -> None:
+    jobs = [f"job_{number}" for number in range(3)]
+    project.sync(**{name: {"handler": "acts.nothing", "cron": "* * * * *"} for name in jobs})
+
+    for past in range(20, 0, -1):
+        # given jobs with one slot due, one minute later each time
+        project.db.execute(
+            "update yamlsched.job_definitions set effective_from = s.at - interval '1 minute', "
+            "last_slot_at = s.at - interval '1 minute', next_slot_at = s.at "
+            "from (select date_trunc('minute', now()) - %s * interval '1 minute' as at) s",
+            [past],
+        )
+        project.db.execute("update yamlsched.job_definitions set catchup = 'all', catchup_window = '1 day'")
+        ticks = [project.start("tick", "--max-seconds", "5", host=host) for host in ("a", "b")]
+        assert [tick.wait() for tick in ticks] == [0, 0]
+
+    rows = project.db.execute(
+        "select job_type, scheduled_for, count(*) as runs, count(distinct idempotency_key) as keys, "
+        "array_agg(id) as ids from yamlsched.job_runs group by 1, 2"
+    ).fetchall()
+    assert {(row.runs, row.keys) for row in rows} == {(1, 1)}
+    assert {row.job_type for row in rows} == set(jobs)
+    assert len(rows) >= 60
+    assert {project.became(row.ids[0]) for row in rows} == {("succeeded", 1, 1, 1, 0)}
+
+
+@pytest.mark.slow
+def test_sixty_ticks_with_handlers_that_take_an_hour_run_no_more_of_them_than_one_may(project: Project) -> None:
+    project.sync(until_told={})
+    project.enqueue("until_told", count=20)
+
+    ticks = [project.start("tick", "--concurrency", "3") for _ in range(60)]
+    until(lambda: project.calls("begun") >= 3)
+    until(lambda: sum(tick.is_alive for tick in ticks) <= 3, "ticks that find no slot leave")
+
+    assert {tick.wait() for tick in ticks if not tick.is_alive} == {0}
+    assert project.calls("begun") == 3
+    assert project.statuses() == {"running": 3, "queued": 17}
+
+
+# -- shutdown
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_shutdown_lets_handlers_come_through_and_begins_no_more(project: Project, number: signal.Signals) -> None:
+    project.sync(until_told={})
+    runs = project.enqueue("until_told", count=4)
+    worker = project.start("work", "--concurrency", "2")
+    until(lambda: project.calls("begun") == 2)
+
+    worker.signal(number)
+    until(lambda: "worker.stopping" in worker.text)
+    project.say("go")
+
+    assert worker.wait() == 0
+    assert sorted(project.became(run) for run in runs) == [("queued", 0, 0, 0, 0)] * 2 + [("succeeded", 1, 1, 1, 0)] * 2
+
+
+def test_what_is_not_through_after_the_grace_period_is_given_back_at_no_cost(project: Project) -> None:
+    project.sync(hangs={}, is_stubborn={})
+    runs = [*project.enqueue("hangs"), *project.enqueue("is_stubborn")]
+    worker = project.start("work", "--grace", "0s", "--concurrency", "2")
+    for run in runs:
+        project.until_begun(run)
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert {project.became(run) for run in runs} == {("queued", 0, 1, 0, 0)}
+
+
+def test_a_second_signal_is_immediate(project: Project) -> None:
+    project.sync(is_stubborn={})
+    [run] = project.enqueue("is_stubborn")
+    worker = project.start("work", "--grace", "10m")
+    project.until_begun(run)
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert project.became(run) == ("queued", 0, 1, 0, 0)
+
+
+def test_a_run_that_is_cancelled_has_its_handler_stopped(project: Project) -> None:
+    project.sync(hangs={})
+    [run] = project.enqueue("hangs")
+    worker = project.start("work")
+    project.until_begun(run)
+
+    project.db.execute(
+        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, exclusive_of = null, "
+        "finished_at = now() where id = %s",
+        [run],
+    )
+
+    assert worker.wait() == 0
+    assert project.became(run) == ("cancelled", 1, 1, 0, 0)
+    assert "lease.lost" in worker.text
+
+
+def test_a_database_that_is_away_when_a_worker_is_told_to_stop_does_not_keep_it(project: Project) -> None:
+    project.sync(hangs={"lease": "1h"})
+    [run] = project.enqueue("hangs")
+    worker = project.start("work", "--grace", "0s", before="import yamlsched.worker.worker as w; w.LAST_WORDS = 0")
+    project.until_begun(run)
+    name = project.db.info.dbname
+    project.close()
+    with store.connect(make_conninfo(project.dsn, dbname="postgres")) as admin:
+        admin.execute(f'alter database "{name}" allow_connections false'.encode())
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+
+        worker.signal(signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
+
+        assert worker.wait() == 3
+        assert "what it held (1) is taken up again when the leases end" in worker.text
+        admin.execute(f'alter database "{name}" allow_connections true'.encode())
+
+
+# -- children
+
+
+def test_children_are_used_again_and_replaced_after_a_number_of_runs(project: Project) -> None:
+    project.sync(surroundings={})
+    runs = project.enqueue("surroundings", count=10)
+
+    project.work("--concurrency", "1", before="from yamlsched.worker import pool; pool.RECYCLE_AFTER = 5")
+
+    pids = [project.row(run).result["pid"] for run in runs]
+    assert len(set(pids)) == 2
+    assert pids[:5] == pids[:1] * 5
+
+
+def test_no_child_is_started_when_there_is_nothing_to_do(project: Project) -> None:
+    project.sync(nothing={})
+
+    process = project.start("tick", before="import os; del os.fork")
+
+    assert process.wait() == 0
+    assert process.text == ""
+
+
+def test_a_child_holds_nothing_of_its_parents(project: Project) -> None:
+    project.sync(descriptors={}, surroundings={})
+    [run], [other] = project.enqueue("descriptors"), project.enqueue("surroundings")
+
+    project.work(PGTZ="Asia/Tokyo")
+
+    leads_to = {re.sub(r":\[.*|/proc/.*", "", place) for place in project.row(run).result}
+    assert leads_to <= {"pipe", "/dev/null", ""}
+    assert project.row(other).result["zone"] == "Asia/Tokyo"
+    assert project.row(other).result["path"] == str(project.folder)
+
+
+def test_a_handler_gets_the_password_and_no_table_gets_it(project: Project) -> None:
+    secret = "hunter2-hunter2"
+    dsn = make_conninfo(project.dsn, password=secret)
+    project.sync(tells_secrets={"max_attempts": 1})
+    [run] = project.enqueue("tells_secrets", {"secret": f"postgresql://app:{secret}@db"})
+
+    process = project.work(dsn=dsn, code=1)
+
+    [failure] = project.failures(run)
+    kept = (project.row(run).last_error, project.row(run).last_stack, failure.error, failure.stack, failure.output)
+    assert all("postgresql://app:***@db" in text for text in kept)
+    assert not any(secret in text for text in kept)
+    assert not any(secret in line for line in process.text.splitlines() if not line.startswith("[tells_secrets"))
+
+
+def test_a_stderr_that_nobody_reads_keeps_no_lease_from_being_renewed(project: Project) -> None:
+    # given a worker whose stderr is a pipe that is full
+    project.sync(prints_until_told={}, nap={})
+    pipe = project.folder / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    [printing], [nap] = project.enqueue("prints_until_told"), project.enqueue("nap", {"seconds": 3.5})
+    redirect = f"import os; os.dup2(os.open({str(pipe)!r}, os.O_WRONLY), 2)"
+    worker = project.start("work", before=redirect)
+
+    # when handlers print into it for longer than a lease
+    project.until_status(nap, "succeeded")
+    project.say("go")
+    drain = threading.Thread(target=lambda: [None for _ in iter(lambda: _read(reader), b"")])
+    drain.start()
+
+    # then nothing is lost of their runs
+    assert worker.wait() == 0
+    drain.join()
+    os.close(reader)
+    assert project.became(printing) == project.became(nap) == ("succeeded", 1, 1, 1, 0)
+
+
+def _read(descriptor: int) -> bytes:
+    os.set_blocking(descriptor, True)
+    return os.read(descriptor, 1 << 16)
+
+
+# -- the loop
+
+
+@pytest.fixture
+def loop(project: Project) -> Iterator[Process]:
+    """A worker that stays, and has carried out a run."""
+    project.sync(nothing={})
+    process = project.start("work", "--loop")
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+    yield process
+    end(process)
+
+
+def test_a_loop_begins_what_is_enqueued_when_it_is_notified(project: Project, loop: Process) -> None:
+    # its poll is far away: what comes at once, comes by the notification
+    for _ in range(5):
+        [run] = project.enqueue("nothing")
+        assert _age_at_start(project, run) < 0.9
+
+
+def _age_at_start(project: Project, run: int) -> float:
+    project.until_status(run, "succeeded")
+    row: Any = project.db.execute(
+        "select extract(epoch from started_at - run_at)::float8 as age from yamlsched.job_runs where id = %s", [run]
+    ).fetchone()
+    return float(row.age)
+
+
+def test_a_loop_that_cannot_listen_polls(project: Project) -> None:
+    # as behind a pooler in transaction mode, where LISTEN is silently deaf
+    project.sync(nothing={})
+    deaf = "from yamlsched.store import runs\nasync def listen(connection): pass\nruns.listen = listen"
+    process = project.start("work", "--loop", before=deaf)
+
+    for _ in range(2):
+        project.until_status(project.enqueue("nothing")[0], "succeeded")
+
+    end(process)
+
+
+def test_a_loop_that_is_idle_holds_no_slot_of_the_host(project: Project, loop: Process) -> None:
+    [run] = project.enqueue("nothing")
+
+    until(lambda: project.row(run).status == "succeeded")
+    tick = project.start("work", "--concurrency", "1")
+
+    assert tick.wait() == 0
+
+
+def test_a_loop_takes_up_an_edit_and_new_handlers_when_it_syncs(project: Project, loop: Process) -> None:
+    # given a file that has a new job, and the loop told to sync at once
+    project.write(nothing={}, answers={})
+
+    loop.signal(signal.SIGHUP)
+
+    until(lambda: project.db.execute("select 1 from yamlsched.job_definitions where job_type = 'answers'").fetchone())
+    [run] = project.enqueue("answers")
+    assert project.until_status(run, "succeeded").result == {"rows": 3, "text": "é"}
+
+
+def test_a_loop_survives_a_file_with_mistakes_and_says_so_once(project: Project, loop: Process) -> None:
+    project.write(nothing={}, broken={"hanlder": "acts.nothing"})
+
+    for times in (1, 2):
+        loop.signal(signal.SIGHUP)
+        until(lambda times=times: loop.text.count("sync.refused") >= times)  # type: ignore[misc]
+
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+    assert loop.text.count("YS") == 1
+
+
+def test_a_loop_comes_back_when_its_sessions_are_terminated(project: Project, loop: Process) -> None:
+    for _ in range(3):
+        project.db.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        project.until_status(project.enqueue("nothing")[0], "succeeded")
+
+
+def test_systemd_hears_when_the_loop_is_ready_alive_and_stopping(project: Project) -> None:
+    project.sync(nothing={})
+    path = str(project.folder / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(path)
+        systemd.settimeout(60)
+        process = project.start("work", "--loop", NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
+
+        heard = [systemd.recv(100).decode() for _ in range(3)]
+        end(process)
+
+        assert heard == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
+        until(lambda: systemd.recv(100) == b"STOPPING=1")
+
+
+# -- what people see
+
+
+def test_work_shows_a_live_line_on_a_terminal_and_none_elsewhere(project: Project) -> None:
+    project.sync(until_told={})
+    [run] = project.enqueue("until_told")
+    controller, terminal = pty.openpty()
+    seen = bytearray()
+    reader = threading.Thread(target=_collect, args=(controller, seen))
+    reader.start()
+
+    process = project.start("work", before=f"import os; os.dup2(os.open({os.ttyname(terminal)!r}, os.O_RDWR), 2)")
+    project.until_begun(run)
+    until(lambda: b"1 running, 0 due" in seen)
+    project.say("go")
+
+    assert process.wait() == 0
+    until(lambda: b"attempt.succeeded" in seen)
+    os.close(terminal)
+    reader.join()
+    os.close(controller)
+    assert bytes(seen).endswith(b"\r\x1b[K")
+
+    assert "running" not in project.work().text
+
+
+def _collect(descriptor: int, seen: bytearray) -> None:
+    while True:
+        try:
+            seen += os.read(descriptor, 1 << 16)
+        except OSError:
+            return
+
+
+def test_no_process_is_left_behind(project: Project) -> None:
+    project.sync(surroundings={})
+    runs = project.enqueue("surroundings", count=8)
+
+    project.work("--concurrency", "4")
+
+    assert not any(is_alive(project.row(run).result["pid"]) for run in runs)
