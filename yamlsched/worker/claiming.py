@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import secrets
+from collections.abc import Callable
 
 import psycopg
 
@@ -86,15 +87,22 @@ class Claims:
             if found or clock.now() > until:
                 del self._unanswered[token]
 
-    async def claim(self, limit: int, scope: store.Scope) -> tuple[store.Claim, float] | None:
+    async def claim(
+        self, limit: int, scope: store.Scope, unless: Callable[[], bool]
+    ) -> tuple[store.Claim, float] | None:
         """Claim up to ``limit`` runs; return them with the instant before that was sent, None without an answer.
 
-        ``is_dry`` says afterwards whether more may be due.
+        Nothing is asked if ``unless`` says so when the session is there, which may have taken long. ``is_dry`` says
+        afterwards whether more may be due.
         """
         limit, news = min(limit, self._most), self._news
-        token, sent = f"{self._name}:{secrets.token_hex(6)}", clock.now()
+        token, sent = f"{self._name}:{secrets.token_hex(6)}", 0.0
 
-        async def ask(connection: Connection) -> store.Claim:
+        async def ask(connection: Connection) -> store.Claim | None:
+            nonlocal sent
+            if unless():
+                return None
+            sent = clock.now()
             return await store.claim(connection, self._namespace, token, limit, scope, self._after)
 
         try:
@@ -109,6 +117,8 @@ class Claims:
             log.warning("database.failed", error=reason(error))
             self._most = max(1, limit // 2)
             await asyncio.sleep(PAUSE)
+            return None
+        if claim is None:
             return None
         self._most = max(limit, min(2 * self._most, MOST))
         walk_ended, self._after = claim.after == 0 and self._after == 0, claim.after

@@ -75,9 +75,15 @@ class Outcomes:
         return [item.held for item in (*self._waiting, *self._writing)]
 
     def is_behind(self) -> bool:
-        """Say whether a lease is over whose outcome is not written: to claim now might take that very run again."""
+        """Say whether a lease is over whose outcome is not written: to claim now might take that very run again.
+
+        A run whose row somebody has locked does not count: no claim takes it either, and it may stay so for hours.
+        """
         now = clock.now()
-        return any(item.is_wanted and item.held.lease_ends <= now for item in (*self._waiting, *self._writing))
+        return any(
+            item.is_wanted and item.held.lease_ends <= now and not item.not_before
+            for item in (*self._waiting, *self._writing)
+        )
 
     def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
         """Let the end of an attempt be written soon."""

@@ -287,7 +287,7 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many more runs can be begun soon; takes the host's slots for them."""
-        if not self.may_claim() or self.claims.is_dry or self.outcomes.is_behind():
+        if self.claims.is_dry or self._must_not_claim():
             return 0
         held = self.slots.fill(self.concurrency)
         if held == 0:
@@ -299,13 +299,16 @@ class Worker:
             return 0  # all have enough to do: claiming by the handful costs more than it brings
         return room if self.limits.max_runs is None else min(room, self.limits.max_runs - self.claimed)
 
+    def _must_not_claim(self) -> bool:
+        return not self.may_claim() or self.outcomes.is_behind()
+
     def _free_slots(self) -> None:
         """Leave to others of this host the slots that there is nothing for."""
         if self.claims.is_dry or not self.may_claim():
             self.slots.shrink(self.pool.busy() + len(self.waiting))
 
     async def _claim(self, limit: int) -> None:
-        answer = await self.claims.claim(limit, self.work.scope)
+        answer = await self.claims.claim(limit, self.work.scope, unless=self._must_not_claim)
         if answer is None:
             return
         claim, sent = answer
