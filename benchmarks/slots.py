@@ -28,6 +28,10 @@ def _measure(bench: Bench, contender: Contender, slots: int):
             bench.settle(dsn)
             drained = contender.drain(dsn, 1, slots, MS)
         share = drained.runs / drained.inside / (slots * 1000 / MS)
+        if share > 1.02:
+            raise RuntimeError(
+                f"{contender.name} got {share:.2f} of {slots} slots: it has more of them than it was given"
+            )
         bench.add(PART, f"10 ms handlers, {slots} slots", contender.name, "of the slots", share, contender.note)
 
     return measure

@@ -33,18 +33,15 @@ async def work(slots, ms):
     tally = Tally()
     queuer = PgQueuer(await connected())
 
-    @queuer.entrypoint("noop")
+    @queuer.entrypoint("noop", concurrency_limit=slots)
     async def noop(job):
         tally.begin()
         if ms:
             await asyncio.sleep(ms / 1000)
         tally.end()
 
-    if slots:
-        limits = {"batch_size": max(1, slots // 2), "max_concurrent_tasks": max(2, slots)}
-    else:
-        limits = {"batch_size": BATCH}
-    await queuer.run(mode=QueueExecutionMode.drain, **limits)
+    # max_concurrent_tasks cannot be less than two batches, and so not one: the entrypoint's own limit can
+    await queuer.run(mode=QueueExecutionMode.drain, batch_size=max(1, slots // 2) if slots else BATCH)
     tally.print()
 
 
