@@ -8,8 +8,9 @@
 -- a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost nothing, and
 -- begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that was made
 -- meanwhile: the unique index refuses one of them (23505), which tries again.
--- Of both kinds together `limit` runs are taken, by turns, so that neither starves the other. The jobs that a worker
--- may claim are those up to `newest` without `others`: the few ids cost less than the many.
+-- Of both kinds together `limit` runs are taken, half and half where there are so many, so that neither starves the
+-- other. The jobs that a worker may claim are those up to `newest` without `others`: the few ids cost less than the
+-- many.
 -- A run whose lease is over is taken from its worker, which costs the attempt; on its last attempt it is buried.
 -- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
 with recursive clock as materialized (
@@ -29,6 +30,7 @@ with recursive clock as materialized (
     left join lateral (
         select r.id, r.locked_until < (select c.now from clock c) as is_over, r.attempts >= r.max_attempts as is_last
         from yamlsched.job_runs r where r.exclusive_of = j.id
+        offset 0                          -- not to be joined in another order: the walk's order is what `after` means
     ) running on true
     left join lateral (
         select r.id from yamlsched.job_runs r
@@ -71,13 +73,9 @@ with recursive clock as materialized (
     limit greatest((%(limit)s + 1) / 2, %(limit)s - (select count(*) from heads))
     for no key update of r skip locked
 ), picked as materialized (
-    select b.* from (
-        select h.*, row_number() over (order by h.definition_id) as turn from from_heads h
-        union all
-        select o.*, row_number() over (order by o.run_at, o.id) as turn from from_others o
-    ) b
-    order by b.turn, b.run_at, b.id
-    limit %(limit)s
+    (select h.* from from_heads h limit greatest(%(limit)s / 2, %(limit)s - (select count(*) from from_others)))
+    union all
+    select o.* from from_others o
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
     select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), 'lost its worker', 'LostWorker'
