@@ -152,3 +152,12 @@ def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
 @pytest.mark.parametrize("key, dead", [("on_dead:118", 118), ("purge:2026-01-14", None), (None, None)])
 def test_a_run_that_reports_a_death_names_it_in_its_key(key: str | None, dead: int | None) -> None:
     assert a_claim(key=key).dead_run_id == dead
+
+
+def test_backoff_starts_over_when_an_operator_retries_a_dead_run() -> None:
+    # given a job of 5 attempts, and a run of it that died, was given 5 more, and fails the first of these
+    run = a_claim(attempt=6, max_attempts=10)
+
+    outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0, budget=5)
+
+    assert outcome.delay == timedelta(minutes=1)

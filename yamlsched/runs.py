@@ -96,11 +96,17 @@ PLAIN_SUCCESS = Outcome(Status.SUCCEEDED)
 
 
 def after_attempt(
-    run: Claimed, ending: Ending, backoff: Backoff, random: float, conceal: Callable[[str], str] = str
+    run: Claimed,
+    ending: Ending,
+    backoff: Backoff,
+    random: float,
+    conceal: Callable[[str], str] = str,
+    budget: int | None = None,
 ) -> Outcome:
     """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``.
 
-    ``conceal`` takes secrets out of a text that is kept for people.
+    ``conceal`` takes secrets out of a text that is kept for people. ``budget`` is the job's ``max_attempts``: a run
+    that has more was retried by an operator, and its backoff starts over.
     """
     if ending.end is End.RETURNED or ending.end is End.COMMITTED:
         return PLAIN_SUCCESS if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
@@ -109,7 +115,9 @@ def after_attempt(
     if ending.end is End.SNOOZED:
         return Outcome(Status.QUEUED, delay=_bounded(ending.delay), refund=True)
     is_dead = ending.end is End.DISCARDED or run.attempt >= run.max_attempts
-    wait = _bounded(ending.delay) if ending.end is End.RETRY_AFTER else delay(backoff, run.attempt, random)
+    wait = (
+        _bounded(ending.delay) if ending.end is End.RETRY_AFTER else delay(backoff, _since_retry(run, budget), random)
+    )
     return Outcome(
         Status.DEAD if is_dead else Status.FAILED,
         delay=None if is_dead else wait,
@@ -118,6 +126,11 @@ def after_attempt(
         stack=storable(conceal(ending.stack))[-LONGEST_STACK:] or None,
         output=storable(conceal(ending.output))[-LONGEST_OUTPUT:] or None,
     )
+
+
+def _since_retry(run: Claimed, budget: int | None) -> int:
+    """Return the number of the attempt, counted from the operator's retry if there was one."""
+    return max(1, run.attempt - max(0, run.max_attempts - (budget or run.max_attempts)))
 
 
 def _bounded(wait: timedelta | None) -> timedelta:

@@ -97,7 +97,8 @@ class Outcomes:
         self._news.set()
 
     def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
-        outcome = after_attempt(held.run, ending, held.job.backoff, random.random(), self._conceal)
+        job = held.job
+        outcome = after_attempt(held.run, ending, job.backoff, random.random(), self._conceal, job.max_attempts)
         return Item(held, ending, outcome, enqueued, is_replaced)
 
     async def write(self) -> None:

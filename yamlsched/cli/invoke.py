@@ -1,0 +1,65 @@
+"""``yamlsched invoke``: call a handler here and now."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import NoDatabase, Refused
+
+
+@click.command(
+    cls=Verb,
+    help="Call the handler of JOB here and now, in this process, for development. It makes no row; what it enqueues is "
+    "only shown. run.transaction() commits for real where a database is at hand.",
+)
+@click.argument("job")
+@click.option("--payload", metavar="JSON", help="Arguments, beside and before those of schedules.yaml.")
+@click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated.")
+@click.pass_obj
+def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[str, ...]) -> int:
+    from yamlsched.definitions.diagnostic import did_you_mean
+    from yamlsched.definitions.load import load
+    from yamlsched.sync import ScheduleFile
+    from yamlsched.testing import FakeRun, call
+    from yamlsched.worker.child import resolve
+
+    schedule = ScheduleFile.read(settings.file, settings.env)
+    loaded = load(schedule.data, str(settings.file), settings.env)
+    found = loaded.jobs.get(job)
+    if found is None:
+        wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)
+        hint = "yamlsched validate says what is wrong with it" if wrong else did_you_mean(job, loaded.jobs)
+        raise Refused(f'no sound job "{job}" in {settings.file}. {hint}'.rstrip())
+    sys.path[:0] = [str(Path(schedule.path).parent), *paths]
+    run = FakeRun(job_type=job, payload={**found.payload, **_object(payload)}, max_attempts=found.max_attempts)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(NoDatabase):
+            run.connection = stack.enter_context(settings.connect())
+        try:
+            result = call(resolve(found.handler), run)
+        except Exception:
+            # whatever the handler raises is what its author wants to see
+            traceback.print_exc()
+            return 1
+    for enqueued in run.enqueued:
+        click.echo(f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}", err=True)
+    click.echo(json.dumps({"format_version": 1, "result": result} if settings.wants_json else result))
+    return 0
+
+
+def _object(payload: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(payload or "{}")
+    except ValueError as error:
+        raise Refused(f"--payload is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("--payload is not a JSON object: its keys become keyword arguments")
+    return value
