@@ -80,6 +80,7 @@ class Child:
                 if content == GO_ON:
                     self.may_go_on = True
                 else:
+                    signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
                     self.tasks.extend(Task(place, handler, Claimed._make(run)) for place, handler, run in content)
             if self.tasks or self.may_go_on:
                 return True
@@ -145,7 +146,6 @@ class Child:
     def _call(self, task: Task, handler: Callable[..., Any], payload: dict[str, Any], run: attempts.Run | None) -> Any:
         """Call the handler so that SIGTERM stops it, and nothing but it."""
         self.was_stopped = False
-        signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
         try:
             self.is_calling = True
             if run is None:
