@@ -34,12 +34,14 @@ class Claim:
     """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost.
 
     ``after`` is where the next walk over jobs with exclusive runs begins; 0: this one came to the end.
+    ``is_contended`` says that others were taking the same runs.
     """
 
     runs: list[Claimed] = field(default_factory=list)
     dead: list[Claimed] = field(default_factory=list)
     lost: list[Claimed] = field(default_factory=list)
     after: int = 0
+    is_contended: bool = False
 
 
 async def claim(
@@ -75,6 +77,7 @@ async def claim(
                 exclusive += 1
                 claimed.after = max(claimed.after, row[3])
             (claimed.runs if row[0] == "claimed" else claimed.dead).append(run)
+    claimed.is_contended = exclusive < heads and len(claimed.runs) < limit
     if exclusive == heads < limit:
         claimed.after = 0  # the walk came to its end: the next one begins anew
     claimed.runs.sort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import random
 import secrets
 from collections.abc import Callable
 
@@ -122,6 +123,8 @@ class Claims:
             return None
         self._most = max(limit, min(2 * self._most, MOST))
         walk_ended, self._after = claim.after == 0 and self._after == 0, claim.after
+        if claim.is_contended:
+            self._after = random.randrange(scope.newest + 1)  # workers that walk together hinder each other
         if len(claim.runs) + len(claim.dead) < limit and walk_ended and news == self._news:
             self.dry()
         return claim, sent
