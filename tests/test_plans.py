@@ -1,0 +1,125 @@
+"""What the statements of a tick and a worker read beside a million finished runs: what is due, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from yamlsched import store
+from yamlsched.store.statements import load
+from yamlsched.sync import ScheduleFile, sync
+
+FINISHED = 1_000_000
+DUE = 1_000
+LIMIT = 100
+PAGES_PER_RUN = 40
+"""Pages that may be touched for each run that is claimed, renewed or finished: its own, its job's, and the indexes'."""
+
+
+@pytest.fixture(scope="module")
+def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session on a database with a million finished runs and a thousand due ones."""
+    from tests.conftest import _database
+
+    for dsn in _database(server, template):
+        with store.connect(dsn) as connection:
+            connection.execute("set statement_timeout = 0")
+            file = tmp_path_factory.mktemp("million") / "schedules.yaml"
+            jobs = "".join(f'  job_{n}: {{handler: h.f, cron: "0 0 1 1 *"}}\n' for n in range(100))
+            file.write_text(f"version: 1\njobs:\n{jobs}")
+            schedule = ScheduleFile.read(file, None)
+            sync(connection, schedule)
+            fill(connection)
+            yield connection, schedule
+
+
+def fill(connection: psycopg.Connection[Any]) -> None:
+    """Insert without indexes and make them afterwards, which takes a third of the time."""
+    indexes = connection.execute(
+        "select indexname, indexdef from pg_indexes where tablename = 'job_runs' and indexname <> 'job_runs_pkey'"
+    ).fetchall()
+    for index in indexes:
+        connection.execute(f"drop index yamlsched.{index.indexname}".encode())
+    columns = "(namespace, definition_id, job_type, run_at, status, attempts, max_attempts, started_at, finished_at)"
+    connection.execute("alter table yamlsched.job_runs disable trigger user")
+    connection.execute(
+        f"insert into yamlsched.job_runs {columns} "
+        "select 'default', d.id, d.job_type, now() - interval '1 day', 'succeeded', 1, 5, now(), now() "
+        f"from generate_series(1, {FINISHED // 100}) n, yamlsched.job_definitions d".encode()
+    )
+    connection.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
+        "select 'default', d.id, d.job_type, now() - interval '1 hour', 5, n = 1 "
+        f"from generate_series(1, {DUE // 100}) n, yamlsched.job_definitions d".encode()
+    )
+    for index in indexes:
+        connection.execute(index.indexdef.encode())
+    connection.execute("vacuum analyze yamlsched.job_runs")
+
+
+def explained(connection: psycopg.Connection[Any], statement: bytes, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Carry out ``statement``, take it back, and return its plan."""
+    with connection.transaction(force_rollback=True):
+        row = connection.execute(b"explain (analyze, buffers, format json) " + statement, parameters).fetchone()
+    assert row is not None
+    plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
+    return dict(plan[0]["Plan"])
+
+
+def pages(plan: dict[str, Any]) -> int:
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+def scans(plan: dict[str, Any]) -> Iterator[str]:
+    """Yield what is read from end to end."""
+    if plan["Node Type"] == "Seq Scan":
+        yield plan["Relation Name"]
+    for part in plan.get("Plans", []):
+        yield from scans(part)
+
+
+def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Claim some runs for good, and return the parameters that name them."""
+    rows = connection.execute(load("runs")["claim"], claim("held")).fetchall()
+    ids = [row[4] for row in rows]
+    return {"ids": ids, "attempts": [1] * len(ids), "tokens": ["held"] * len(ids), "now": None}
+
+
+def claim(token: str) -> dict[str, Any]:
+    return {
+        "namespace": "default", "token": token, "limit": LIMIT, "newest": 2**62, "others": [], "after": 0, "now": None,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_claim_heartbeat_outcomes_and_the_look_of_an_idle_tick_read_nothing_that_is_finished(million: Any) -> None:
+    connection, schedule = million
+
+    claiming = explained(connection, load("runs")["claim"], claim("explained"))
+    runs = held(connection)
+    renewing = explained(connection, load("runs")["heartbeat"], runs)
+    finishing = explained(connection, load("runs")["succeed"], runs)
+    looking = explained(connection, load("files")["glance"], {**schedule.presented(), "now": None})
+
+    for plan in (claiming, renewing, finishing, looking):
+        assert "job_runs" not in list(scans(plan))
+    for plan in (claiming, renewing, finishing):
+        assert pages(plan) <= PAGES_PER_RUN * LIMIT
+    assert pages(looking) <= 200
+
+
+@pytest.mark.slow
+def test_a_claim_that_rescues_reads_only_what_is_open(million: Any) -> None:
+    connection, _ = million
+    held(connection)
+    connection.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
+    connection.execute("analyze yamlsched.job_runs")
+
+    plan = explained(connection, load("runs")["claim"], claim("rescuer"))
+
+    assert "job_runs" not in list(scans(plan))
+    assert pages(plan) <= 2 * PAGES_PER_RUN * LIMIT
