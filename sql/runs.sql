@@ -50,14 +50,14 @@ with recursive clock as materialized (
     limit %(limit)s
 ), from_heads as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-           r.attempts, r.locked_by, r.started_at, r.run_at, r.definition_id
+           r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
     from yamlsched.job_runs r
     where r.id = any (array(select h.id from heads h))
       and (r.status in ('queued', 'failed') or r.status = 'running' and r.locked_until < (select c.now from clock c))
     for no key update of r skip locked
 ), from_others as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-           r.attempts, r.locked_by, r.started_at, r.run_at, r.definition_id
+           r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s
       and r.finished_at is null
@@ -81,7 +81,6 @@ with recursive clock as materialized (
     select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), 'lost its worker', 'LostWorker'
     from picked p where p.lost
     on conflict (run_id, attempt) do nothing
-    returning run_id, attempt, worker
 ), buried as (
     update yamlsched.job_runs r
     set status = 'dead', locked_until = null, exclusive_of = null,
@@ -122,8 +121,8 @@ select 'dead', (select count(*) from heads), b.exclusive, b.definition_id,
        b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0, b.locked_by
 from buried b
 union all
-select 'lost', null, null, null, l.run_id, '', null, null, l.attempt, 0, '{}', false, 0, l.worker
-from lost l;
+select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0, p.locked_by
+from picked p where p.lost;
 
 -- name: heartbeat
 -- Prolong leases that are still ours. A row that a handler's own transaction has locked is passed over: it is about

@@ -59,6 +59,7 @@ def command(settings: Settings) -> int:
     click.echo("    yamlsched validate && yamlsched tick && yamlsched next")
     click.echo("\nThen the one line for crontab (crontab -e):")
     if settings.dsn:
-        click.echo("    YAMLSCHED_DSN=...            # the DSN you use here; crontab does not read your shell's files")
+        click.echo("    # the DSN that you use here: crontab does not read your shell's files")
+        click.echo("    YAMLSCHED_DSN=...")
     click.echo(f"    {crontab_line(settings.file)}")
     return 0

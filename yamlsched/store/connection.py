@@ -118,11 +118,21 @@ async def _open_async(info: str) -> psycopg.AsyncConnection[Any]:
     )
 
 
+PASSWORDS = re.compile(r"(://[^/\s:@]*:)[^@\s]+(?=@)|(\bpassword\s*=\s*)(?:'[^']*'|[^\s'\"&]+)", re.IGNORECASE)
+"""What stands where a password does, in an address or in a connection string."""
+
+
+def _masked(found: re.Match[str]) -> str:
+    return f"{found[1] or found[2]}***"
+
+
 def concealer(dsn: str) -> Callable[[str], str]:
-    """Return a function that takes the DSN and its password out of a text.
+    """Return a function that takes the DSN, its password, and what looks like another one's, out of a text.
 
     >>> concealer("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
     'bad password *** for ***'
+    >>> concealer("")("no answer from amqp://bob:hunter2@mq:5672/ with password=hunter2")
+    'no answer from amqp://bob:***@mq:5672/ with password=***'
     """
     try:
         password = str(conninfo_to_dict(dsn).get("password") or os.environ.get("PGPASSWORD") or "")
@@ -131,7 +141,5 @@ def concealer(dsn: str) -> Callable[[str], str]:
     needles = {dsn} if "password" in dsn or "@" in dsn else set()
     for form in {password, quote(password), quote(password, safe="")} - {""}:
         needles |= {form} if len(form) >= SHORTEST_SECRET else {f":{form}@", f"password={form}"}
-    if not needles:
-        return lambda text: text
-    pattern = re.compile("|".join(re.escape(needle) for needle in sorted(needles, key=len, reverse=True)))
-    return lambda text: pattern.sub("***", text)
+    own = re.compile("|".join(re.escape(needle) for needle in sorted(needles, key=len, reverse=True)) or "(?!)")
+    return lambda text: PASSWORDS.sub(_masked, own.sub("***", text))

@@ -314,7 +314,14 @@ class Worker:
         claim, sent = answer
         self.claimed += len(claim.runs)
         for lost in claim.lost:
-            log.warning("attempt.lost", run=lost.id, attempt=lost.attempt, worker=lost.locked_by)
+            log.warning(
+                "attempt.lost",
+                job=lost.job_type,
+                run=lost.id,
+                key=lost.key,
+                attempt=lost.attempt,
+                worker=lost.locked_by,
+            )
         for dead in claim.dead:
             self.tally[Status.DEAD] += 1
             log.error(
