@@ -25,7 +25,7 @@ where s.namespace = %(namespace)s
 order by s.started_at;
 
 -- name: files
--- The file in force, and those that ticks have presented within five minutes.
+-- The file in force, and those that hosts present: what each place has presented last, within five minutes.
 with in_force as materialized (
     select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
     from yamlsched.schedule_files f
@@ -33,16 +33,19 @@ with in_force as materialized (
     order by f.applied_at desc, f.id desc
     limit 1
 ), presented as (
-    select f.hash, f.environment, min(f.presented_since_at) as since,
+    select f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
            array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
     from yamlsched.schedule_files f
     where f.namespace = %(namespace)s and f.last_presented_at > clock_timestamp() - interval '5 minutes'
+      and not exists (
+          select from yamlsched.schedule_files g
+          where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
     group by f.hash, f.environment
 )
 select coalesce(i.hash, p.hash) as hash, coalesce(i.environment, p.environment) as environment,
        i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
        i.tzdata_version,
-       p.since as presented_since_at, coalesce(p.places, '{}') as presented_by
+       p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by
 from in_force i
 full join presented p on p.hash = i.hash and p.environment = i.environment
 order by (i.hash is not null) desc, p.since;

@@ -37,6 +37,10 @@ def reasons(db: Db, thresholds: Thresholds | None = None) -> list[str]:
     return [problem.what for problem in health.problems(health.read(db, "default", HOUR), thresholds or Thresholds())]
 
 
+def of_metrics(db: Db, name: str) -> float:
+    return of(families(metrics.text(db, "default"))[name])
+
+
 def a_healthy_job(db: Db, job_type: str = "purge", **values: Any) -> int:
     a_file(db)
     return a_job(db, job_type, **{"next_slot_at": datetime.now(UTC) + HOUR, **values})
@@ -211,21 +215,38 @@ def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:
 
 
 def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) -> None:
-    a_file(db)
+    # given a host that has presented the old file for days when another was applied
+    now = datetime.now(UTC)
+    newer = a_file(db, applied_at=now - timedelta(minutes=9))
     a_file(
-        db, hash="b" * 64, host="web-2", applied_at=None, presented_since_at=datetime.now(UTC) - timedelta(minutes=5)
+        db, hash="b" * 64, host="web-2", applied_at=now - timedelta(days=9), presented_since_at=now - timedelta(days=9)
     )
-    assert reasons(db) == []
+    assert (reasons(db), of_metrics(db, "yamlsched_other_files")) == ([], 0)
 
-    db.execute(
-        "update yamlsched.schedule_files set presented_since_at = now() - interval '3 hours' where host = 'web-2'"
-    )
+    db.execute("update yamlsched.schedule_files set applied_at = %s where id = %s", [now - 3 * HOUR, newer])
 
     [reason] = reasons(db)
     assert reason == (
         "web-2:/srv/schedules.yaml presents another file (bbbbbbbb) for 3h; "
         "in force is aaaaaaaa of web-1:/srv/schedules.yaml"
     )
+    assert of_metrics(db, "yamlsched_other_files") == 1
+
+
+def test_what_a_host_presented_before_its_latest_file_is_no_reason(db: Db) -> None:
+    now = datetime.now(UTC)
+    minute = timedelta(minutes=1)
+    a_file(
+        db,
+        hash="b" * 64,
+        applied_at=now - timedelta(days=9),
+        presented_since_at=now - timedelta(days=9),
+        last_presented_at=now - minute,
+    )
+    a_file(db, applied_at=now - timedelta(days=1))
+
+    assert reasons(db) == []
+    assert [file.hash[0] for file in health.read(db, "default", HOUR).files] == ["a"]
 
 
 # --- status

@@ -27,7 +27,6 @@ class Thresholds:
     within: timedelta = timedelta(hours=1)
     max_late: timedelta = timedelta(minutes=15)
     max_tick_age: timedelta = timedelta(minutes=5)
-    max_drift: timedelta = DRIFT
 
 
 @dataclass(frozen=True)
@@ -58,16 +57,14 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
 
 def _files(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     for file in drift(health):
-        age = health.now - (file.presented_since_at or health.now)
-        if age > thresholds.max_drift:
-            places = ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
-            current = in_force(health)
-            of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
-            yield Problem(
-                None,
-                f"{places} presents another file ({file.hash[:8]}) for {rough(age)}; in force is {of}",
-                "bring the hosts to one version, or run yamlsched sync with the right one",
-            )
+        places = ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
+        current = in_force(health)
+        of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
+        yield Problem(
+            None,
+            f"{places} presents another file ({file.hash[:8]}) for {rough(_drifting(file, current))}; in force is {of}",
+            "bring the hosts to one version, or run yamlsched sync with the right one",
+        )
 
 
 def _stuck(health: Health) -> Iterator[Problem]:
@@ -135,8 +132,17 @@ def in_force(health: Health) -> File | None:
 
 
 def drift(health: Health) -> list[File]:
-    """Return the files that are presented though another is in force."""
-    return [file for file in health.files if not file.in_force]
+    """Return the files that are presented though another has been in force for long enough."""
+    current = in_force(health)
+    return [file for file in health.files if not file.in_force and _drifting(file, current) > DRIFT]
+
+
+def _drifting(file: File, current: File | None) -> timedelta:
+    """Return how long ``file`` was presented beside ``current``: a deploy that reached its host in time ends that."""
+    if file.presented_since_at is None or file.last_presented_at is None:
+        return timedelta(0)
+    applied_at = current.applied_at if current is not None else None
+    return file.last_presented_at - max(file.presented_since_at, applied_at or file.presented_since_at)
 
 
 def state(job: Job, health: Health) -> str:

@@ -66,7 +66,7 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
         yield from gauge("tick_age_seconds", "Time since a tick last presented a schedule.", [(label, age)])
     yield from gauge(
         "other_files",
-        "Versions of schedules.yaml that hosts present though another is in force.",
+        "Versions of schedules.yaml that hosts present 10 minutes after another came in force.",
         [(label, float(len(drift(now))))],
     )
     yield from gauge(

@@ -64,7 +64,7 @@ class Stuck:
 
 @dataclass(frozen=True)
 class File:
-    """A version of schedules.yaml that is in force, or that ticks present."""
+    """A version of schedules.yaml that is in force, or that hosts presented last."""
 
     hash: str
     environment: str
@@ -74,6 +74,7 @@ class File:
     yamlsched_version: str | None
     tzdata_version: str | None
     presented_since_at: datetime | None
+    last_presented_at: datetime | None
     presented_by: list[str]  # host:path
 
 
