@@ -24,7 +24,8 @@ with clock as materialized (
           and p.last_presented_at > c.now - interval '5 minutes'
     ) s
     on conflict (namespace, hash, environment, host, path) do update
-    set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at
+    set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
+        refused_at = null, mistakes = null
     returning f.id
 )
 select (select max(m.version) from yamlsched.migrations m) as version,
@@ -98,12 +99,15 @@ cross join lateral (
       and p.last_presented_at > c.now - interval '5 minutes'
 ) s
 on conflict (namespace, hash, environment, host, path) do update
-set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at;
+set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
+    refused_at = null, mistakes = null;
 
 -- name: stand_in
--- A host whose file cannot be read goes on presenting the one that it presented last.
+-- A host whose file cannot be read goes on presenting the one that it presented last, with a mark if it has mistakes.
 update yamlsched.schedule_files f
 set last_presented_at = c.now,
+    refused_at = case when %(mistakes)s::integer is null then f.refused_at else coalesce(f.refused_at, c.now) end,
+    mistakes = coalesce(%(mistakes)s, f.mistakes),
     presented_since_at = case when f.last_presented_at > c.now - interval '5 minutes' then f.presented_since_at else c.now end
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 where f.id = (

@@ -50,6 +50,17 @@ from in_force i
 full join presented p on p.hash = i.hash and p.environment = i.environment
 order by (i.hash is not null) desc, p.since;
 
+-- name: refused
+-- Places that present a file with mistakes: the mark is on what they presented last.
+select f.host || ':' || f.path as place, f.mistakes, f.refused_at as since
+from yamlsched.schedule_files f
+where f.namespace = %(namespace)s and f.refused_at is not null
+  and f.last_presented_at > clock_timestamp() - interval '5 minutes'
+  and not exists (
+      select from yamlsched.schedule_files g
+      where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
+order by f.refused_at, place;
+
 -- name: clock
 select clock_timestamp() as now,
        (select max(f.last_presented_at) from yamlsched.schedule_files f where f.namespace = %(namespace)s) as last_tick_at,

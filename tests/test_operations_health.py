@@ -313,6 +313,40 @@ def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, say: Say) -> None:
     assert document["jobs"][0]["state"] == "failing"
 
 
+@pytest.mark.parametrize("mended", ["as before", "otherwise"])
+def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
+    db: Db, say: Say, tmp_path: Path, mended: str
+) -> None:
+    # given a place that presented a sound file
+    file = tmp_path / "schedules.yaml"
+    sound = "version: 1\njobs:\n  purge: {handler: jobs.run, cron: '0 2 * * *'}\n"
+    file.write_text(sound)
+    assert say("sync").code == 0
+
+    # when two mistakes are deployed, and minutes pass
+    file.write_text("version: 1\njobs:\n  purge: {handler: jobs.run, cron: '0 2 * * *', retires: 3, max_attempts: 0}\n")
+    assert [say("sync").code, say("sync").code] == [1, 1]
+
+    # then monitors hear it, from when on it was
+    since = value(db, "select refused_at from yamlsched.schedule_files where mistakes = 2")
+    told = (
+        f"{socket.gethostname()}:{file} presents a file with 2 mistakes since {since:%Y-%m-%dT%H:%M:%SZ}; "
+        "not applied: run yamlsched validate there"
+    )
+    assert say("status", "--check") == (1, f"{told}\n", "")
+    assert told in say("status").out
+    [refused] = json.loads(say("status", "--format", "json").out)["refused_files"]
+    assert (refused["mistakes"], refused["place"]) == (2, f"{socket.gethostname()}:{file}")
+    assert of_metrics(db, "yamlsched_refused_files") == 1
+
+    # when a sound file lies there again
+    file.write_text(sound if mended == "as before" else sound.replace("0 2", "0 3"))
+    say("sync")
+
+    assert say("status", "--check").code == 0
+    assert of_metrics(db, "yamlsched_refused_files") == 0
+
+
 def test_a_database_that_cannot_be_reached_is_exit_3_for_monitors(say: Say) -> None:
     said = say("status", "--check", "--dsn", "host=/nowhere dbname=none")
 

@@ -178,8 +178,11 @@ create table yamlsched.schedule_files (
     presented_since_at timestamptz not null default clock_timestamp(),
     last_presented_at  timestamptz not null default clock_timestamp(),
     applied_at        timestamptz,     -- the latest time this host applied it
+    refused_at        timestamptz,     -- since when this host has presented, after it, a file with mistakes
+    mistakes          integer,         -- how many
     housekept_at      timestamptz,     -- when retention last ran, on the file in force
-    unique (namespace, hash, environment, host, path)
+    unique (namespace, hash, environment, host, path),
+    constraint refused_for_mistakes check ((refused_at is null) = (mistakes is null))
 );
 create index schedule_files_in_force on yamlsched.schedule_files (namespace, applied_at desc) where applied_at is not null;
 create index schedule_files_hash on yamlsched.schedule_files (hash);

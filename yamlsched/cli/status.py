@@ -74,6 +74,7 @@ def document(health: Health, problems: list[Problem]) -> str:
         last_tick_at=health.last_tick_at,
         file_in_force=in_force(health),
         other_files=drift(health),
+        refused_files=health.refused,
         queue=queue(health),
         workers=health.workers,
         stuck=health.stuck,
@@ -115,7 +116,7 @@ def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
 
 
 def heading(health: Health) -> list[tuple[str, str]]:
-    from yamlsched.operations.health import drift, in_force
+    from yamlsched.operations.health import drift, in_force, refusal
 
     now, total = health.now, queue(health)
     file = in_force(health)
@@ -146,6 +147,7 @@ def heading(health: Health) -> list[tuple[str, str]]:
                 ),
             )
         )
+    parts += [("", _output.coloured("late", refusal(file))) for file in health.refused]
     if health.last_tick_at:
         parts.append(("last tick", f"{_output.ago(health.last_tick_at, now)}, by {health.last_tick_host}"))
     else:

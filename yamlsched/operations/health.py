@@ -8,9 +8,21 @@ from datetime import timedelta
 
 from yamlsched import durations
 from yamlsched.operations.instants import rough
-from yamlsched.store.health import File, Health, Job, read
+from yamlsched.store.health import File, Health, Job, RefusedFile, read
 
-__all__ = ["File", "Health", "Job", "Problem", "Thresholds", "drift", "in_force", "problems", "read", "state"]
+__all__ = [
+    "File",
+    "Health",
+    "Job",
+    "Problem",
+    "Thresholds",
+    "drift",
+    "in_force",
+    "problems",
+    "read",
+    "refusal",
+    "state",
+]
 
 DRIFT = timedelta(minutes=10)
 """So long hosts may present another file than the one in force: a rolling deploy has ended by then."""
@@ -40,7 +52,7 @@ class Problem:
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what is beyond ``thresholds``, the whole first, then job by job."""
-    found = [*_ticks(health, thresholds), *_files(health, thresholds), *_stuck(health)]
+    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health)]
     for job in health.jobs:
         for check in JOB_CHECKS:
             found += check(job, health, thresholds)
@@ -55,7 +67,21 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem(None, f"no tick for {rough(age)}, the last came from {health.last_tick_host}", remedy)
 
 
-def _files(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+def _refused(health: Health) -> Iterator[Problem]:
+    for file in health.refused:
+        yield Problem(None, refusal(file), "yamlsched validate there names each mistake")
+
+
+def refusal(file: RefusedFile) -> str:
+    """Return in words that a file is refused, and what to do."""
+    mistakes = "1 mistake" if file.mistakes == 1 else f"{file.mistakes} mistakes"
+    return (
+        f"{file.place} presents a file with {mistakes} since {file.since:%Y-%m-%dT%H:%M:%SZ}; "
+        "not applied: run yamlsched validate there"
+    )
+
+
+def _files(health: Health) -> Iterator[Problem]:
     for file in drift(health):
         places = ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
         current = in_force(health)

@@ -70,6 +70,11 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
         [(label, float(len(drift(now))))],
     )
     yield from gauge(
+        "refused_files",
+        "Hosts and paths that present a schedules.yaml with mistakes, which is not applied.",
+        [(label, float(len(now.refused)))],
+    )
+    yield from gauge(
         "job_late_seconds",
         "For how long a slot or a run of the job has been left unattended; 0 where none is.",
         each((j.job_type, (now.now - j.overdue_since).total_seconds() if j.overdue_since else 0.0) for j in active),

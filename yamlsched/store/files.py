@@ -72,9 +72,14 @@ def present(connection: Connection[Any], namespace: str, presented: dict[str, An
     connection.execute(load("files")["present"], {**presented, "namespace": namespace, "now": now})
 
 
-def stand_in(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> str | None:
-    """Let the file that this host and path presented last be presented still; return its namespace."""
-    row = connection.execute(load("files")["stand_in"], {**presented, "now": now}).fetchone()
+def stand_in(
+    connection: Connection[Any], presented: dict[str, Any], now: datetime | None, mistakes: int | None = None
+) -> str | None:
+    """Let the file that this host and path presented last be presented still; return its namespace.
+
+    ``mistakes`` are those for which the file that lies there now is refused, for monitors to see.
+    """
+    row = connection.execute(load("files")["stand_in"], {**presented, "now": now, "mistakes": mistakes}).fetchone()
     return row.namespace if row else None
 
 

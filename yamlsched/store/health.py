@@ -79,6 +79,15 @@ class File:
 
 
 @dataclass(frozen=True)
+class RefusedFile:
+    """A place, host:path, whose file has mistakes and is not applied."""
+
+    place: str
+    mistakes: int
+    since: datetime
+
+
+@dataclass(frozen=True)
 class Worker:
     """A host that works."""
 
@@ -98,6 +107,7 @@ class Health:
     jobs: list[Job]
     stuck: list[Stuck]
     files: list[File]
+    refused: list[RefusedFile]
     workers: list[Worker]
 
 
@@ -115,6 +125,9 @@ def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta)
             jobs=connection.cursor(row_factory=class_row(Job)).execute(sql["jobs"], parameters).fetchall(),
             stuck=connection.cursor(row_factory=class_row(Stuck)).execute(sql["stuck"], parameters).fetchall(),
             files=connection.cursor(row_factory=class_row(File)).execute(sql["files"], parameters).fetchall(),
+            refused=connection.cursor(row_factory=class_row(RefusedFile))
+            .execute(sql["refused"], parameters)
+            .fetchall(),
             workers=connection.cursor(row_factory=class_row(Worker)).execute(sql["workers"], parameters).fetchall(),
         )
 

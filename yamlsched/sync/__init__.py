@@ -162,9 +162,10 @@ def _read(
 
     loaded = synced.loaded = load.load(schedule.data, schedule.path, schedule.environment or None)
     if loaded.has_errors or loaded.namespace is None:
-        synced.namespace = store.stand_in(connection, presented, now) or loaded.namespace
+        mistakes = max(1, sum(found.severity == "error" for found in loaded.diagnostics))
+        synced.namespace = store.stand_in(connection, presented, now, mistakes) or loaded.namespace
         _find(synced, *_diagnostics(loaded))
-        log.error("sync.refused", file=schedule.path, hash=ours.hash[:8], mistakes=len(loaded.diagnostics))
+        log.error("sync.refused", file=schedule.path, hash=ours.hash[:8], mistakes=mistakes)
         return
 
     namespace = synced.namespace = loaded.namespace
