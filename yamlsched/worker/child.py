@@ -33,6 +33,7 @@ from yamlsched.runs import LONGEST_STACK, Claimed, End, storable
 from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
 
 FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
+SLOW = 0.002  # seconds: of a run that takes longer the news is sent at once, so that the parent sends the next in time
 LONGEST_TEXT = 4_000  # characters of an error that are sent to the parent
 BAD_EXIT = 70  # of a child that cannot go on
 CLOSED_PIPES = 71  # of a child whose handler closed the descriptors by which it talks
@@ -97,7 +98,7 @@ class Child:
         has_output = self._bytes_of_output() > 0
         took = time.perf_counter() - begun
         is_plain = report is None and not has_output
-        at_once = not is_plain or not self.tasks
+        at_once = not is_plain or not self.tasks or took > SLOW
         if at_once or begun - self.sent_at > FLUSH_EVERY:
             self._check_pipes()
         if report is None:

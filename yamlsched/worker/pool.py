@@ -22,7 +22,8 @@ from yamlsched.worker.wire import DONE, NOT_BEGUN, WITHDRAWN, Memory, Report
 MESSAGE_SECONDS = 0.005  # of expected work that one message may hold
 LONGEST_MESSAGE = 200  # runs
 MESSAGE_BYTES = 1 << 18  # of payload
-SOON = 0.04  # seconds of expected work that may be claimed ahead
+SOON = 0.08  # seconds of expected work that may be claimed ahead
+QUICK = 0.04  # seconds: behind a run that takes less, another may wait in the same child
 RECYCLE_AFTER = 10_000  # runs, so that what handlers leak does not pile up
 KILL_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 STUCK_AFTER = 0.2  # seconds after which runs that wait behind a running one go to another child
@@ -97,7 +98,7 @@ class Pool:
 
     def _is_quick(self, held: Held) -> bool:
         """Say whether another run may wait behind this one, so that its child need not wait for us."""
-        return self._seconds.get(held.job.name, SOON) < SOON
+        return self._seconds.get(held.job.name, QUICK) < QUICK
 
     def quota(self, held: Held) -> int:
         """Return how many runs of this kind make one message: 1 while nothing is known of the job."""
