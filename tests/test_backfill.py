@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -18,7 +19,7 @@ from yamlsched.cli import main
 from yamlsched.errors import Refused
 from yamlsched.sync import sync
 from yamlsched.sync.backfill import Backfilled, backfill, definition_for
-from yamlsched.sync.why import Explained, why
+from yamlsched.sync.why import Explained, why, why_day
 from yamlsched.zones import zone
 
 Db = psycopg.Connection[Any]
@@ -28,10 +29,14 @@ HOURLY = {"cron": "0 * * * *"}
 NOW = at("2026-01-20 12:00")
 
 
+def read(text: str, where: ZoneInfo) -> tuple[datetime, datetime]:
+    return wall.span(wall.parse(text), where)
+
+
 def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> Backfilled:
     job = definition_for(db, "default", "x")
-    start, end = wall.read(first, zone(job.timezone))
-    end = wall.read(last, zone(job.timezone))[1] if last else end
+    start, end = read(first, zone(job.timezone))
+    end = read(last, zone(job.timezone))[1] if last else end
     return backfill(db, "default", job, start, end, "ann", dry_run=dry_run, now=now)
 
 
@@ -253,6 +258,35 @@ def test_why_finds_a_run_that_was_pruned(db: Db) -> None:
     assert explain(db, "2026-01-14 01:00").verdict == "pruned"
 
 
+def test_a_date_stands_for_all_of_its_slots_with_the_number_of_those_not_shown(db: Db) -> None:
+    sync(db, a_file(x={"cron": "*/10 * * * *", "timezone": "America/New_York"}), NOW)
+
+    day = why_day(db, "default", definition_for(db, "default", "x"), date(2026, 3, 8))
+
+    assert [day.slots[0].at, day.slots[-1].at] == [at("2026-03-08 05:00"), at("2026-03-08 13:10")]
+    assert (len(day.slots), day.more) == (50, 23 * 6 - 50)
+    assert day.next_slot == at("2026-03-09 04:00")
+
+
+@pytest.mark.parametrize(
+    "edit, words",
+    [
+        (None, "the job is retired since 2026-01-20T10:40Z"),
+        ({**HOURLY, "enabled": False}, "the job is disabled in schedules.yaml, and its last slot before that was"),
+    ],
+)
+def test_why_says_of_a_job_that_is_off_that_it_is_also_for_slots_that_ran(
+    db: Db, edit: dict[str, Any] | None, words: str
+) -> None:
+    for now, job in (("08:30", HOURLY), ("09:00", HOURLY), ("10:40", edit)):
+        sync(db, a_file(**({"x": job} if job else {})), at(f"2026-01-20 {now}"))
+
+    explained = explain(db, "2026-01-20 09:00")
+
+    assert explained.verdict == "run"
+    assert (explained.job_is_off or "").startswith(words)
+
+
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +328,49 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert (code, json.loads(out)["verdict"]) == (0, "run")
 
 
+def test_why_of_a_date_tells_of_its_slots_and_that_the_job_is_paused(cli: Cli) -> None:
+    cli("sync")
+    cli("pause", "x", "--by", "ann")
+    cli("backfill", "x", "--from", "2026-01-14")
+
+    code, out, _ = cli("why", "x", "--at", "2026-01-14")
+    first, second, third = out.splitlines()
+    assert (code, first) == (0, "x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14")
+    assert second.startswith("  run ")
+    assert third.startswith("the job is paused since ")
+
+    code, out, _ = cli("why", "x", "--at", "2026-01-14", "--format", "json")
+    document = json.loads(out)
+    assert (code, document["date"], document["more"]) == (0, "2026-01-14", 0)
+    assert [slot["verdict"] for slot in document["slots"]] == ["run"]
+
+
+def test_why_of_a_date_without_slots_names_those_next_to_it(cli: Cli) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 1 * *"}).data)
+    cli("sync")
+
+    code, out, _ = cli("why", "x", "--at", "2026-01-14")
+
+    assert code == 0
+    assert [line.split("Z")[0] for line in out.splitlines()] == [
+        "x has no slot on 2026-01-14 in UTC",
+        "  slot before: 2026-01-01T02:00",
+        "  slot after:  2026-02-01T02:00",
+    ]
+
+
+@pytest.mark.parametrize("back", ["2m", "-2m"])
+def test_why_takes_a_duration_back_from_now(cli: Cli, back: str) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}).data)
+    cli("sync")
+
+    code, out, _ = cli("why", "x", "--at", back)
+
+    assert code == 0
+    assert ", key x:" in out
+    assert "nothing was made for it" in out
+
+
 def test_sync_of_a_bad_file_shows_the_mistake_with_its_place_and_exits_1(cli: Cli) -> None:
     Path("schedules.yaml").write_text("version: 1\njobs:\n  x: {hanlder: a.b}\n")
 
@@ -307,8 +384,12 @@ def test_sync_of_a_bad_file_shows_the_mistake_with_its_place_and_exits_1(cli: Cl
     "arguments, code, message",
     [
         (["backfill", "x", "--from", "2026-01-14", "--to", "2026-01-13"], 2, "is before"),
-        (["backfill", "x", "--from", "14.1.2026"], 1, "write a date such as 2026-01-14"),
-        (["why", "x", "--at", "noon"], 1, "write a date"),
+        (["backfill", "x", "--from", "14.1.2026"], 2, "write a date such as 2026-01-14"),
+        (["why", "x", "--at", "noon"], 2, "write a date"),
+        (["backfill", "x", "--from", "2026-01-14", "--to", "9999-12-31"], 2, "write a date"),
+        (["why", "x", "--at", "0001-01-01T00:00+14:00"], 2, "write a date"),
+        (["why", "x", "--at", "1h1h"], 2, "1h1h"),
+        (["why", "x", "--at", "-"], 2, "write a date"),
         (["backfill", "x"], 2, "--from"),
         (["why", "y", "--at", "2026-01-14"], 1, 'no job "y"'),
     ],
@@ -326,10 +407,10 @@ def test_what_cannot_be_done_is_refused_with_a_remedy(cli: Cli, arguments: list[
 
 
 def test_a_date_is_a_whole_local_day_also_when_the_clocks_change() -> None:
-    start, end = wall.read("2026-03-29", zone("Europe/Berlin"))
+    start, end = read("2026-03-29", zone("Europe/Berlin"))
 
     assert (start, end) == (at("2026-03-28 23:00"), at("2026-03-29 22:00") - timedelta(microseconds=1))
 
 
 def test_a_time_that_happens_twice_is_its_first_pass() -> None:
-    assert wall.read("2026-11-01T01:30", zone("America/New_York"))[0] == at("2026-11-01 05:30")
+    assert read("2026-11-01T01:30", zone("America/New_York"))[0] == at("2026-11-01 05:30")

@@ -160,8 +160,34 @@ def test_a_calendar_shows_where_jobs_pile_up(cli: Cli) -> None:
     lines = out.splitlines()
     assert code == 0
     assert lines[2].split() == ["Mon", "01-12", "12", *["."] * 23]
-    assert len([line for line in lines if " 01-" in line]) == 7
-    assert "00:00  12 jobs, 7x: job_0, job_1, job_10, job_11 and 8 more" in out
+    assert len([line for line in lines if line[3:7] == " 01-"]) == 7
+    assert "00:00  12 jobs, 7 times from Mon 01-12: job_0, job_1, job_10, job_11, job_2, job_3 and 6 more" in out
+
+
+def test_all_minutes_with_five_jobs_are_listed_and_without_them_the_fullest(cli: Cli) -> None:
+    def most_at_once(each: int) -> list[str]:
+        jobs = "".join(
+            f'  job_{hour}_{n}: {{handler: a.b, cron: "0 {hour} 12 1 *"}}\n' for hour in range(18) for n in range(each)
+        )
+        Path("schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
+        _, out, _ = cli("next", "--days", "2", "--from", "2026-01-11T12:00Z")
+        return out.split("most at once:\n")[1].splitlines()
+
+    fives, twos = most_at_once(5), most_at_once(2)
+
+    assert len(fives) == 16
+    assert fives[0] == "  00:00  5 jobs, on Mon 01-12: job_0_0, job_0_1, job_0_2, job_0_3, job_0_4"
+    assert fives[-1] == "  and 3 more with 5 jobs or more"
+    assert len(twos) == 5
+
+
+def test_an_unknown_job_that_is_like_none_is_refused_with_the_names_there_are(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(FILE)
+
+    code, _, err = cli("next", "zzz")
+
+    assert code == 1
+    assert "Its jobs: cleanup_nightly, report, by_hand, off, only_there." in err
 
 
 def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
@@ -173,7 +199,7 @@ def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
     [
         (["--cron", "61 * * * *"], 1, "^^"),
         (["--cron", "* * * * *", "--timezone", "Europe/Berln"], 1, 'Did you mean "Europe/Berlin"?'),
-        (["--cron", "* * * * *", "--from", "yesterday"], 1, "write a date such as"),
+        (["--cron", "* * * * *", "--from", "yesterday"], 2, "write a date such as"),
         (["--cron", "* * * * *", "-n", "0"], 2, "-n"),
         (["--cron", "* * * * *", "-n", "2", "--days", "2"], 2, "--days"),
         (["--timezone", "UTC"], 2, "--timezone"),

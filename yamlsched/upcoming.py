@@ -16,8 +16,14 @@ from yamlsched.slots import slots
 from yamlsched.zones import zone
 
 FOREVER = timedelta(days=366 * 50)
-PILE = 3
+PILE = 5
 """Jobs that begin in one minute, from which on it is called a pile-up."""
+FULLEST = 5
+"""Minutes that are shown where there are fewer pile-ups."""
+SHOWN = 15
+"""Pile-ups that are shown."""
+NAMES = 6
+"""Names of jobs that are shown of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,21 @@ def merged(jobs: Iterable[tuple[str, Cron, str]], after: datetime, until: dateti
 
 
 def calendar(found: Iterable[Upcoming], where: ZoneInfo) -> list[str]:
-    """Return lines: for each local day and hour how many jobs begin in it, and then the minutes in which many do."""
+    """Return lines: for each local day and hour how many jobs begin in it, and then the minutes in which many do.
+
+    Those are all in which at least ``PILE`` begin, up to ``SHOWN``; or else the ``FULLEST`` in which two begin.
+    """
     by_hour: defaultdict[date, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     piles: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    first: dict[tuple[str, tuple[str, ...]], str] = {}
     for at, together in groupby(found, key=lambda slot: slot.scheduled_for):
         local = at.astimezone(where)
         names = tuple(slot.job_type for slot in together)
         by_hour[local.date()][local.hour].update(names)
-        if len(names) >= PILE:
-            piles[f"{local:%H:%M}", names] += 1
+        if len(names) > 1:
+            pile = f"{local:%H:%M}", names
+            piles[pile] += 1
+            first.setdefault(pile, f"{local:%a %m-%d}")
     if not by_hour:
         return []
     widest = max(len(str(len(names))) for hours in by_hour.values() for names in hours.values())
@@ -64,10 +76,15 @@ def calendar(found: Iterable[Upcoming], where: ZoneInfo) -> list[str]:
         cells = [str(len(by_hour[day][hour])) if by_hour[day][hour] else "." for hour in range(24)]
         lines.append(f"{day:%a %m-%d} " + " ".join(f"{cell:>{width}}" for cell in cells))
         day += timedelta(days=1)
-    worst = sorted(piles.items(), key=lambda pile: (-len(pile[0][1]), -pile[1], pile[0]))[:5]
+    worst = sorted(piles.items(), key=lambda pile: (-len(pile[0][1]), -pile[1], pile[0]))
+    high = sum(1 for (_, names), _ in worst if len(names) >= PILE)
     if worst:
         lines += ["", "most at once:"]
-    for (minute, names), times in worst:
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        lines.append(f"  {minute}  {len(names)} jobs, {times}x: {shown}")
+    for pile, times in worst[: min(SHOWN, max(FULLEST, high))]:
+        minute, names = pile
+        shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
+        often = f"on {first[pile]}" if times == 1 else f"{times} times from {first[pile]}"
+        lines.append(f"  {minute}  {len(names)} jobs, {often}: {shown}")
+    if high > SHOWN:
+        lines.append(f"  and {high - SHOWN} more with {PILE} jobs or more")
     return lines

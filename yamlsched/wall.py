@@ -5,27 +5,34 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from yamlsched.errors import Refused
 
+def parse(text: str) -> date | datetime:
+    """Return the local date, the local time (naive) or the instant (aware) that ``text`` writes.
 
-def read(text: str, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """Return the first and the last instant that ``text`` means: both the same, or those of a local date.
-
-    A time without an offset is read on the wall clock of ``zone``; of one that happens twice, the first.
-    Raises Refused with what to write.
+    Raises ValueError with what to write.
     """
     try:
-        if len(text) == 10:
-            day = date.fromisoformat(text)
-            midnight = datetime.combine(day, time.min)
-            return _utc(midnight, zone), _utc(midnight + timedelta(days=1), zone) - timedelta(microseconds=1)
-        instant = datetime.fromisoformat(text.replace("z", "Z"))
-        return (_utc(instant, zone),) * 2
-    except (ValueError, OverflowError):
-        raise Refused(
+        found = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
+    except ValueError:
+        found = None
+    # at either end of the calendar another zone's date would fall off it
+    if found is None or not date.min.year < found.year < date.max.year:
+        raise ValueError(
             f'"{text}" is no time: write a date such as 2026-01-14, a local time such as 2026-01-14T02:00, '
             "or an instant such as 2026-01-14T01:00Z"
-        ) from None
+        )
+    return found
+
+
+def span(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of ``when``: both the same, or those of a local date.
+
+    A naive time is read on the wall clock of ``zone``; of one that happens twice, the first.
+    """
+    if isinstance(when, datetime):
+        return (_utc(when, zone),) * 2
+    midnight = datetime.combine(when, time.min)
+    return _utc(midnight, zone), _utc(midnight + timedelta(days=1), zone) - timedelta(microseconds=1)
 
 
 def _utc(instant: datetime, zone: ZoneInfo) -> datetime:

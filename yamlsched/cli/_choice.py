@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,16 @@ def instant(text: str) -> datetime | timedelta:
     """Read an option: a time in RFC 3339, or a duration back from now or ahead of it."""
     try:
         return instants.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def local(text: str) -> date | datetime:
+    """Read an option: a date, a time on a wall clock that is known later, or an instant."""
+    from yamlsched import wall
+
+    try:
+        return wall.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

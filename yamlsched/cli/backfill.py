@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -25,14 +25,27 @@ SHOWN = 20
 
 @click.command(cls=Verb, help=HELP)
 @click.argument("job")
-@click.option("--from", "first", required=True, metavar="TIME", help="2026-01-14, 2026-01-14T02:00, or with an offset.")
-@click.option("--to", "last", metavar="TIME", help="Likewise; a date means to its end.")
+@click.option(
+    "--from",
+    "first",
+    type=_choice.local,
+    required=True,
+    metavar="TIME",
+    help="2026-01-14, 2026-01-14T02:00, or with an offset.",
+)
+@click.option("--to", "last", type=_choice.local, metavar="TIME", help="Likewise; a date means to its end.")
 @click.option("--dry-run", is_flag=True, help="Say which runs would be made, and change nothing.")
 @by_option
 @_choice.namespace_option
 @click.pass_obj
 def command(
-    settings: Settings, job: str, first: str, last: str | None, dry_run: bool, by: str | None, namespace: str | None
+    settings: Settings,
+    job: str,
+    first: date | datetime,
+    last: date | datetime | None,
+    dry_run: bool,
+    by: str | None,
+    namespace: str | None,
 ) -> int:
     from yamlsched import wall
     from yamlsched.operations import actions, history
@@ -47,11 +60,11 @@ def command(
         namespace = history.namespace_of(connection, namespace, settings.file)
         definition = definition_for(connection, namespace, job)
         where = zone(definition.timezone)
-        start, end = wall.read(first, where)
+        start, end = wall.span(first, where)
         if last is not None:
-            end = wall.read(last, where)[1]
-        if end < start:
-            raise click.UsageError(f"--to {last} is before --from {first}")
+            end = wall.span(last, where)[1]
+            if end < start:
+                raise click.UsageError(f"--to {last.isoformat()} is before --from {first.isoformat()}")
         who = by or actions.operator()
         result = backfill(connection, namespace, definition, start, end, who, dry_run, progress)
     if settings.wants_json:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched.cli import _choice
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, EnvironmentFailed, Refused
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 NAMELESS = "x"
 """Stands for the job's name in the keys of an expression without a job."""
+
+SHOWN = 8
+"""Names of jobs in a message."""
 
 HELP = """Show the coming slots of JOB, or of all jobs of the file, with their keys and what clock changes do to them.
 
@@ -29,7 +33,9 @@ many jobs begin in each hour, and where many begin at once.
 @click.argument("job", required=False)
 @click.option("--cron", "expression", metavar="EXPR", help="Of this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The wall clock for --cron (UTC); for --days, that of the calendar.")
-@click.option("--from", "start", metavar="TIME", help="After this time instead of now: 2026-11-01T04:00Z.")
+@click.option(
+    "--from", "start", type=_choice.local, metavar="TIME", help="After this time instead of now: 2026-11-01T04:00Z."
+)
 @click.option("-n", "number", type=click.IntRange(1, 100_000), help="How many (10).")
 @click.option("--days", type=click.IntRange(1, 366), help="All of so many days, as a calendar.")
 @click.pass_obj
@@ -38,7 +44,7 @@ def command(
     job: str | None,
     expression: str | None,
     timezone: str | None,
-    start: str | None,
+    start: date | datetime | None,
     number: int | None,
     days: int | None,
 ) -> int:
@@ -58,7 +64,7 @@ def command(
         jobs, of_file, code = _jobs(settings, job)
     where = zone(_zone(timezone or of_file))
     after = (
-        wall.read(start, where if expression or days else zone(jobs[0][2] if job and jobs else of_file))[0]
+        wall.span(start, where if expression or days else zone(jobs[0][2] if job and jobs else of_file))[0]
         if start
         else datetime.now(UTC)
     )
@@ -107,7 +113,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, s
         click.echo(f'{settings.file} has mistakes: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:
         guess = near(name, loaded.jobs)
-        hint = f' Did you mean "{guess}"?' if guess else ""
+        hint = f' Did you mean "{guess}"?' if guess else _known(list(loaded.jobs))
         raise Refused(f'no job "{name}" in {settings.file}, or it has mistakes.{hint}')
     jobs = []
     for job in loaded.jobs.values():
@@ -122,6 +128,11 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, s
         else:
             jobs.append((job.name, job.cron, job.timezone))
     return jobs, loaded.timezone, int(loaded.has_errors)
+
+
+def _known(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f" Its jobs: {', '.join(names[:SHOWN])}{more}." if names else ""
 
 
 def _json(found: list[Upcoming]) -> str:

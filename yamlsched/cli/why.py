@@ -2,42 +2,98 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING
+
 import click
 
 from yamlsched.cli import _choice
 from yamlsched.cli._settings import Settings, Verb
 
+if TYPE_CHECKING:
+    from yamlsched.sync.why import Day, Explained
+
 HELP = """Say what became of the slot of JOB at a time, and why: its run, the gap it fell into, or what it waits for.
 
-If that time is no slot: which field of the cron expression says no, and which slots are next to it. A time without an
-offset is read on the job's own wall clock.
+If that time is no slot: which field of the cron expression says no, and which slots are next to it. A date stands for
+all of its slots. Dates and times without an offset are read on the job's own wall clock.
 """
+
+
+def when(text: str) -> date | datetime | timedelta:
+    """Read --at: as ``_choice.local`` does, or a duration back from now, with or without a minus sign."""
+    back = text.removeprefix("-")
+    if back and not set(back) - set("0123456789dhms"):
+        value = _choice.instant(back)
+        if isinstance(value, timedelta):
+            return value
+    return _choice.local(text)
 
 
 @click.command(cls=Verb, help=HELP)
 @click.argument("job")
-@click.option("--at", required=True, metavar="TIME", help="2026-01-14T02:00 (local), or 2026-01-14T01:00Z.")
+@click.option(
+    "--at",
+    type=when,
+    required=True,
+    metavar="TIME",
+    help="2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 for all of that day, or 90m for 90 minutes ago.",
+)
 @_choice.namespace_option
 @click.pass_obj
-def command(settings: Settings, job: str, at: str, namespace: str | None) -> int:
+def command(settings: Settings, job: str, at: date | datetime | timedelta, namespace: str | None) -> int:
     from yamlsched import wall
     from yamlsched.cli import _output
     from yamlsched.operations import history
+    from yamlsched.store.history import now
     from yamlsched.sync.backfill import definition_for
-    from yamlsched.sync.why import why
+    from yamlsched.sync.why import why, why_day
     from yamlsched.zones import zone
 
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         definition = definition_for(connection, namespace, job)
-        instant, _ = wall.read(at, zone(definition.timezone))
-        explained = why(connection, namespace, definition, instant)
-    if settings.wants_json:
-        fields = {name: value for name, value in vars(explained).items() if name != "lines"}
-        click.echo(_output.document(**fields, explanation=explained.lines))
-    else:
-        key = f", key {explained.key}" if explained.key else ""
-        click.echo(f"{job} at {wall.utc(instant)} ({explained.local}){key}")
-        for line in explained.lines:
-            click.echo(f"  {line}")
+        if isinstance(at, timedelta):
+            at = (now(connection) - at).replace(second=0, microsecond=0)
+        if not isinstance(at, datetime):
+            day = why_day(connection, namespace, definition, at)
+            click.echo(_output.document(**_of_day(day)) if settings.wants_json else "\n".join(_day(day)))
+            return 0
+        explained = why(connection, namespace, definition, wall.span(at, zone(definition.timezone))[0])
+    click.echo(_output.document(**_fields(explained)) if settings.wants_json else "\n".join(_lines(explained)))
     return 0
+
+
+def _fields(explained: Explained) -> dict[str, object]:
+    fields = {name: value for name, value in vars(explained).items() if name != "lines"}
+    return fields | {"explanation": explained.lines}
+
+
+def _of_day(day: Day) -> dict[str, object]:
+    return vars(day) | {"date": day.date.isoformat(), "slots": [_fields(slot) for slot in day.slots]}
+
+
+def _lines(explained: Explained, is_alone: bool = True) -> list[str]:
+    from yamlsched.wall import utc
+
+    key = f", key {explained.key}" if explained.key else ""
+    said = list(explained.lines)
+    off = explained.job_is_off
+    if is_alone and off and not any(line.startswith(off) for line in said):
+        said.append(off)
+    return [f"{explained.job_type} at {utc(explained.at)} ({explained.local}){key}", *(f"  {line}" for line in said)]
+
+
+def _day(day: Day) -> list[str]:
+    from yamlsched.wall import show, utc
+    from yamlsched.zones import zone
+
+    lines = [line for slot in day.slots for line in _lines(slot, is_alone=False)]
+    if day.more:
+        lines.append(f"and {day.more} more slots on {day.date}: give a time to see one of them")
+    if not lines:
+        lines.append(f"{day.job_type} has no slot on {day.date} in {day.timezone}")
+        for word, slot in (("slot before:", day.previous_slot), ("slot after: ", day.next_slot)):
+            if slot:
+                lines.append(f"  {word} {utc(slot)} ({show(slot, zone(day.timezone))})")
+    return lines + ([day.job_is_off] if day.job_is_off else [])

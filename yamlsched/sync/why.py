@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import cron, durations, slots
 from yamlsched.keys import slot_key
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
-from yamlsched.wall import show, utc
+from yamlsched.store.history import now
+from yamlsched.wall import show, span, utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ REASONS = {
     "key_taken": "its key was used already, by another slot or another run",
 }
 YEARS = timedelta(days=366 * 8)
+SLOTS_OF_A_DAY = 50
 
 
 @dataclass
@@ -44,6 +47,58 @@ class Explained:
     reason: str | None = None
     previous_slot: datetime | None = None
     next_slot: datetime | None = None
+    job_is_off: str | None = None
+    """That the job is retired, disabled or paused now, and since when."""
+
+
+@dataclass
+class Day:
+    """The answers for the slots of a local date, the first ``SLOTS_OF_A_DAY`` of them, and how many ``more`` it has."""
+
+    job_type: str
+    date: date
+    timezone: str
+    slots: list[Explained]
+    more: int
+    job_is_off: str | None
+    previous_slot: datetime | None
+    next_slot: datetime | None
+
+
+def why_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> Day:
+    """Explain what became of the slots of a date of the job's wall clock."""
+    assert job.schedule is not None
+    expression, where = cron.parse(job.schedule), zone(job.timezone)
+    first, last = span(day, where)
+    just_before = first - timedelta(microseconds=1)
+    found = slots.slots(expression, where, just_before, last)
+    explained = [why(connection, namespace, job, slot.at) for slot in islice(found, SLOTS_OF_A_DAY)]
+    before = slots.newest_slot(expression, where, just_before - YEARS, just_before)
+    after = slots.next_slot(expression, where, last)
+    return Day(
+        job.job_type,
+        day,
+        job.timezone,
+        explained,
+        more=sum(1 for _ in found),
+        job_is_off=standing(job, now(connection)),
+        previous_slot=before and before.at,
+        next_slot=after and after.at,
+    )
+
+
+def standing(job: Definition, now: datetime) -> str | None:
+    """Return that the job is retired, disabled or paused, and since when; None for one that makes runs."""
+    if job.retired_at is not None:
+        return f"the job is retired since {utc(job.retired_at)}"
+    if not job.enabled:
+        # when it was switched off is not kept, but the switch accounted for all that was owed
+        since = f", and its last slot before that was {utc(job.last_slot_at)}" if job.last_slot_at else ""
+        return f"the job is disabled in schedules.yaml{since}"
+    if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
+        until = f" until {utc(job.paused_until)}" if job.paused_until else ""
+        return f"the job is paused since {utc(job.paused_at)}{until}"
+    return None
 
 
 def why(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> Explained:
@@ -63,6 +118,7 @@ def why(connection: Connection[Any], namespace: str, job: Definition, at: dateti
     fate = store.fate(connection, namespace, job, at, keys)
     explained.run_id, explained.status = fate.run_id or fate.pruned_run_id, fate.status
     explained.reason = fate.reason
+    explained.job_is_off = standing(job, fate.now)
 
     if fate.run_id is not None:
         explained.verdict = "run"
@@ -128,13 +184,10 @@ def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
         )
     if job.last_slot_at is not None and at <= job.last_slot_at:
         return "unknown", "it is accounted for, but its run is gone: it was pruned, and so was its key"
-    if job.retired_at is not None:
-        return "due", f"the job is retired since {utc(job.retired_at)}: if it returns, the slot is recorded as skipped"
-    if not job.enabled:
-        return "due", "the job is disabled in schedules.yaml: when it is enabled, the slot is recorded as skipped"
-    if job.paused_at is not None and (job.paused_until is None or at <= job.paused_until):
-        until = f" until {utc(job.paused_until)}" if job.paused_until else ""
-        return "due", f"the job is paused since {utc(job.paused_at)}{until}: the slot will be recorded as skipped"
+    off = standing(job, at)
+    if off is not None:
+        waits_for = "if it returns" if job.retired_at else "once that ends" if job.enabled else "when it is enabled"
+        return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
     if job.overlap == "wait" and fate.open_run_id is not None:
         return "due", (
             f"it waits: run {fate.open_run_id} of slot {utc(fate.open_slot)} is unfinished, and overlap: wait lets the "
