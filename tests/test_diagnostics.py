@@ -114,6 +114,47 @@ def test_a_thousand_mistakes_are_told_and_the_sound_jobs_are_still_known(job: st
     assert list(found.jobs) == ["sound"]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        'cron: "0 25 * * *"',
+        "colour: red",
+        "timeout: 5",
+        "overlap: parallel",
+        'timezone: "Europe/Berlni"',
+        "timeout: 010",
+        "spread: 5m",
+        "tags: [a, a]",
+    ],
+)
+def test_a_mistake_in_another_key_hides_nothing_about_handlers_payloads_and_secrets(other: str):
+    job = f"{{{other}, handler: shop.mail.digest, payload: {{too: x, password: hunter2}}, on_dead: shop.mail.rnu}}"
+
+    assert {"YS304", "YS302", "YS409"} < codes(f"version: 1\njobs:\n  one: {job}\n")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        '{cron: "0 5 * * *", handler: shop.mail.fetch, paylod: {url: x}}',
+        '{cron: "0 5 * * *", handler: shop.mail.fetch, kwargs: {url: x}}',
+        '{cron: "0 5 * * *", handler: shop.mail.fetch, payload: [url]}',
+        '{cron: "0 5 * * *", handler: shop.mail.fetch, payload: {url: x, url: y}}',
+        '{cron: "0 5 * * *", <<: *lost, handler: shop.mail.fetch}',
+        '{cron: "0 5 * * *", handler: shop.mail.rnu(), payload: {url: x}}',
+    ],
+)
+def test_one_mistake_is_not_told_again_as_one_of_the_handler(job: str):
+    found = codes(f"version: 1\njobs:\n  one: {job}\n")
+
+    assert len(found) == 1
+    assert not found & {"YS302", "YS304", "YS305"}
+
+
+def test_of_jobs_for_another_version_nothing_is_said():
+    assert codes("version: 2\njobs:\n  one: {handler: shop.mail.rnu, payload: {password: x}}\n") == {"YS110"}
+
+
 # --- formats -----------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +169,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 GOOD = 'version: 1\njobs:\n  purge: {cron: "5 4 * * *", handler: shop.purge.run}\n'
-BAD = "version: 1\njobs:\n  purge:\n    handler: shop.purge.rnu\n    timeout: 5, 100%\n    max_atempts: 3\n"
+BAD = "version: 1\njobs:\n  purge:\n    handler: shop.purge.run\n    timeout: 5, 100%\n    max_atempts: 3\n"
 
 
 def run(*arguments: str) -> Result:
@@ -150,7 +191,7 @@ def test_mistakes_of_several_files_are_told_and_counted(folder: Path):
     result = run("validate", "good.yaml", "bad.yaml")
 
     assert result.return_value == 1
-    assert result.output.endswith("good.yaml: 1 job, no mistakes\nbad.yaml: 0 sound jobs, 2 mistakes\n")
+    assert result.output.endswith("good.yaml: 1 job, no mistakes\nbad.yaml: 2 mistakes, 0 warnings in 1 job\n")
 
 
 def test_advice_is_counted_as_a_mistake_only_when_asked(folder: Path):
@@ -185,6 +226,28 @@ def test_a_module_that_no_folder_can_have_is_not_found(folder: Path):
     (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n  one: {{handler: {'a' * 5000}.b}}\n")
 
     assert "YS303" in run("validate", "--format", "concise").output
+
+
+def test_the_jobs_of_a_file_that_is_not_yaml_are_not_counted(folder: Path):
+    (folder / "schedules.yaml").write_text("jobs: [")
+
+    assert run("validate").output.endswith("schedules.yaml: 1 mistake, 0 warnings\n")
+
+
+def test_import_binds_the_payload_of_a_job_with_other_mistakes(folder: Path):
+    (folder / "errands.py").write_text("def run(url): ...\ngo = run\n")
+    jobs = "".join(
+        f'  {name}: {{cron: "0 25 * * *", handler: errands.go, payload: {{{name}: x}}}}\n' for name in ("url", "uri")
+    )
+    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
+
+    found = run("validate", "--import", "--format", "concise").output.splitlines()
+
+    assert [(line.split(":")[1], line.partition("[")[2][:5]) for line in found] == [
+        ("3", "YS201"),
+        ("4", "YS201"),
+        ("4", "YS309"),
+    ]
 
 
 def test_import_runs_the_module_and_binds_the_payload(folder: Path):

@@ -70,7 +70,7 @@ def _check(
     require_owner: bool,
     look_at_handlers: bool,
 ) -> tuple[list[Diagnostic], int]:
-    """Return all that is wrong with a file, and how many jobs it has that are sound."""
+    """Return all that is wrong with a file, and how many jobs it has, sound or not."""
     from yamlsched.definitions import handlers, silence
     from yamlsched.definitions.advice.check import check as advise
     from yamlsched.definitions.load import load
@@ -89,15 +89,17 @@ def _check(
             known = {(one.line, one.column) for one in by_reading}
             found += [one for one in handlers.check_by_import(loaded, path) if (one.line, one.column) not in known]
     found += advise(loaded, now, require_owner)
-    return silence.heed(found, loaded.source), len(loaded.jobs)
+    return silence.heed(found, loaded.source), len(loaded.entries)
 
 
 def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:
     mistakes = sum(one.severity == "error" for one in found)
     advice = len(found) - mistakes
-    what = _count(mistakes, "mistake") if mistakes else "no mistakes"
-    sound = f"{_count(jobs, 'sound job' if mistakes else 'job')}"
-    return f"{file}: {sound}, {what}" + (f", {_count(advice, 'warning')}" if advice else "")
+    if not mistakes:
+        return f"{file}: {_count(jobs, 'job')}, no mistakes" + (f", {_count(advice, 'warning')}" if advice else "")
+    # where the file cannot be read as YAML, nobody knows how many jobs it has
+    place = f" in {_count(jobs, 'job')}" if jobs else ""
+    return f"{file}: {_count(mistakes, 'mistake')}, {_count(advice, 'warning')}{place}"
 
 
 def _count(number: int, what: str) -> str:

@@ -18,8 +18,7 @@ from typing import Any
 
 from yamlsched.definitions.diagnostic import Diagnostic, Findings, did_you_mean, quoted, where
 from yamlsched.definitions.diagnostic import Path as KeyPath
-from yamlsched.definitions.job import Job
-from yamlsched.definitions.load import Loaded
+from yamlsched.definitions.load import Calls, Loaded
 from yamlsched.definitions.tree import Node
 
 MOST_HOPS = 8
@@ -38,25 +37,42 @@ class Missing:
 
 
 def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with the handlers of the jobs, looked for in the folders of ``path``, first to last."""
+    """Return what is wrong with the handlers of the jobs, looked for in the folders of ``path``, first to last.
+
+    A mistake in another key of a job hides nothing: all is told at once.
+    """
     found = Findings(loaded.source)
-    look_up.cache_clear()
-    _parsed.cache_clear()
-    _listed.cache_clear()
-    for job in loaded.jobs.values():
-        for key, dotted in (("handler", job.handler), ("on_dead", job.on_dead)):
+    _forget()
+    for calls in loaded.calls():
+        for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
             if dotted is None:
                 continue
-            node, place, use = loaded.value(job.name, key)
+            node, place, use = loaded.value(calls.job, key)
             result = look_up(dotted, tuple(path))
             if isinstance(result, Missing):
                 found.add(result.code, node, place, use, f"{where(place)}: {result.message}", result.remedy)
             elif isinstance(result, (ast.FunctionDef, ast.AsyncFunctionDef)) and not result.decorator_list:
                 if key == "handler":
-                    _check_payload(loaded, job, result, found)
+                    _check_payload(loaded, calls, result, found)
                 else:
                     _check_on_dead(result, node, place, use, found)
     return found.diagnostics()
+
+
+def missing(loaded: Loaded, path: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
+    """Yield job, dotted path and reason for each handler of a sound job that is not there."""
+    _forget()
+    for job in loaded.jobs.values():
+        result = look_up(job.handler, tuple(path))
+        if isinstance(result, Missing):
+            yield job.name, job.handler, result.message
+
+
+def _forget() -> None:
+    """Files may have changed since the last look at them."""
+    look_up.cache_clear()
+    _parsed.cache_clear()
+    _listed.cache_clear()
 
 
 @cache
@@ -257,37 +273,39 @@ def _own_nodes(function: Definition) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def _check_payload(loaded: Loaded, job: Job, function: Definition, found: Findings) -> None:
+def _check_payload(loaded: Loaded, calls: Calls, function: Definition, found: Findings) -> None:
     """Report payload keys that the function does not take, and parameters that nothing gives."""
-    handler, place, use = loaded.value(job.name, "handler")
+    handler, place, use = loaded.value(calls.job, "handler")
     args = function.args
     required = args.posonlyargs[: max(0, len(args.posonlyargs) + len(args.args) - len(args.defaults))]
     if required:
-        message = f"{where(place)}: {job.handler} takes {required[0].arg} by position only"
+        message = f"{where(place)}: {calls.handler} takes {required[0].arg} by position only"
         remedy = "Payload keys arrive by name: remove the / from its parameters."
         found.add("YS306", handler, place, use, message, remedy)
+        return
+    if calls.payload is None:
         return
     names = [a.arg for a in [*args.args, *args.kwonlyargs]]
     optional = [a.arg for a in args.args[len(args.args) - min(len(args.defaults), len(args.args)) :]]
     optional += [a.arg for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is not None]
     expected = [name for name in names if name != "run"]
-    for key in job.payload:
-        node, key_place, key_use = loaded.value(job.name, "payload", key)
+    for key in calls.payload:
+        node, key_place, key_use = loaded.value(calls.job, "payload", key)
         spot: Node = node.key or node
         if key == "run" and "run" in names:
             message = f"{where(key_place)}: run is given by the worker"
             found.add("YS305", spot, key_place, key_use, message, "Give the key another name.")
         elif key not in expected and args.kwarg is None:
             taken = f"It takes: {', '.join(expected)}." if expected else "It takes none."
-            message = f"{where(key_place)}: {job.handler} has no parameter {quoted(key)}"
+            message = f"{where(key_place)}: {calls.handler} has no parameter {quoted(key)}"
             found.add("YS304", spot, key_place, key_use, message, did_you_mean(key, expected, taken))
-    if job.cron is not None:
-        # without cron the payload may come with each enqueue
-        given = {*job.payload, *optional}
-        guessed = {name for key in job.payload if key not in expected for name in expected if name not in given}
+    if calls.has_cron and calls.is_whole:
+        # without cron the payload may come with each enqueue; in place of a misspelt key it may be there
+        given = {*calls.payload, *optional}
+        guessed = {name for key in calls.payload if key not in expected for name in expected if name not in given}
         missing = [name for name in expected if name not in given]
         if missing and not (guessed and args.kwarg is None):
-            message = f"{where(place)}: {job.handler} needs {', '.join(missing)}, which no payload gives"
+            message = f"{where(place)}: {calls.handler} needs {', '.join(missing)}, which no payload gives"
             remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
             found.add("YS305", handler, place, use, message, remedy)
 
@@ -308,17 +326,17 @@ def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
     before = list(sys.path)
     sys.path[:0] = [str(folder) for folder in path]
     try:
-        for job in loaded.jobs.values():
-            for key, dotted in (("handler", job.handler), ("on_dead", job.on_dead)):
-                if dotted is not None and (reason := _import_and_bind(dotted, job if key == "handler" else None)):
-                    node, place, use = loaded.value(job.name, key)
+        for calls in loaded.calls():
+            for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
+                if dotted is not None and (reason := _import_and_bind(dotted, calls if key == "handler" else None)):
+                    node, place, use = loaded.value(calls.job, key)
                     found.add("YS309", node, place, use, f"{where(place)}: {reason}", "Run it with: yamlsched invoke")
     finally:
         sys.path[:] = before
     return found.diagnostics()
 
 
-def _import_and_bind(dotted: str, job: Job | None) -> str:
+def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     """Return why the callable cannot be had, or cannot take its arguments; "" if all is well."""
     import importlib
     import inspect
@@ -336,11 +354,11 @@ def _import_and_bind(dotted: str, job: Job | None) -> str:
     except (TypeError, ValueError):
         return ""
     try:
-        if job is None:
+        if calls is None:
             signature.bind(object())
-        elif job.cron is not None or job.payload:
-            given = {**job.payload, **({"run": None} if "run" in signature.parameters else {})}
-            (signature.bind if job.cron is not None else signature.bind_partial)(**given)
+        elif calls.payload is not None:
+            given = {**calls.payload, **({"run": None} if "run" in signature.parameters else {})}
+            (signature.bind if calls.has_cron and calls.is_whole else signature.bind_partial)(**given)
     except TypeError as error:
         return f"{dotted} does not take what it is given: {error}"
     return ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from yamlsched.definitions import meaning, shape, tree
 from yamlsched.definitions.diagnostic import ERROR, MOST, Diagnostic, Findings, Path, Source, did_you_mean, quoted
@@ -12,11 +14,28 @@ from yamlsched.definitions.tree import Node
 
 
 @dataclass(frozen=True)
+class Calls:
+    """What a job's entry says of the functions it calls, sound or not in its other keys.
+
+    ``handler`` and ``on_dead`` are None where nothing sound is written, and so is ``payload``. ``is_whole`` says that
+    no key of the entry is misspelt or lost, so that what is not here is nowhere.
+    """
+
+    job: str
+    handler: str | None
+    on_dead: str | None
+    payload: dict[str, Any] | None
+    has_cron: bool
+    is_whole: bool
+
+
+@dataclass(frozen=True)
 class Loaded:
     """What a file says, and all that is wrong with it, in the order of the file.
 
     ``namespace`` is None where it cannot be told. ``jobs`` has the jobs whose own entry is sound, with what they
-    inherit, whatever is wrong elsewhere. ``source`` and ``root`` are for further checks.
+    inherit, whatever is wrong elsewhere. ``source``, ``root`` and ``wrong``, the paths of what is unsound, are for
+    further checks.
     """
 
     namespace: str | None
@@ -27,13 +46,46 @@ class Loaded:
     diagnostics: tuple[Diagnostic, ...]
     source: Source = field(repr=False, compare=False)
     root: Node | None = field(repr=False, compare=False)
+    wrong: Set[Path] = field(repr=False, compare=False)
+
+    @property
+    def entries(self) -> dict[str, Node]:
+        """The jobs as they are written, unsound ones included."""
+        top = self.root.value if self.root is not None else None
+        jobs = top["jobs"].value if isinstance(top, dict) and "jobs" in top else None
+        return jobs if isinstance(jobs, dict) else {}
+
+    def calls(self) -> Iterator[Calls]:
+        """Yield what each job calls. Of a file for another version nothing is known."""
+        if self.root is None or (isinstance(self.root.value, dict) and self._is_of_another_version(self.root.value)):
+            return
+        for name, entry in self.entries.items():
+            if not isinstance(entry.value, dict):
+                continue
+            yield Calls(
+                name,
+                self._sound(name, "handler"),
+                self._sound(name, "on_dead"),
+                self._sound(name, "payload") if "payload" in entry.value else {},
+                "cron" in entry.value,
+                not entry.flawed and entry.value.keys() <= shape.JOB_KEYS.keys(),
+            )
+
+    def _is_of_another_version(self, top: dict[str, Node]) -> bool:
+        return "version" in top and (("version",) in self.wrong or top["version"].flawed)
+
+    def _sound(self, job: str, key: str) -> Any:
+        """Return the plain value of a job's key, None if it has none or there is a mistake in it."""
+        node, path, _ = self.value(job, key)
+        is_written = path != ("jobs", job)
+        return node.plain() if is_written and path not in self.wrong and not node.flawed else None
 
     @property
     def has_errors(self) -> bool:
         return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
 
     def value(self, job: str, *keys: str) -> tuple[Node, Path, int | None]:
-        """Return the node of a value of a sound job, its path, and where it is used if it is reached by an alias.
+        """Return the node of a value of a job, its path, and where it is used if it is reached by an alias.
 
         A key that the job does not have itself is looked up in defaults; the job's own node stands for one that is
         nowhere.
@@ -119,4 +171,4 @@ def _loaded(
         end = len(found.source.text)
         message = f"only the first {MOST:,} mistakes are told"
         ordered += (found.source.diagnostic("YS016", end, end, message, "Correct them, and look again."),)
-    return Loaded(namespace, timezone, environments, retention, jobs, ordered, found.source, root)
+    return Loaded(namespace, timezone, environments, retention, jobs, ordered, found.source, root, found.wrong)

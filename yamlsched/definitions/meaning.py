@@ -78,7 +78,7 @@ class Reader:
             else:
                 code = "YS204" if " " in written.strip() else "YS201"
             remedy = error.remedy[:1].upper() + error.remedy[1:]
-            remedy += "." if remedy[-1:].isalpha() else ""
+            remedy += "" if remedy[-1:] in ("", ".", "?") else "."
             if code == "YS203" and "@reboot" not in text:
                 remedy = did_you_mean(text.strip(), cron.ALIASES, remedy)
             span = self.found.source.within(node.value, node.at, node.end, node.style, error.start, error.end)

@@ -23,16 +23,16 @@ LOOKS: tuple[Callable[[Advice, Job], None], ...] = (
     of_jobs.retries,
     of_jobs.timeout,
     of_jobs.catchup,
-    of_jobs.secrets,
     of_jobs.zone_names,
     of_jobs.backoff,
 )
 
 
 def check(loaded: Loaded, now: datetime, owners: bool = False) -> list[Diagnostic]:
-    """Return the advice for the sound jobs. Clock changes are looked for in the year after ``now``, an aware datetime.
+    """Return the advice for the sound jobs, and about secrets in any payload.
 
-    ``owners`` asks for an owner at every job.
+    Clock changes are looked for in the year after ``now``, an aware datetime. ``owners`` asks for an owner at every
+    job.
     """
     advice = Advice(loaded, now)
     for job in loaded.jobs.values():
@@ -40,6 +40,8 @@ def check(loaded: Loaded, now: datetime, owners: bool = False) -> list[Diagnosti
             look(advice, job)
         if owners and not job.owner:
             advice.add("YS410", job, "", f"{where(('jobs', job.name))} has no owner", "Add owner: team-name")
+    for calls in loaded.calls():
+        of_jobs.secrets(advice, calls)
     of_files.crowds(advice)
     of_files.odd_tags(advice)
     return advice.found.diagnostics()

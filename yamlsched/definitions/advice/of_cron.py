@@ -147,7 +147,7 @@ def simpler(advice: Advice, job: Job) -> None:
     )
     if other.wildcard == job.cron.wildcard and other.times == job.cron.times and same_days:
         message = f"{quoted(job.cron.text)} means the same as {quoted(other.text)}"
-        advice.add_for_cron("YS411", job, changed[0], message, f'Write "{other.text}"')
+        advice.add_for_cron("YS411", job, changed[0], message, f'Write "{other.text}".')
 
 
 def _simpler_field(index: int, text: str) -> str:

@@ -12,6 +12,7 @@ from yamlsched import durations
 from yamlsched.definitions.advice.shared import Advice, interval
 from yamlsched.definitions.diagnostic import WARNING, where
 from yamlsched.definitions.job import Catchup, Job, Overlap
+from yamlsched.definitions.load import Calls
 from yamlsched.definitions.zones import ABBREVIATIONS
 
 FREQUENT = timedelta(minutes=5)
@@ -49,17 +50,17 @@ def catchup(advice: Advice, job: Job) -> None:
         advice.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
-def secrets(advice: Advice, job: Job) -> None:
+def secrets(advice: Advice, calls: Calls) -> None:
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
             if SECRET.search(key) and isinstance(inner, str) and inner:
-                node, path, use = advice.loaded.value(job.name, *keys, key)
+                node, path, use = advice.loaded.value(calls.job, *keys, key)
                 message = f"{where(path)} looks like a secret: payloads are stored in the database as they are"
                 remedy = "Let the handler read it from its environment."
                 advice.found.add("YS409", node.key or node, path, use, message, remedy, severity=WARNING)
             look(inner, (*keys, key))
 
-    look(job.payload, ("payload",))
+    look(calls.payload, ("payload",))
 
 
 def zone_names(advice: Advice, job: Job) -> None:
@@ -67,7 +68,7 @@ def zone_names(advice: Advice, job: Job) -> None:
         return
     name = job.timezone
     if name in ABBREVIATIONS:
-        reason, remedy = f"{name} is an abbreviation", f'Write a place, such as "{ABBREVIATIONS[name]}"'
+        reason, remedy = f"{name} is an abbreviation", f'Write a place, such as "{ABBREVIATIONS[name]}".'
     elif re.fullmatch(r"Etc/GMT[-+][1-9][0-9]*", name):
         hours, side = name[8:], "behind" if "+" in name else "ahead of"
         reason, remedy = f"{name} is {hours} h {side} UTC: its sign is the other way round", "Write a place."
