@@ -17,6 +17,8 @@ from yamlsched.store import definitions, files, retention
 
 BATCH = 1_000
 """Rows of one statement: it takes some tens of milliseconds, and nobody waits for its locks."""
+REST = 2.0
+"""After a batch, a pause of so many times what it took: workers keep most of the server."""
 
 
 @dataclass
@@ -59,6 +61,7 @@ def housekeep(
 
     place: retention.Place | None = retention.Place()
     while place is not None:
+        begun = time.monotonic()
         pruned, following = retention.runs(connection, namespace, before, place, BATCH, file.now)
         place = following if pruned or following != place else None  # all of a batch may be held by somebody
         done.runs += pruned
@@ -66,6 +69,8 @@ def housekeep(
             progress(done)
         if time.monotonic() > deadline:
             return done
+        if place is not None:
+            time.sleep(REST * (time.monotonic() - begun))
     for name, forget in (("keys", retention.keys), ("effects", retention.effects)):
         while gone := forget(connection, namespace, file.now - getattr(keep, name), BATCH):
             setattr(done, name, getattr(done, name) + gone)
