@@ -68,14 +68,41 @@ class Discard(HandlerSignal):
 
 
 class _Later(HandlerSignal):
-    def __init__(self, delay: timedelta | float, reason: str = "") -> None:
+    """``delay`` is a timedelta, seconds, or a duration as in schedules.yaml.
+
+    Raises ValueError for a text or number that is no duration, TypeError for anything else.
+    """
+
+    def __init__(self, delay: timedelta | float | str, reason: str = "") -> None:
         super().__init__(reason or f"asked to come back after {delay}")
-        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        self.delay = _duration(delay)
+
+
+def _duration(delay: object) -> timedelta:
+    if isinstance(delay, timedelta):
+        return delay
+    if isinstance(delay, str):
+        from yamlsched import durations
+
+        return durations.parse(delay)
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)):
+        raise TypeError(f'delay is {_kind(delay)}: write a timedelta, seconds, or "90s"')
+    try:
+        return timedelta(seconds=delay)
+    except (OverflowError, ValueError):
+        raise ValueError(f"delay is {delay} seconds, which no clock counts: write for example 90") from None
+
+
+def _kind(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value)
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 class RetryAfter(_Later):
-    """Fail this attempt and retry after ``delay`` (a timedelta, or seconds) instead of the backoff."""
+    """Fail this attempt and retry after ``delay`` (a timedelta, seconds, or ``"90s"``) instead of the backoff."""
 
 
 class Snooze(_Later):
-    """Come back after ``delay`` (a timedelta, or seconds); the attempt is not counted."""
+    """Come back after ``delay`` (a timedelta, seconds, or ``"90s"``); the attempt is not counted."""

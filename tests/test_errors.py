@@ -1,0 +1,53 @@
+"""The errors that handlers raise to say how an attempt ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from yamlsched import RetryAfter, Snooze
+
+LATER = pytest.mark.parametrize("later", [RetryAfter, Snooze])
+
+
+@LATER
+@pytest.mark.parametrize("delay", [timedelta(seconds=90), 90, 90.0, "90s", "1m30s"])
+def test_a_delay_is_a_timedelta_seconds_or_a_duration_as_in_the_schedule(later: Any, delay: Any):
+    assert later(delay).delay == timedelta(seconds=90)
+
+
+@LATER
+def test_the_text_is_the_reason_or_else_the_delay_as_it_was_written(later: Any):
+    assert str(later("90s", "too many requests")) == "too many requests"
+    assert str(later("90s")) == "asked to come back after 90s"
+
+
+@LATER
+@pytest.mark.parametrize(
+    "delay, message",
+    [
+        ("90", '90 has no unit: write "90s" for seconds or "90m" for minutes'),
+        ("soon", '"soon" is not a duration: write for example 90s, 5m, 1h30m or 2d'),
+        (float("nan"), "delay is nan seconds, which no clock counts: write for example 90"),
+        (float("inf"), "delay is inf seconds, which no clock counts: write for example 90"),
+        (10**400, f"delay is {10**400} seconds, which no clock counts: write for example 90"),
+    ],
+)
+def test_a_text_or_number_that_is_no_duration_says_what_to_write(later: Any, delay: Any, message: str):
+    with pytest.raises(ValueError) as raised:
+        later(delay)
+    assert str(raised.value) == message
+
+
+@LATER
+@pytest.mark.parametrize(
+    "delay, kind",
+    [([90], "a list"), (None, "None"), (True, "True"), (Decimal(90), "a Decimal"), (object(), "an object")],
+)
+def test_anything_else_is_refused_in_words(later: Any, delay: Any, kind: str):
+    with pytest.raises(TypeError) as raised:
+        later(delay)
+    assert str(raised.value) == f'delay is {kind}: write a timedelta, seconds, or "90s"'
