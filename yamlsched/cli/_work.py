@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.definitions.job import Job
+    from yamlsched.runs import Status
     from yamlsched.sync import Synced
     from yamlsched.worker.worker import Worker
 
@@ -103,6 +105,14 @@ def a_worker(
         raise click.UsageError(f"--grace: {error}") from error
     limits = Limits(max_seconds=max_seconds, max_runs=options["max_runs"], grace=grace)
     return prepare(connection, dsn, namespace, jobs, file, limits, options["concurrency"], options["paths"], stays)
+
+
+def tell(outcomes: Mapping[str, Status], all_is_well: bool | None = None) -> None:
+    """Send the heartbeats that the environment asks for: of jobs, and of a tick unless ``all_is_well`` is None."""
+    if any(name.startswith("YAMLSCHED_HEARTBEAT_URL") for name in os.environ):
+        from yamlsched.operations import heartbeat
+
+        heartbeat.send(os.environ, all_is_well, {job: status == "succeeded" for job, status in outcomes.items()})
 
 
 def configure_log(settings: Settings) -> None:

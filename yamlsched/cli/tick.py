@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import a_worker, configure_log, housekeep, look, sound_jobs, synced, work_options
+from yamlsched.cli._work import a_worker, configure_log, housekeep, look, sound_jobs, synced, tell, work_options
+
+if TYPE_CHECKING:
+    from yamlsched.runs import Status
 
 CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
 
@@ -24,10 +27,23 @@ CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, migrate: bool, max_seconds: float, **options: Any) -> int:
+    configure_log(settings)
+    outcomes: dict[str, Status] = {}
+    is_well = False
+    try:
+        is_well = tick(settings, migrate, max_seconds, options, outcomes)
+    finally:
+        tell(outcomes, is_well)
+    return 0 if is_well else 1
+
+
+def tick(
+    settings: Settings, migrate: bool, max_seconds: float, options: dict[str, Any], outcomes: dict[str, Status]
+) -> bool:
+    """Do what there is to do, add to ``outcomes`` what became of jobs, and return whether all went well."""
     from yamlsched import store
     from yamlsched.sync import ScheduleFile
 
-    configure_log(settings)
     schedule = ScheduleFile.read(settings.file, settings.env)
     with settings.database() as dsn, store.connect(dsn) as connection:
         seen = look(connection, schedule, migrate or settings.is_embedded)
@@ -40,6 +56,9 @@ def command(settings: Settings, /, migrate: bool, max_seconds: float, **options:
 
             jobs = sound_jobs(schedule, result)
             worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
-            tally = asyncio.run(worker.drain())
+            try:
+                tally = asyncio.run(worker.drain())
+            finally:
+                outcomes.update(worker.outcomes_by_job)
             has_findings = has_findings or tally["dead"] > 0
-    return 1 if has_findings else 0
+    return not has_findings

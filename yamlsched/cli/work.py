@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import a_worker, configure_log, look, sound_jobs, synced, work_options
+from yamlsched.cli._work import a_worker, configure_log, look, sound_jobs, synced, tell, work_options
 
 if TYPE_CHECKING:
     from yamlsched.sync import ScheduleFile
@@ -50,6 +50,7 @@ def once(
         jobs = sound_jobs(schedule, None)
         worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
         tally = asyncio.run(worker.drain(progress.show))
+    tell(worker.outcomes_by_job)
     return 1 if tally["dead"] else 0
 
 

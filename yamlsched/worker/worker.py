@@ -80,6 +80,7 @@ class Worker:
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.outcomes_by_job: dict[str, Status] = {}  # succeeded, or dead if any run was; those of on_dead left out
         self.waiting: deque[Held] = deque()  # claimed, and in no child's hands
         self.claimed = 0
         self.stopped_at: float | None = None  # when it was told to stop
@@ -323,7 +324,7 @@ class Worker:
                 worker=lost.locked_by,
             )
         for dead in claim.dead:
-            self.tally[Status.DEAD] += 1
+            self._count(dead.job_type, dead.key, Status.DEAD)
             log.error(
                 "run.dead", job=dead.job_type, run=dead.id, key=dead.key, attempt=_of(dead), error="lost its worker"
             )
@@ -426,10 +427,16 @@ class Worker:
         self.claims.look_now()  # what was written may let other runs be due
         self.changed()
 
+    def _count(self, job: str, key: str | None, status: Status) -> None:
+        self.tally[status] += 1
+        is_over = status is Status.DEAD or (status is Status.SUCCEEDED and job not in self.outcomes_by_job)
+        if is_over and not (key or "").startswith("on_dead:"):
+            self.outcomes_by_job[job] = status
+
     def _told(self, item: Item, run_at: datetime | None) -> None:
         """Count and log an outcome that stands in the database."""
         run, ending, outcome = item.held.run, item.ending, item.outcome
-        self.tally[outcome.status] += 1
+        self._count(run.job_type, run.key, outcome.status)
         if outcome is PLAIN_SUCCESS and not log.says("info"):
             return
         common = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": _of(run)}

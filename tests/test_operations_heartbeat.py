@@ -1,0 +1,116 @@
+"""Heartbeats: what a real HTTP server hears of ticks and jobs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from operating import Say, command_line
+
+from yamlsched.operations import heartbeat
+
+HANDLERS = "def well(): pass\n\n\ndef ill():\n    raise RuntimeError('no route to host')\n"
+SOUND = """version: 1
+jobs:
+  well: {handler: jobs.well}
+  ill: {handler: jobs.ill, max_attempts: 1, on_dead: jobs.well}
+"""
+
+
+class Monitor:
+    """A server that notes the paths it is asked for, and answers /broken with 500."""
+
+    def __init__(self) -> None:
+        heard = self.heard = list[str]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                heard.append(self.path)
+                self.send_response(500 if self.path == "/broken" else 200)
+                self.end_headers()
+
+            def log_message(self, format: str, *values: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    monitor = Monitor()
+    thread = threading.Thread(target=monitor.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield monitor
+    monitor.server.shutdown()
+    monitor.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    (tmp_path / "schedules.yaml").write_text(SOUND)
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def test_each_is_told_at_its_own_url_and_trouble_at_fail(monitor: Monitor) -> None:
+    environ = {
+        "YAMLSCHED_HEARTBEAT_URL": f"{monitor.url}/tick",
+        "YAMLSCHED_HEARTBEAT_URL_GOOD_JOB": f"{monitor.url}/good",
+        "YAMLSCHED_HEARTBEAT_URL_BAD": f"{monitor.url}/bad/",
+        "YAMLSCHED_HEARTBEAT_URL_EMPTY": "",
+    }
+
+    heartbeat.send(environ, True, {"good-job": True, "bad": False, "empty": True, "without": True})
+    assert sorted(monitor.heard) == ["/bad/fail", "/good", "/tick"]
+
+    monitor.heard.clear()
+    heartbeat.send(environ, None, {})
+    assert monitor.heard == []
+
+
+@pytest.mark.parametrize("url", ["{monitor}/broken", "http://127.0.0.1:1/secret", "nonsense/secret"])
+def test_a_heartbeat_that_cannot_be_sent_is_one_line_without_its_url(
+    monitor: Monitor, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    heartbeat.send({"YAMLSCHED_HEARTBEAT_URL": url.replace("{monitor}", monitor.url)}, True, {})
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert "heartbeat.failed" in line
+    assert "variable=YAMLSCHED_HEARTBEAT_URL" in line
+    assert "secret" not in line
+
+
+def test_a_tick_tells_of_itself_and_of_the_jobs_that_it_carried_out(
+    monitor: Monitor, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("", "_WELL", "_ILL"):
+        monkeypatch.setenv(f"YAMLSCHED_HEARTBEAT_URL{name}", f"{monitor.url}/{name}")
+
+    # an idle tick
+    assert say("tick").code == 0
+    assert monitor.heard == ["/"]
+
+    # one with a success
+    monitor.heard.clear()
+    say("enqueue", "well")
+    assert say("tick").code == 0
+    assert sorted(monitor.heard) == ["/", "/_WELL"]
+
+    # one with a death, whose on_dead succeeds
+    monitor.heard.clear()
+    say("enqueue", "ill")
+    assert say("tick").code == 1
+    assert sorted(monitor.heard) == ["/_ILL/fail", "/fail"]
+
+    # one that finds mistakes, and one that finds no file
+    monitor.heard.clear()
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: 3\n")
+    assert say("tick").code == 1
+    (tmp_path / "schedules.yaml").unlink()
+    assert say("tick").code == 3
+    assert monitor.heard == ["/fail", "/fail"]
