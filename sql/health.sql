@@ -93,6 +93,7 @@ limit 50;
 -- name: ended
 -- What ended within the hour, by job, status, and the bucket into which the time of its latest attempt falls: the
 -- number of bounds that it exceeds. Instants are whole microseconds; half of one makes a bound belong to its bucket.
+-- Runs of on_dead say nothing about their job, here as in job_health.
 select e.job_type, e.status, width_bucket(e.took - 0.0000005, %(bounds)s::float8[]) as bucket,
        count(*) as runs, sum(e.took) as seconds
 from (
@@ -101,6 +102,7 @@ from (
     join yamlsched.job_runs r
       on r.definition_id = d.id and r.finished_at > clock_timestamp() - interval '1 hour'
     where d.namespace = %(namespace)s
+      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
 ) e
 group by e.job_type, e.status, bucket
 order by e.job_type, e.status, bucket;

@@ -397,6 +397,17 @@ def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, say: Say) -> No
     assert abs(of(found["yamlsched_job_last_success_timestamp_seconds"]) - datetime.now(UTC).timestamp()) < 60
 
 
+def test_a_run_of_on_dead_is_no_recent_run_of_its_job(db: Db) -> None:
+    job = a_healthy_job(db)
+    dead = a_run(db, job, "dead")
+    a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
+    a_run(db, job, "succeeded", idempotency_key="on-deadline")
+
+    recent = families(metrics.text(db, "default"))["yamlsched_recent_runs"]
+
+    assert {s.labels["status"]: s.value for s in recent.samples} == {"dead": 1, "succeeded": 1}
+
+
 def test_an_empty_namespace_has_metrics_that_parse(say: Say) -> None:
     found = families(say("metrics").out)
 
