@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -496,6 +497,27 @@ def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
     assert slots(db) == ["01-14 13:00"]
     assert definition(db).handler == before.handler
     assert definition(db).retired_at is None
+
+
+def test_a_handler_that_this_host_does_not_have_is_warned_of_once_and_the_file_applied(
+    db: Db, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given two jobs, one of whose handlers lies beside the file
+    (tmp_path / "errands_here.py").write_text("raise RuntimeError('nothing is imported')\ndef run(): ...\n")
+    jobs = {"here": {"handler": "errands_here.run"}, "gone": {"handler": "errands_elsewhere.run"}}
+    file = a_file(path=str(tmp_path / "schedules.yaml"), **jobs)
+
+    synced = sync(db, file, NOON)
+
+    # then both are in force, one with a warning
+    assert (synced.verdict, synced.exit_code, synced.messages) == (Verdict.APPLY, 0, [])
+    assert {definition(db, job).handler for job in jobs} == {"errands_here.run", "errands_elsewhere.run"}
+    [warning] = [line for line in capsys.readouterr().err.splitlines() if "handler.missing" in line]
+    assert 'job=gone handler=errands_elsewhere.run error="no module' in warning
+
+    # and the next sync of the same file says nothing
+    sync(db, file, NOON)
+    assert "handler.missing" not in capsys.readouterr().err
 
 
 def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> None:

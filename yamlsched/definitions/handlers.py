@@ -60,7 +60,7 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
 
 
 def missing(loaded: Loaded, path: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
-    """Yield job, dotted path and reason for each handler of a sound job that is not there."""
+    """Yield job, dotted path and reason for each handler of a sound job that is not there or is no function."""
     _forget()
     for job in loaded.jobs.values():
         result = look_up(job.handler, tuple(path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -197,6 +198,16 @@ def _read(
             retired=len(synced.changes.retired),
             returned=len(synced.changes.returned) or None,
         )
+    if synced.verdict is Verdict.APPLY:
+        _warn_of_handlers(loaded, Path(schedule.path).parent)
+
+
+def _warn_of_handlers(loaded: Loaded, folder: Path) -> None:
+    """Say which handlers this host does not have. The file is in force all the same: other hosts may have them."""
+    from yamlsched.definitions import handlers
+
+    for job, handler, error in handlers.missing(loaded, [folder, *(Path(entry) for entry in sys.path if entry)]):
+        log.warning("handler.missing", job=job, handler=handler, error=error)
 
 
 def _hold_back(schedule: ScheduleFile, standing: Standing, synced: Synced) -> None:
