@@ -28,7 +28,13 @@ order by d.job_type;
 -- ended, else when its latest attempt began, else when it is due. Parameters that are null choose nothing; the planner
 -- sees them, so that one job, the dead and the unfinished are each found by their index.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
-       r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error
+       r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error,
+       r.status = 'cancelled' and coalesce((
+           select a.detail ->> 'was'
+           from yamlsched.operator_actions a
+           where a.namespace = r.namespace and a.target = 'run:' || r.id::text and a.verb = 'cancel'
+           order by a.id desc
+           limit 1), '') <> 'running' as cancelled_at_rest
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s
   and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
@@ -61,7 +67,13 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
        r.last_stack, r.parent_id, d.handler, d.owner, d.timezone, d.enabled, d.retired_at,
-       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
+       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+       r.status = 'cancelled' and coalesce((
+           select a.detail ->> 'was'
+           from yamlsched.operator_actions a
+           where a.namespace = r.namespace and a.target = 'run:' || r.id::text and a.verb = 'cancel'
+           order by a.id desc
+           limit 1), '') <> 'running' as cancelled_at_rest
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;

@@ -273,6 +273,13 @@ def test_runs_and_options_together_or_neither_are_wrong_usage(say: Say) -> None:
     assert say("cancel", "12", "--job", "purge").code == 2
 
 
+def test_cancelling_a_job_that_has_nothing_to_do_says_so(db: Db, say: Say) -> None:
+    a_run(db, a_job(db), "dead")
+
+    assert say("cancel", "--job", "purge", "--yes") == (0, "", "nothing unfinished\n")
+    assert say("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no such runs\n")
+
+
 def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
     # given a job with a slot that is owed, at two in the night
     job = a_job(db, next_slot_at=datetime(2026, 1, 14, 2, tzinfo=UTC))

@@ -480,6 +480,18 @@ def test_the_doctor_finds_a_handler_that_is_not_there(say: Say, tmp_path: Path) 
     assert "nowhere" in said.out
 
 
+def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, retires: 3}\n")
+
+    said = say("doctor")
+
+    assert said.code == 1
+    assert "schedules.yaml has 1 mistake\n" in said.out
+    assert "yamlsched sync" not in said.out
+    assert "connected; a server, not the embedded one" in said.out
+    assert re.search("ok +pooler +none was detected", said.out)
+
+
 def test_the_doctor_says_what_to_do_without_a_database(say: Say) -> None:
     said = say("doctor", "--dsn", "host=/nowhere")
 

@@ -172,6 +172,32 @@ def test_show_says_what_a_person_may_do_next(db: Db, say: Say) -> None:
     assert f"next       it is retried by itself; at once: yamlsched retry {failed}\n" in say("show", failed).out
 
 
+def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, say: Say) -> None:
+    dead = a_run(db, a_job(db), "dead")
+    db.execute(
+        "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, state) "
+        "values ('default', 'the mail', %s, 1, 'web-1:1:c0ffee', 'in_doubt')",
+        [dead],
+    )
+
+    step = f"next       yamlsched settle 'the mail' --done | --not-done; then yamlsched retry {dead}\n"
+    assert step in say("show", dead).out
+
+
+def test_what_was_cancelled_while_it_waited_has_no_time_that_it_took(db: Db, say: Say) -> None:
+    # given a run that was given back, and one that is running
+    job, begun = a_job(db), "(now() - interval '3 days')"
+    given_back = a_run(db, job, "queued", started_at=begun)
+    running = a_run(db, job, "running", started_at=begun)
+
+    say("cancel", given_back, running)
+
+    took = {row.split()[0]: row.split()[5] for row in say("runs").out.splitlines()[1:]}
+    assert (took[str(given_back)], took[str(running)][:2]) == ("-", "3d")
+    assert "the last attempt took" not in say("show", given_back).out
+    assert "the last attempt took 3d" in say("show", running).out
+
+
 def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, say: Say) -> None:
     db.execute(
         "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "

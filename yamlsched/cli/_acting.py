@@ -61,7 +61,8 @@ def on_runs(
             wanted = _choice.chosen(now(connection), statuses=statuses, **given)
             ids = everything(connection, namespace, wanted)
             if not ids:
-                click.echo("no such runs", err=True)
+                is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}
+                click.echo("nothing unfinished" if is_open else "no such runs", err=True)
                 return OK
         if dry_run:
             answer_dry(settings, verb, ids)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def command(settings: Settings, /, namespace: str | None) -> int:
     from yamlsched.operations import doctor
 
-    _, findings = doctor.schedule(settings.file, settings.env)
-    findings += database(settings, namespace)
+    loaded, findings = doctor.schedule(settings.file, settings.env)
+    findings += database(settings, namespace, is_sound=loaded is None or not loaded.has_errors)
     failed = any(finding.level == "fail" for finding in findings)
     if settings.wants_json:
         click.echo(_output.document(healthy=not failed, checks=findings))
@@ -39,7 +39,7 @@ def command(settings: Settings, /, namespace: str | None) -> int:
     return FINDINGS if failed else OK
 
 
-def database(settings: Settings, namespace: str | None) -> list[Finding]:
+def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[Finding]:
     """Return what is found in the database, as far as one gets."""
     import tzdata  # type: ignore[import-untyped]
 
@@ -50,7 +50,8 @@ def database(settings: Settings, namespace: str | None) -> list[Finding]:
     found: list[Finding] = []
     try:
         with settings.database() as dsn, store.connect(dsn) as connection:
-            which = "the embedded database, for trying and developing" if settings.is_embedded else "connected"
+            server = "connected; a server, not the embedded one"
+            which = "the embedded database, for trying and developing" if settings.is_embedded else server
             found += [Finding("database", "ok", which), *doctor.server(connection)]
             if settings.is_embedded:
                 store.migrations.ensure(connection, apply=True)
@@ -68,7 +69,7 @@ def database(settings: Settings, namespace: str | None) -> list[Finding]:
             now = health.read(connection, namespace, health.Thresholds().within)
             found.append(doctor.ticking(now, socket.gethostname()))
             own = hashlib.sha256(settings.file.read_bytes()).hexdigest() if settings.file.is_file() else None
-            found += doctor.files(now, str(tzdata.IANA_VERSION), own)
+            found += doctor.files(now, str(tzdata.IANA_VERSION), own, is_sound)
     except EnvironmentFailed as error:
         found.append(Finding("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"))
     return found

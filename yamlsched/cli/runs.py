@@ -11,7 +11,7 @@ from yamlsched.cli import _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.store.history import Row
+    from yamlsched.store.history import Row, Run
 
 COLUMNS = (
     *("id", "job_type", "key", "status", "attempts", "max_attempts"),
@@ -59,13 +59,18 @@ def line(row: Row) -> tuple[str, ...]:
         _output.coloured(row.status),
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),
-        took(row.started_at, row.finished_at),
+        took(row),
         row.key or "-",
         (row.last_error or "") if row.status in ("dead", "failed") else "",
     )
 
 
-def took(started: datetime | None, finished: datetime | None) -> str:
+def took(run: Row | Run) -> str:
+    """Return how long the latest attempt took, as far as it ended."""
+    return "-" if run.cancelled_at_rest else between(run.started_at, run.finished_at)
+
+
+def between(started: datetime | None, finished: datetime | None) -> str:
     from yamlsched import durations
 
     return durations.show(max(finished - started, finished - finished)) if started and finished else "-"

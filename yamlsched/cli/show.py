@@ -9,7 +9,7 @@ import click
 
 from yamlsched.cli import _choice, _output
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli.runs import took
+from yamlsched.cli.runs import between, took
 
 if TYPE_CHECKING:
     from yamlsched.operations.history import Story
@@ -77,13 +77,14 @@ def facts(story: Story, now: Any) -> str:
             "error",
             f"{run.error_type or 'error'}: {run.last_error}" if run.last_error and run.status != "succeeded" else "",
         ),
-        ("next", next_step(run)),
+        ("next", next_step(run, [effect.key for effect in story.effects if effect.state == "in_doubt"])),
     ]
     return "\n".join(f"{name:<10} {_output.printable_cell(text)}" for name, text in lines if text)
 
 
 def _ended(run: Any) -> str:
-    return f"{_output.instant(run.finished_at)}, the last attempt took {took(run.started_at, run.finished_at)}"
+    time = took(run)
+    return _output.instant(run.finished_at) + (f", the last attempt took {time}" if time != "-" else "")
 
 
 def attempts(story: Story, full: bool) -> str:
@@ -92,14 +93,15 @@ def attempts(story: Story, full: bool) -> str:
     for failure in story.failures:
         head = f"attempt {failure.attempt}  {_output.coloured('failed')}  {_output.instant(failure.started_at)}"
         worker = _output.printable_cell(failure.worker)
-        lines.append(f"{head}  took {took(failure.started_at, failure.failed_at)}  {worker}")
+        lines.append(f"{head}  took {between(failure.started_at, failure.failed_at)}  {worker}")
         lines.append(_output.printable(f"    {failure.error_type or 'error'}: {failure.error}"))
         for name, text in (("stack", failure.stack), ("output", failure.output)):
             lines += block(name, text, full)
     run = story.run
     recorded = {failure.attempt for failure in story.failures}
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
-        last = f"  took {took(run.started_at, run.finished_at)}" if run.finished_at else ""
+        time = took(run)
+        last = f"  took {time}" if time != "-" else ""
         head = f"attempt {run.attempts}  {_output.coloured(run.status)}  {_output.instant(run.started_at)}"
         lines.append(f"{head}{last}  {_output.printable_cell(run.worker or '-')}")
     return "\n".join(lines)

@@ -48,7 +48,8 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
     loaded = load(file.read_bytes(), str(file), environment)
     mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
     if mistakes:
-        return loaded, [Finding("file", "fail", f"{file} has {mistakes} mistakes", "yamlsched validate")]
+        what = f"{file} has {mistakes} mistake{'' if mistakes == 1 else 's'}"
+        return loaded, [Finding("file", "fail", what, "yamlsched validate")]
     place = f" in environment {environment}" if environment else ""
     found = [Finding("file", "ok", f"{file}: {len(loaded.jobs)} jobs, {_enabled(loaded)} enabled{place}")]
     if loaded.jobs and not _enabled(loaded):
@@ -92,7 +93,9 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         remedy = "take TimeZone out of the role's, the database's or the pooler's settings"
         yield Finding("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
     if connection.info.backend_pid != seen.pid:
-        yield Finding("pooler", "ok", "there is a pooler in between: work --loop polls instead of listening")
+        yield Finding("pooler", "ok", "there is one in between: work --loop polls instead of listening")
+    else:
+        yield Finding("pooler", "ok", "none was detected")
     if not seen.is_safe:
         remedy = "set fsync and full_page_writes on: a crash of the server can lose the whole database"
         yield Finding("durability", "fail", "fsync or full_page_writes is off", remedy)
@@ -153,16 +156,21 @@ def ticking(now: health.Health, host: str) -> Finding:
     return Finding("ticks", "ok", f"the last was {rough(age)} ago, by {now.last_tick_host}{elsewhere}")
 
 
-def files(now: health.Health, tzdata: str, sha256: str | None) -> Iterator[Finding]:
-    """Look at which file is in force, and which time zone data it was read with."""
+def files(now: health.Health, tzdata: str, sha256: str | None, is_sound: bool = True) -> Iterator[Finding]:
+    """Look at which file is in force, and which time zone data it was read with.
+
+    ``sha256`` is of this host's file, and ``is_sound`` says whether sync would take it.
+    """
     current = health.in_force(now)
     if current is None:
-        yield Finding(
-            "in force", "warn", "no schedule has been applied yet", "yamlsched sync, or wait for the next tick"
-        )
+        remedy = "yamlsched sync, or wait for the next tick" if is_sound else "mend the file first: yamlsched validate"
+        yield Finding("in force", "warn", "no schedule has been applied yet", remedy)
     elif sha256 is not None and sha256 != current.hash:
         what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
-        yield Finding("in force", "warn", what, "yamlsched plan shows what differs; yamlsched sync applies this one")
+        remedy = "yamlsched plan shows what differs; yamlsched sync applies this one"
+        if not is_sound:
+            remedy = "this one is not applied while it has mistakes: yamlsched validate"
+        yield Finding("in force", "warn", what, remedy)
     else:
         others = health.drift(now)
         if others:

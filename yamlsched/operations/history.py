@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -166,8 +167,14 @@ def story(connection: psycopg.Connection[Any], id: int) -> Story:
     )
 
 
-def next_step(run: history.Run) -> str:
-    """Return what a person may do about ``run`` now; empty where it takes its course."""
+def next_step(run: history.Run, in_doubt: Sequence[str] = ()) -> str:
+    """Return what a person may do about ``run`` now; empty where it takes its course.
+
+    ``in_doubt`` are the keys of its effects that are.
+    """
+    if in_doubt and run.status in (Status.DEAD, Status.CANCELLED, Status.FAILED, Status.QUEUED):
+        settle = "; ".join(f"yamlsched settle {shlex.quote(key)} --done | --not-done" for key in in_doubt)
+        return f"{settle}; then yamlsched retry {run.id}"
     if run.status in (Status.DEAD, Status.CANCELLED):
         return f"yamlsched retry {run.id}"
     if run.status in (Status.QUEUED, Status.FAILED) and run.retired_at is not None:

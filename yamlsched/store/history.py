@@ -43,6 +43,7 @@ class Row:
     created_at: datetime
     worker: str | None
     last_error: str | None
+    cancelled_at_rest: bool  # no attempt was cut off: the time since the latest one began says nothing
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Run:
     enabled: bool
     retired_at: datetime | None
     paused: bool
+    cancelled_at_rest: bool
 
 
 @dataclass(frozen=True)
