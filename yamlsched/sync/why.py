@@ -82,8 +82,8 @@ def why_day(connection: Connection[Any], namespace: str, job: Definition, day: d
         explained,
         more=sum(1 for _ in found),
         job_is_off=standing(job, now(connection)),
-        previous_slot=before and before.at,
-        next_slot=after and after.at,
+        previous_slot=None if before is None else before.at,
+        next_slot=None if after is None else after.at,
     )
 
 
