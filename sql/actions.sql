@@ -29,6 +29,7 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
     run_at       = least(case when r.finished_at is null then r.run_at end, coalesce(%(now)s::timestamptz, clock_timestamp())),
     result       = null,
     finished_at  = null,
+    dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
   and (r.status in ('dead', 'cancelled', 'queued', 'failed') or (r.status = 'succeeded' and %(force)s))

@@ -2,8 +2,38 @@
 -- and the index takes it as its end. A sub-select in `where` asks a job's definition row by row: a join would leave
 -- the planner the choice of a full scan.
 
+-- name: claim_waiting
+-- Take what `claim` takes most often, and nothing else: runs that may execute side by side and have no worker. The
+-- condition is one `case`, which the planner expects to hold for half of the rows: it knows too little about its parts,
+-- and would read and sort all that is due. The lock is on the version that is read: a row that has moved on is left.
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+)
+update yamlsched.job_runs r
+set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
+    locked_until = (select c.now from clock c)
+                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
+    started_at = (select c.now from clock c), updated_at = (select c.now from clock c)
+where r.ctid = any (array(
+    select w.ctid from yamlsched.job_runs w
+    where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive
+      and w.run_at <= (select c.now from clock c)
+      and case when w.status = 'running' or w.definition_id > %(newest)s::bigint
+                    or w.definition_id = any (%(others)s::bigint[]) then false
+               else w.definition_id <> all (array(
+                    select d.id from yamlsched.job_definitions d
+                    where d.namespace = %(namespace)s and (not d.enabled or d.retired_at is not null or d.paused_at is not null)
+                      and (not d.enabled or d.retired_at is not null
+                           or coalesce(d.paused_until > (select c.now from clock c), true)))) end
+    order by w.run_at, w.id
+    limit %(limit)s
+    for no key update skip locked))
+returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts, r.max_attempts, r.payload::text,
+          r.scheduled_for is not null and r.created_at - r.scheduled_for > interval '2 minutes',
+          date_part('epoch', r.locked_until - r.started_at);
+
 -- name: claim
--- Take due runs, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with overlap wait or
+-- Take due runs of every kind, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with overlap wait or
 -- skip, of which one executes at a time: of each job at most the run at its head, and none while one is running under
 -- a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost nothing, and
 -- begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that was made
@@ -84,8 +114,8 @@ with recursive clock as materialized (
 ), buried as (
     update yamlsched.job_runs r
     set status = 'dead', locked_until = null, exclusive_of = null,
-        finished_at = (select c.now from clock c), failed_at = (select c.now from clock c),
-        updated_at = (select c.now from clock c), last_error = 'lost its worker', error_type = 'LostWorker'
+        finished_at = (select c.now from clock c), dead_at = (select c.now from clock c),
+        failed_at = (select c.now from clock c), updated_at = (select c.now from clock c), last_error = 'lost its worker', error_type = 'LostWorker'
     where r.id = any (array(select p.id from picked p where p.lost and p.is_last))
     returning r.id, r.namespace, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.attempts,
               r.max_attempts, r.finished_at, r.locked_by
@@ -114,7 +144,7 @@ with recursive clock as materialized (
 select 'claimed' as kind, (select count(*) from heads) as heads, c.exclusive, c.definition_id,
        c.id, c.job_type, c.idempotency_key, c.scheduled_for::text, c.attempts, c.max_attempts, c.payload::text,
        c.scheduled_for is not null and c.created_at - c.scheduled_for > interval '2 minutes',
-       extract(epoch from c.locked_until - c.started_at)::float8, c.locked_by
+       date_part('epoch', c.locked_until - c.started_at), c.locked_by
 from claimed c
 union all
 select 'dead', (select count(*) from heads), b.exclusive, b.definition_id,
@@ -157,6 +187,13 @@ where r.id = any (%(ids)s::bigint[])
        (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
 returning r.id;
 
+-- name: succeed_claim
+-- The same for runs of one claim.
+update yamlsched.job_runs r
+set status = 'succeeded', locked_until = null, exclusive_of = null,
+    finished_at = clock_timestamp(), updated_at = clock_timestamp()
+where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s;
+
 -- name: succeed_in
 -- The same for one run, as the last statement of its handler's own transaction.
 update yamlsched.job_runs r
@@ -182,6 +219,7 @@ with outcome as materialized (
         locked_until = null,          -- locked_by stays: the last owner, and the proof for a lost commit answer
         exclusive_of = null,
         finished_at  = case when o.status in ('succeeded', 'dead', 'cancelled') then o.now end,
+        dead_at      = case when o.status = 'dead' then o.now end,
         failed_at    = case when o.error is null then r.failed_at else o.now end,
         last_error   = coalesce(o.error, r.last_error),
         error_type   = case when o.error is null then r.error_type else o.error_type end,

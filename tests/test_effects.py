@@ -536,7 +536,9 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
 def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, job):
     for name in ("done", "not done"):
         die_inside(attempt(db, dsn), name, scope="namespace")
-    db.execute("update yamlsched.job_runs set status = 'dead', finished_at = now(), locked_until = null")
+    db.execute(
+        "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null"
+    )
     [first, second] = db.execute("select id from yamlsched.job_runs order by id").fetchall()
 
     assert settle(db, "default", "done", "ada", True, {"id": 7}) == (
@@ -578,7 +580,9 @@ def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_t
     die_inside(run := attempt(db, dsn))
     [shown] = history.effects(db, run.id)
     assert shown.state == "claimed"
-    db.execute("update yamlsched.job_runs set status = 'dead', finished_at = now(), locked_until = null")
+    db.execute(
+        "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null"
+    )
     [shown] = history.effects(db, run.id)
     assert shown.state == "in_doubt"
 

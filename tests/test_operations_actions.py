@@ -133,7 +133,8 @@ def test_a_retry_waits_for_the_worker_that_is_just_finishing_the_run(db: Db, dsn
     with store.connect(dsn) as worker, store.connect(dsn) as operator, psycopg.connect(dsn, autocommit=True) as watcher:
         worker.execute("begin")
         worker.execute(
-            "update yamlsched.job_runs set status = 'dead', locked_until = null, finished_at = now() where id = %s",
+            "update yamlsched.job_runs set status = 'dead', locked_until = null, finished_at = now(), dead_at = now() "
+            "where id = %s",
             [run],
         )
 

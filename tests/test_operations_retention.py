@@ -174,7 +174,7 @@ def test_a_run_that_somebody_holds_is_left_for_the_next_time(db: Db, dsn: str, m
         ended(db, job, "dead", NOON - 100 * DAY)
     with store.connect(dsn) as operator:
         operator.execute("begin")
-        operator.execute("update yamlsched.job_runs set status = 'queued', finished_at = null")
+        operator.execute("update yamlsched.job_runs set status = 'queued', finished_at = null, dead_at = null")
 
         # when housekeeping comes by
         done = housekeep(db, "default", PLENTY, NOON)

@@ -90,8 +90,8 @@ class History:
         ids = [row.id for row in rows if choice.random() < part]
         final = status in ("succeeded", "dead", "cancelled")
         self.db.execute(
-            "update yamlsched.job_runs set status = %s, finished_at = %s where id = any (%s)",
-            [status, self.now if final else None, ids],
+            "update yamlsched.job_runs set status = %s, finished_at = %s, dead_at = %s where id = any (%s)",
+            [status, self.now if final else None, self.now if status == "dead" else None, ids],
         )
 
     def prune(self) -> None:

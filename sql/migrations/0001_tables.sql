@@ -48,6 +48,9 @@ create table yamlsched.job_definitions (
 -- A tick finds what is due here and nowhere else.
 create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at) where next_slot_at is not null;
 create index job_definitions_retired on yamlsched.job_definitions (namespace, retired_at) where retired_at is not null;
+-- Whose runs wait: a claim asks for these few instead of asking each run's job.
+create index job_definitions_withheld on yamlsched.job_definitions (namespace, id)
+    where not enabled or retired_at is not null or paused_at is not null;
 
 -- One slot, or one ad hoc enqueue, to be carried out once.
 create table yamlsched.job_runs (
@@ -70,8 +73,7 @@ create table yamlsched.job_runs (
     started_at      timestamptz,       -- of the latest claim
     finished_at     timestamptz,
     failed_at       timestamptz,       -- of the latest failed attempt
-    -- when the run died: finds the dead among a million finished by an index that does not mention status
-    dead_at         timestamptz generated always as (case when status = 'dead' then finished_at end) stored,
+    dead_at         timestamptz,       -- finished_at of the dead: finds them by an index that does not mention status
     last_error      text,
     error_type      text,
     last_stack      text,
@@ -82,6 +84,7 @@ create table yamlsched.job_runs (
     -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
     constraint lease_iff_running check ((status = 'running') = (locked_until is not null)),
     constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled')) = (finished_at is not null)),
+    constraint dead_has_a_time check ((status = 'dead') = (dead_at is not null)),
     constraint attempts_within_budget check (attempts <= max_attempts),
     constraint running_has_an_owner check (status <> 'running' or (locked_by is not null and attempts >= 1)),
     constraint exclusive_only_while_running
@@ -97,9 +100,9 @@ create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
     where finished_at is null and not exclusive;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, run_at, id)
     where finished_at is null and exclusive;
--- History of one job, newest first; retention and monitors, by when a run ended, died, or last failed an attempt.
-create index job_runs_history on yamlsched.job_runs (definition_id, id);
-create index job_runs_finished on yamlsched.job_runs (definition_id, finished_at) where finished_at is not null;
+-- Of one job: what is unfinished, and history by its end, for people, retention and monitors. Each index costs every
+-- run's finish: that is why there is no second one by id. Then by when a run died, or last failed an attempt.
+create index job_runs_history on yamlsched.job_runs (definition_id, finished_at, id);
 create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
 create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at) where failed_at is not null;
 -- What a run fanned out.

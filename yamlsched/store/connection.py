@@ -113,9 +113,15 @@ async def connect_async(dsn: str, session: str, look_up: Callable[..., Awaitable
 
 
 async def _open_async(info: str) -> psycopg.AsyncConnection[Any]:
-    return await psycopg.AsyncConnection.connect(
+    """Open a session. Its statements are prepared where a session is the server's own: not through PgBouncer."""
+    connection = await psycopg.AsyncConnection.connect(
         info, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row
     )
+    cursor = await connection.execute("select pg_backend_pid() as pid")
+    row: Any = await cursor.fetchone()
+    if row.pid == connection.info.backend_pid:
+        connection.prepare_threshold = 0
+    return connection
 
 
 PASSWORDS = re.compile(r"(://[^/\s:@]*:)[^@\s]+(?=@)|(\bpassword\s*=\s*)(?:'[^']*'|[^\s'\"&]+)", re.IGNORECASE)

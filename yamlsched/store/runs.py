@@ -84,13 +84,51 @@ async def claim(
     return claimed
 
 
+async def claim_waiting(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    token: str,
+    limit: int,
+    scope: Scope = Scope(),
+    now: datetime | None = None,
+) -> list[Claimed]:
+    """Take up to ``limit`` due runs of the usual kind under ``token``: what waits, and may execute beside others."""
+    parameters = {
+        "namespace": namespace,
+        "token": token,
+        "limit": limit,
+        "newest": scope.newest,
+        "others": list(scope.others),
+        "now": now,
+    }
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(load("runs")["claim_waiting"], parameters)
+        return sorted(Claimed._make((*row, token)) for row in await cursor.fetchall())
+
+
 def _fence(runs: Iterable[Claimed]) -> dict[str, Any]:
     held = list(runs)
     return {
-        "ids": [run.id for run in held],
-        "attempts": [run.attempt for run in held],
+        "ids": _array(run.id for run in held),
+        "attempts": _array(run.attempt for run in held),
         "tokens": [run.locked_by for run in held],
     }
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """Return the literal of an array: psycopg takes ten times as long for a list."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+async def succeed(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed]) -> bool:
+    """Write that ``runs`` have succeeded, without a result; False if that is not (known to be) so for all of them."""
+    token, attempt = runs[0].locked_by, runs[0].attempt
+    if all(run.locked_by == token and run.attempt == attempt for run in runs):
+        parameters = {"ids": _array(run.id for run in runs), "attempt": attempt, "token": token}
+        cursor = await connection.execute(load("runs")["succeed_claim"], parameters)
+    else:
+        cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": None})
+    return cursor.rowcount == len(runs)
 
 
 async def heartbeat(

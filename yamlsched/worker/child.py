@@ -36,6 +36,8 @@ FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
 SLOW = 0.002  # seconds: of a run that takes longer the news is sent at once, so that the parent sends the next in time
 LONGEST_TEXT = 4_000  # characters of an error that are sent to the parent
 BAD_EXIT = 70  # of a child that cannot go on
+decode = json.JSONDecoder().raw_decode  # of text as PostgreSQL writes it: without anything before and behind
+NOTHING = struct.pack("i", 0)  # the count of bytes in an empty pipe
 CLOSED_PIPES = 71  # of a child whose handler closed the descriptors by which it talks
 
 
@@ -54,8 +56,8 @@ class Child:
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
         self.is_calling = self.was_stopped = False
-        self.unsent: list[tuple[Any, ...]] = []
-        self.sent_at = time.monotonic()
+        self.successes: list[tuple[int, float]] = []  # that the parent has not been told of
+        self.sent_at = time.perf_counter()
         self.frames = Frames()
         self.stdout, self.stderr = sys.stdout, sys.stderr
 
@@ -82,32 +84,35 @@ class Child:
                     self.may_go_on = True
                 else:
                     signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
-                    self.tasks.extend(Task(place, handler, Claimed._make(run)) for place, handler, run in content)
+                    self.tasks.extend(content)
             if self.tasks or self.may_go_on:
                 return True
 
     def _carry_out(self, task: Task) -> None:
-        if not self.memory.begin(task.place):
-            self._tell(tuple(Report(task.place, WITHDRAWN)), at_once=True)
+        place = task[0]
+        if not self.memory.begin(place):
+            self._tell(time.perf_counter(), Report(place, WITHDRAWN))
             return
         begun = time.perf_counter()
         report = self._attempt(task)
         if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, come back from the handler
         self._flush_output()
-        has_output = self._bytes_of_output() > 0
-        took = time.perf_counter() - begun
+        has_output = self._has_output()
+        now = time.perf_counter()
         is_plain = report is None and not has_output
-        at_once = not is_plain or not self.tasks or took > SLOW
-        if at_once or begun - self.sent_at > FLUSH_EVERY:
+        is_due = not is_plain or not self.tasks or now - begun > SLOW or now - self.sent_at > FLUSH_EVERY
+        if is_due:
             self._check_pipes()
         if report is None:
-            self.memory.done(task.place)
+            self.memory.done(place)
         if is_plain:
-            self._tell((task.place, took), at_once)
+            self.successes.append((place, now - begun))
+            if is_due:
+                self._tell(now)
         else:
-            report = report or Report(task.place, End.RETURNED.value)
-            self._tell(tuple(report._replace(took=took, has_output=has_output)), at_once)
+            report = report or Report(place, End.RETURNED.value)
+            self._tell(now, report._replace(took=now - begun, has_output=has_output))
         if has_output:
             # what the pipe holds is this run's: the next one begins when the parent has read it
             self.may_go_on = False
@@ -120,42 +125,47 @@ class Child:
 
         This is the one place where any exception is caught: whatever it is, it is an outcome.
         """
+        place, path, text, dead_run, claimed = task
         run: attempts.Run | None = None
         try:
-            payload = json.loads(task.run.payload) if task.run.payload != "{}" else {}
-            handler = resolve(task.handler)
-            if task.run.dead_run_id is not None or _takes_run(handler):
-                run = self._run(task.run, payload)
-            value = self._call(task, handler, payload, run)
+            payload = {} if text == "{}" else decode(text)[0]
+            handler = resolve(path)
+            if dead_run is not None or _takes_run(handler):
+                run = self._run(Claimed._make(claimed), payload)
+            value = self._call(handler, payload, run, dead_run)
+            if value is None and run is None and not self.was_stopped:
+                return None
             if run is not None and run.committed:
                 if value is not None and value != run.result:
                     run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
-                return Report(task.place, End.COMMITTED.value)
+                return Report(place, End.COMMITTED.value)
             if self.was_stopped:
                 raise Stopped("stopped by yamlsched, and returned nevertheless")
             result = jsontext.dumps(value, "the result")
             enqueued = _plain(run.enqueued) if run is not None and run.enqueued else None
             if result is None and enqueued is None:
                 return None
-            return Report(task.place, End.RETURNED.value, result=result, enqueued=enqueued)
+            return Report(place, End.RETURNED.value, result=result, enqueued=enqueued)
         except BaseException as error:
             if run is not None and run.committed:
                 logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
-                return Report(task.place, End.COMMITTED.value)
-            return _report_of(task.place, error)
+                return Report(place, End.COMMITTED.value)
+            return _report_of(place, error)
 
-    def _call(self, task: Task, handler: Callable[..., Any], payload: dict[str, Any], run: attempts.Run | None) -> Any:
+    def _call(
+        self, handler: Callable[..., Any], payload: dict[str, Any], run: attempts.Run | None, dead_run: int | None
+    ) -> Any:
         """Call the handler so that SIGTERM stops it, and nothing but it."""
         self.was_stopped = False
         try:
             self.is_calling = True
             if run is None:
                 value = handler(**payload)
-            elif task.run.dead_run_id is not None:
-                value = handler(run.dead_run(task.run.dead_run_id))
+            elif dead_run is not None:
+                value = handler(run.dead_run(dead_run))
             else:
                 value = handler(**payload, run=run)
-            return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+            return asyncio.run(_awaited(value)) if value is not None and inspect.isawaitable(value) else value
         finally:
             self.is_calling = False
 
@@ -178,15 +188,12 @@ class Child:
             claim=attempts.Claim(self.dsn, self.namespace, run.locked_by),
         )
 
-    def _tell(self, report: tuple[Any, ...], at_once: bool) -> None:
-        self.unsent.append(report)
-        now = time.monotonic()
-        if at_once or now - self.sent_at > FLUSH_EVERY:
-            content = memoryview(frame(self.unsent))
-            while content:
-                content = content[os.write(self.results, content) :]
-            self.unsent.clear()
-            self.sent_at = now
+    def _tell(self, now: float, report: Report | None = None) -> None:
+        content = memoryview(frame((self.successes, report and tuple(report))))
+        while content:
+            content = content[os.write(self.results, content) :]
+        self.successes.clear()
+        self.sent_at = now
 
     def _check_pipes(self) -> None:
         """End this process if the handler closed its pipes: by now their numbers may mean a file of the handler's."""
@@ -208,12 +215,12 @@ class Child:
         if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
-    def _bytes_of_output(self) -> int:
-        """Return how many bytes stand unread in the pipe of stdout and stderr."""
+    def _has_output(self) -> bool:
+        """Say whether there is something unread in the pipe of stdout and stderr."""
         try:
-            return int(struct.unpack("i", fcntl.ioctl(self.output, termios.FIONREAD, b"\0\0\0\0"))[0])
+            return fcntl.ioctl(self.output, termios.FIONREAD, NOTHING) != NOTHING
         except OSError:
-            return 0  # the handler closed it
+            return False  # the handler closed it
 
 
 def standard_streams() -> tuple[Any, Any]:

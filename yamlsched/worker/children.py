@@ -16,7 +16,7 @@ from yamlsched.runs import Claimed, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.child import CLOSED_PIPES
 from yamlsched.worker.output import Output
-from yamlsched.worker.wire import GO_ON, NOT_BEGUN, PLACES, Frames, Memory, frame
+from yamlsched.worker.wire import GO_ON, NOT_BEGUN, PLACES, Frames, Memory, Task, frame
 
 
 @dataclass(slots=True, eq=False)
@@ -69,16 +69,19 @@ class Child:
 
     def send(self, runs: Iterable[Held]) -> None:
         """Hand over ``runs``, of which there are fewer than places."""
-        tasks = []
+        tasks: list[Task] = []
+        assigned, withdrawn, place = self.assigned, self.withdrawn, self.next_place
         for held in runs:
-            place = self.next_place
-            while place in self.assigned or place in self.withdrawn:
+            while place in assigned or place in withdrawn:
                 place = (place + 1) % PLACES
-            self.next_place = (place + 1) % PLACES
+            assigned[place] = held
+            run, job = held.run, held.job
+            dead_run = run.dead_run_id if run.key else None
+            handler = job.handler if dead_run is None else job.on_dead or ""
+            tasks.append((place, handler, run.payload, dead_run, tuple(run)))
             self.memory.clear(place)
-            self.assigned[place] = held
-            handler = held.job.handler if held.run.dead_run_id is None else held.job.on_dead or ""
-            tasks.append((place, handler, tuple(held.run)))
+            place = (place + 1) % PLACES
+        self.next_place = place
         self.handed += len(tasks)
         self._write(frame(tasks))
 
@@ -105,6 +108,17 @@ class Child:
         if not self.assigned:
             self.idle_since = clock.now()
         return held
+
+    def succeeded(self, successes: list[tuple[int, float]]) -> list[tuple[Held, float]]:
+        """Return the runs at these places, which it holds no more, each with the seconds that it took."""
+        pop = self.assigned.pop
+        ends = [(held, took) for place, took in successes if (held := pop(place, None)) is not None]
+        if len(ends) < len(successes):
+            self.withdrawn.difference_update(place for place, _ in successes)
+        self.is_stuck = False
+        if not self.assigned:
+            self.idle_since = clock.now()
+        return ends
 
     def _write(self, content: bytes) -> None:
         is_waiting = bool(self.unwritten)

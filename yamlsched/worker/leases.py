@@ -78,6 +78,9 @@ class Leases:
         To be called several times a second while there is anything in hand.
         """
         now = clock.now()
+        soonest = min((held.renewed + held.run.lease / 4 for held in self._held()), default=now)
+        if now < soonest - LOOK_EVERY:
+            return
         for held in list(at_work):
             if now >= held.lease_ends - margin(held.run.lease) and not held.is_lost:
                 self._on_over(held)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 
@@ -23,10 +25,15 @@ from yamlsched.worker.leases import say_lost
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 AT_ONCE = 1_000  # outcomes in one statement
+MOST = 4_000  # unwritten outcomes, with which nothing more is claimed
 WITHIN = 20.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds, after the server gave up on a lock or a statement
 # SQLSTATE of what is refused for its own sake, whoever asks: data, constraints, limits, and our own functions
 REFUSED = ("22", "23", "54", "YS")
+
+
+Success: TypeAlias = tuple[Held, float]
+"""An attempt whose handler returned nothing, and the seconds that it took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +56,11 @@ class Item:
 
 class Outcomes:
     """Writes what ``add`` is told. ``on_told(item, run_at)`` hears of each that stands in the database, or of which
-    nothing is to be written; ``on_room`` that some were dealt with. ``conceal`` takes secrets out of a text.
+    nothing is to be written, ``on_successes(ends)`` of many at once; ``on_room`` that some were dealt with. ``conceal``
+    takes secrets out of a text.
+
+    Successes that leave nothing but the fact are kept and written in bulk, as long as that meets with no difficulty:
+    then they become items like others.
     """
 
     def __init__(
@@ -58,21 +69,32 @@ class Outcomes:
         namespace: str,
         conceal: Callable[[str], str],
         on_told: Callable[[Item, datetime | None], None],
+        on_successes: Callable[[list[Success]], None],
         on_room: Callable[[], None],
     ) -> None:
         self._session, self._namespace, self._conceal = session, namespace, conceal
-        self._on_told, self._on_room = on_told, on_room
+        self._on_told, self._on_successes, self._on_room = on_told, on_successes, on_room
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
+        self._successes: dict[str, list[Success]] = {}  # by claim
+        self._count = 0  # of these
+        self._first_end = math.inf  # no lease of what is held here ends sooner
+        self._writing_successes: list[Success] = []
         self._most = AT_ONCE
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._writing)
+        return len(self._waiting) + len(self._writing) + self._count + len(self._writing_successes)
 
     def held(self) -> Iterable[Held]:
         """Return the runs whose outcomes are not written yet."""
-        return [item.held for item in (*self._waiting, *self._writing)]
+        lists = (*self._successes.values(), self._writing_successes)
+        successes = [held for ends in lists for held, _ in ends]
+        return [*successes, *(item.held for item in (*self._waiting, *self._writing))]
+
+    def has_room(self) -> bool:
+        """Say whether what waits to be written is so little that more may be begun."""
+        return len(self) < MOST
 
     def is_behind(self) -> bool:
         """Say whether a lease is over whose outcome is not written: to claim now might take that very run again.
@@ -80,20 +102,32 @@ class Outcomes:
         A run whose row somebody has locked does not count: no claim takes it either, and it may stay so for hours.
         """
         now = clock.now()
-        return any(
-            item.is_wanted and item.held.lease_ends <= now and not item.not_before
-            for item in (*self._waiting, *self._writing)
-        )
+        if now < self._first_end:
+            return False  # leases are only prolonged
+        stuck = {id(item.held) for item in (*self._waiting, *self._writing) if item.not_before or not item.is_wanted}
+        ends = [held.lease_ends for held in self.held() if id(held) not in stuck]
+        self._first_end = min(ends, default=math.inf)
+        return self._first_end <= now
 
     def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
         """Let the end of an attempt be written soon."""
         self._waiting.append(self._item(held, ending, enqueued))
+        self._first_end = min(self._first_end, held.lease_ends)
         self._news.set()
 
-    def add_successes(self, ends: list[tuple[Held, float]]) -> None:
-        """The same for handlers that returned nothing, with the seconds that they took."""
-        returned = End.RETURNED
-        self._waiting.extend(Item(held, Ending(returned, took=took), PLAIN_SUCCESS, []) for held, took in ends)
+    def add_successes(self, ends: list[Success]) -> None:
+        """The same for handlers that returned nothing."""
+        by_claim, first_end = self._successes, self._first_end
+        for end in ends:
+            held = end[0]
+            if (token := held.run.locked_by) in by_claim:
+                by_claim[token].append(end)
+            else:
+                by_claim[token] = [end]
+            if held.lease_ends < first_end:
+                first_end = held.lease_ends
+        self._first_end = first_end
+        self._count += len(ends)
         self._news.set()
 
     def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
@@ -106,7 +140,11 @@ class Outcomes:
         while True:
             await self._news.wait()
             self._news.clear()
-            while self._waiting:
+            while self._waiting or self._successes:
+                if self._successes:
+                    await self._write_successes()
+                    self._on_room()
+                    continue
                 self._writing = self._batch()
                 if not self._writing:
                     await asyncio.sleep(FIRST_PAUSE)
@@ -114,6 +152,29 @@ class Outcomes:
                 self._waiting.extend(await self._write(self._writing))
                 self._writing = []
                 self._on_room()
+
+    async def _write_successes(self) -> None:
+        """Write successes, of one claim if most are: its fence is one for all of them."""
+        claims = self._successes
+        largest = max(claims, key=lambda token: len(claims[token]))
+        if 2 * len(claims[largest]) < self._count:  # of many claims: they are one batch of many fences
+            claims[largest] = [end for ends in claims.values() for end in ends]
+            self._successes = claims = {largest: claims[largest]}
+        batch, rest = claims[largest][:AT_ONCE], claims.pop(largest)[AT_ONCE:]
+        if rest:
+            claims[largest] = rest
+        self._count -= len(batch)
+        self._writing_successes = batch
+        is_written = False
+        with contextlib.suppress(Unanswered, psycopg.Error):
+            is_written = await self._session.run(partial(store.succeed, runs=[held.run for held, _ in batch]), WITHIN)
+        if is_written:
+            self._on_successes(batch)
+        else:
+            self._waiting.extend(
+                Item(held, Ending(End.RETURNED, took=took), PLAIN_SUCCESS) for held, took in batch if not held.is_lost
+            )
+        self._writing_successes = []
 
     def _batch(self) -> list[Item]:
         """Take from what waits what is to be written together: one that enqueues has a transaction of its own."""

@@ -248,8 +248,8 @@ class Pool:
                 self._loop.remove_reader(child.results)
                 return
             try:
-                for content in child.frames.feed(piece):
-                    self._hear_all(child, content)
+                for successes, report in child.frames.feed(piece):
+                    self._hear_all(child, successes, report)
             except (ValueError, TypeError):
                 self._loop.remove_reader(child.results)
                 if child.pid in self.children:
@@ -258,20 +258,16 @@ class Pool:
                     child.signal(signal.SIGKILL)
                 return
 
-    def _hear_all(self, child: Child, content: list[tuple[Any, ...]]) -> None:
-        successes, seconds = [], 0.0
-        for told in content:
-            if len(told) > 2:
-                self._hear(child, Report(*told))
-            elif (held := child.heard(told[0])) is not None:
-                successes.append((held, told[1]))
-                seconds += told[1]
-        if successes:
+    def _hear_all(self, child: Child, successes: list[tuple[int, float]], report: tuple[Any, ...] | None) -> None:
+        if ends := child.succeeded(successes):
             self._deaths = 0
-            for job in {held.job.name for held, _ in successes}:
-                self._learn(job, seconds / len(successes))
+            seconds = sum(took for _, took in ends) / len(ends)
+            for job in {held.job.name for held, _ in ends}:
+                self._learn(job, seconds)
             child.output.drop()
-            self._on_success(successes)
+            self._on_success(ends)
+        if report is not None:
+            self._hear(child, Report(*report))
 
     def _hear(self, child: Child, report: Report) -> None:
         held = child.heard(report.place)

@@ -1,7 +1,8 @@
 """What parent and child say to each other: frames on pipes, and bytes in shared memory.
 
-A frame is its length (4 bytes) and a marshalled list. Parent to child: a list of tasks, or ``GO_ON``. Child to parent:
-a list of reports. In the shared memory each task has two bytes at its index: how far it is, written by the child, and
+A frame is its length (4 bytes) and what is marshalled after it. Parent to child: a list of tasks, or ``GO_ON``. Child
+to parent: the plain successes of late, each as its place and the seconds that it took, and a report of another end, or
+None. In the shared memory each task has two bytes at its index: how far it is, written by the child, and
 whether it was taken back before it began, written by the parent. They are right at whatever instant the child dies.
 """
 
@@ -11,9 +12,7 @@ import marshal
 import mmap
 import os
 import struct
-from typing import Any, NamedTuple
-
-from yamlsched.runs import Claimed
+from typing import Any, NamedTuple, TypeAlias
 
 PLACES = 2048
 """Tasks that a child can hold at once."""
@@ -24,16 +23,12 @@ LONGEST_FRAME = 1 << 30
 LENGTH = struct.Struct("<I")
 
 
-class Task(NamedTuple):
-    """A run handed to a child."""
-
-    place: int
-    handler: str
-    run: Claimed
+Task: TypeAlias = tuple[int, str, str, int | None, tuple[Any, ...]]
+"""A run handed to a child: its place, the handler, the payload, the dead run that it reports if any, the Claimed."""
 
 
 class Report(NamedTuple):
-    """The end of an attempt, as a child tells it. Of a plain success it tells no more than the place and the time."""
+    """The end of an attempt that is no plain success, as a child tells it."""
 
     place: int
     end: str  # a runs.End, or WITHDRAWN

@@ -20,7 +20,7 @@ from typing import Any
 from yamlsched import durations, log
 from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import PLAIN_SUCCESS, Claimed, End, Ending, Status
+from yamlsched.runs import ON_DEAD, Claimed, End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.store.connection import concealer, in_utc
 from yamlsched.store.runs import Scope
@@ -30,12 +30,16 @@ from yamlsched.worker.claiming import LOOK_AGAIN, Claims
 from yamlsched.worker.host_slots import HostSlots
 from yamlsched.worker.leases import LOOK_EVERY, UNRENEWED, Leases, say_lost
 from yamlsched.worker.lines import Lines, stderr_without_waiting
-from yamlsched.worker.outcomes import Item, Outcomes
+from yamlsched.worker.outcomes import Item, Outcomes, Success
 from yamlsched.worker.pool import Pool
 from yamlsched.worker.sessions import Database, Session
 from yamlsched.worker.wire import Memory
 
-SESSION = "-c statement_timeout=15s -c idle_in_transaction_session_timeout=15s -c jit=off"
+# a statement that is prepared is planned once: what it is given later hardly matters
+SESSION = (
+    "-c statement_timeout=15s -c idle_in_transaction_session_timeout=15s -c jit=off "
+    "-c plan_cache_mode=force_generic_plan"
+)
 PATIENCE = 30.0  # seconds for which a worker that holds no lease waits for a database that is away
 LAST_WORDS = 5.0  # seconds for which a worker that was stopped tries to reach the database
 IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children that have nothing to do
@@ -145,7 +149,9 @@ class Worker:
         claims, writes, leases = self.sessions
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
         self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
-        self.outcomes = Outcomes(writes, self.work.namespace, concealer(self.work.dsn), self._told, self._written)
+        self.outcomes = Outcomes(
+            writes, self.work.namespace, concealer(self.work.dsn), self._told, self._told_successes, self._written
+        )
         self.leases = Leases(leases, self.held, self._lose, self._unrenewed)
 
     def held(self) -> list[Held]:
@@ -288,7 +294,7 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many more runs can be begun soon; takes the host's slots for them."""
-        if self.claims.is_dry or self._must_not_claim():
+        if self.claims.is_dry or self._must_not_claim() or not self.outcomes.has_room():
             return 0
         held = self.slots.fill(self.concurrency)
         if held == 0:
@@ -329,23 +335,24 @@ class Worker:
                 "run.dead", job=dead.job_type, run=dead.id, key=dead.key, attempt=_of(dead), error="lost its worker"
             )
             self.claims.look_now()  # for the run that calls its on_dead
+        says_debug = log.says("debug")
         for run in claim.runs:
+            if says_debug:
+                log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
             self._take(run, sent)
+        self._has_work.set()
         self._free_slots()
         self.changed()
 
     def _take(self, run: Claimed, sent: float) -> None:
         job = self.work.jobs.get(run.job_type)
-        held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, renewed=sent, waits_since=sent)
-        if log.says("debug"):
-            log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
+        held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, sent, None, sent)
         if job is None or self.stop_at is not None:
             self._ended(held, STOPPED, [])
-        elif run.dead_run_id is not None and job.on_dead is None:
+        elif run.key and job.on_dead is None and run.dead_run_id is not None:
             self._ended(held, Ending(End.DISCARDED, "the file names no on_dead for this job any more"), [])
         else:
             self.waiting.append(held)
-            self._has_work.set()
 
     # -- children --------------------------------------------------------------------------------------------------
 
@@ -361,7 +368,7 @@ class Worker:
         self.outcomes.add(held, ending, enqueued)
         self.changed()
 
-    def _succeeded(self, ends: list[tuple[Held, float]]) -> None:
+    def _succeeded(self, ends: list[Success]) -> None:
         self.outcomes.add_successes(ends)
         self.changed()
 
@@ -430,19 +437,30 @@ class Worker:
     def _count(self, job: str, key: str | None, status: Status) -> None:
         self.tally[status] += 1
         is_over = status is Status.DEAD or (status is Status.SUCCEEDED and job not in self.outcomes_by_job)
-        if is_over and not (key or "").startswith("on_dead:"):
+        if is_over and not (key or "").startswith(ON_DEAD):
             self.outcomes_by_job[job] = status
+
+    def _told_successes(self, ends: list[Success]) -> None:
+        """Count and log successes that stand in the database."""
+        self.tally[Status.SUCCEEDED] += len(ends)
+        for job in {held.run.job_type for held, _ in ends if not (held.run.key or "").startswith(ON_DEAD)}:
+            self.outcomes_by_job.setdefault(job, Status.SUCCEEDED)
+        if log.says("info"):
+            for held, took in ends:
+                self._say_succeeded(held.run, took)
+
+    def _say_succeeded(self, run: Claimed, took: float) -> None:
+        took_ = durations.show(timedelta(seconds=round(took, 3)))
+        log.info("attempt.succeeded", job=run.job_type, run=run.id, key=run.key, attempt=_of(run), took=took_)
 
     def _told(self, item: Item, run_at: datetime | None) -> None:
         """Count and log an outcome that stands in the database."""
         run, ending, outcome = item.held.run, item.ending, item.outcome
         self._count(run.job_type, run.key, outcome.status)
-        if outcome is PLAIN_SUCCESS and not log.says("info"):
-            return
         common = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": _of(run)}
         match outcome.status:
             case Status.SUCCEEDED:
-                log.info("attempt.succeeded", **common, took=durations.show(timedelta(seconds=round(ending.took, 3))))
+                self._say_succeeded(run, ending.took)
             case Status.FAILED:
                 log.warning("attempt.failed", **common, next=run_at, error=outcome.error)
                 if outcome.delay is not None:
