@@ -52,10 +52,13 @@ class Child:
         self.commands, self.results, self.output = commands, results, output
         self.memory, self.dsn, self.namespace = memory, dsn, namespace
         self.pid = os.getpid()
+        self.is_copy = False
+        os.register_at_fork(after_in_child=self._note_fork)
         self.pipes = [(fd, os.fstat(fd).st_ino) for fd in (commands, results, output)]
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
         self.is_calling = self.was_stopped = False
+        self.unread = bytearray(NOTHING)  # of the output's pipe
         self.successes: list[tuple[int, float]] = []  # that the parent has not been told of
         self.sent_at = time.perf_counter()
         self.frames = Frames()
@@ -72,6 +75,9 @@ class Child:
                     os.write(2, f"yamlsched: a child ends: {type(error).__name__}: {error}\n".encode())
             os._exit(BAD_EXIT)
         os._exit(0)
+
+    def _note_fork(self) -> None:
+        self.is_copy = True
 
     def _receive(self) -> bool:
         """Wait for a frame; return False when the parent has closed the pipe."""
@@ -95,7 +101,7 @@ class Child:
             return
         begun = time.perf_counter()
         report = self._attempt(task)
-        if os.getpid() != self.pid:
+        if self.is_copy:
             os._exit(0)  # the handler forked, and this is its child, come back from the handler
         self._flush_output()
         has_output = self._has_output()
@@ -218,7 +224,8 @@ class Child:
     def _has_output(self) -> bool:
         """Say whether there is something unread in the pipe of stdout and stderr."""
         try:
-            return fcntl.ioctl(self.output, termios.FIONREAD, NOTHING) != NOTHING
+            fcntl.ioctl(self.output, termios.FIONREAD, self.unread)
+            return self.unread != NOTHING
         except OSError:
             return False  # the handler closed it
 

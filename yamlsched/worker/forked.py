@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from yamlsched.worker.child import Child, standard_streams
 from yamlsched.worker.wire import Memory
 
 PR_SET_PDEATHSIG = 1
+GARBAGE = gc.get_threshold()  # as handlers expect it: the worker collects less often
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 SETUP_EXIT = 72  # of a child that cannot begin
 
@@ -34,6 +36,7 @@ def run(
     ``path`` comes first on ``sys.path``; ``zone`` is PGTZ as it was before the worker set it.
     """
     parent = os.getppid()
+    gc.set_threshold(*GARBAGE)
     try:
         for descriptor in (1, 2):
             os.dup2(output, descriptor)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -99,7 +100,7 @@ class Worker:
         Raises EnvironmentFailed when the database is away for too long.
         """
         loop = asyncio.get_running_loop()
-        with in_utc() as self.zone, stderr_without_waiting() as lines:
+        with in_utc() as self.zone, stderr_without_waiting() as lines, less_garbage_collection():
             self._begin(lines)
             loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or Exception(context)))
             handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self.stop)
@@ -471,6 +472,22 @@ class Worker:
                 log.info("attempt.snoozed", **common, next=run_at)
             case _:
                 log.info("run.given_back", **common, why=ending.error)
+
+
+@contextlib.contextmanager
+def less_garbage_collection() -> Iterator[None]:
+    """Let Python look for cycles less often: what a worker makes in great numbers has none.
+
+    What there is already is never looked at, which also leaves its pages shared with the children.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 async def wait(event: asyncio.Event, seconds: float) -> None:
