@@ -51,12 +51,14 @@ class Sizes:
     jobs: int = 10_000
     spike: int = 10_000
     ticks: int = 10
+    soak_minutes: float = 60
 
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
             drain=(200,), finished=2_000, backlog=200, slots=(2,), busy_seconds=0.2, bulk=200, singles=10, latencies=5,
             definitions=(10, 100), jobs=100, spike=100, ticks=1,
+            soak_minutes=0.05,
         )  # fmt: skip
 
 
@@ -86,6 +88,7 @@ class Bench:
     sizes: Sizes
     contenders: list[Contender]
     folder: Path
+    results: Path | None = None
     rows: list[Row] = field(default_factory=list)
     server: dict[str, str] = field(default_factory=dict)
     _collected: dict[tuple[str, str, str, str], tuple[list[float], str, bool]] = field(default_factory=dict)

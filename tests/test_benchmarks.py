@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import PARTS
+from benchmarks.__main__ import LONG, PARTS
 from benchmarks.harness import Row
 from benchmarks.report import table
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [*PARTS, *LONG])
 def test_every_part_of_the_benchmarks_can_be_run_by_its_name(part: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{part}").run)
 
