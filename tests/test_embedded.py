@@ -130,6 +130,12 @@ def gone(pid: int) -> bool:
     return not exists(pid) or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
+def kill(pid: int) -> None:
+    """Kill the process and wait for its end: until then the kernel accepts connections in its name."""
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: gone(pid))
+
+
 def pid_of_server(file: Path) -> int:
     pid = embedded.status(file).pid
     assert pid
@@ -323,7 +329,7 @@ def test_a_killed_server_is_recovered_at_the_next_use_with_what_was_committed(pr
     carry_out(dsn, "create table kept (number int)", "insert into kept values (42)")
     pid = pid_of_server(project)
 
-    os.kill(pid, signal.SIGKILL)
+    kill(pid)
 
     with embedded.running(project) as dsn:
         assert answer(dsn, "select number from kept") == 42
@@ -337,7 +343,7 @@ def test_a_backend_that_survives_the_server_s_kill_is_outwaited_or_ended(project
         busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
         until(lambda: answer(dsn, f"select state from pg_stat_activity where pid = {orphan}") == "active")
 
-        os.kill(pid_of_server(project), signal.SIGKILL)
+        kill(pid_of_server(project))
 
         with embedded.running(project) as again:
             assert answer(again, "select 1") == 1
@@ -363,7 +369,7 @@ def test_when_the_owner_is_killed_the_next_user_takes_the_server_over_and_stops_
 def test_a_pid_file_whose_pid_is_now_another_program_s_neither_stops_the_start_nor_harms_that_program(project, user):
     said_dsn(user(project))
     here = place.find(project.parent / ".yamlsched")
-    os.kill(pid_of_server(project), signal.SIGKILL)
+    kill(pid_of_server(project))
     until(lambda: not server.alive(here))
     # of the same user: PostgreSQL itself sees through a pid that it may not signal
     same_user = here.account.as_popen() if here.account else {}
