@@ -191,7 +191,8 @@ returning r.id;
 -- The same for runs of one claim.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null, exclusive_of = null,
-    finished_at = clock_timestamp(), updated_at = clock_timestamp()
+    finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s;
 
 -- name: succeed_in

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from operating import a_job
 
 from yamlsched import store
 from yamlsched.store.statements import load
 from yamlsched.sync import ScheduleFile, sync
+from yamlsched.worker.worker import SESSION
 
 FINISHED = 1_000_000
 DUE = 1_000
@@ -123,3 +126,68 @@ def test_a_claim_that_rescues_reads_only_what_is_open(million: Any) -> None:
 
     assert "job_runs" not in list(scans(plan))
     assert pages(plan) <= 2 * PAGES_PER_RUN * LIMIT
+
+
+TYPES = {
+    "namespace": "text", "token": "text", "limit": "bigint", "newest": "bigint", "others": "bigint[]",
+    "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]",
+    "attempt": "int",
+}  # fmt: skip
+"""The parameters of a worker's statements."""
+
+
+def prepare(connection: psycopg.Connection[Any], name: str) -> list[str]:
+    """Prepare a statement of runs.sql under its name, as a worker's session does; return its parameters in order."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    text = re.sub(r"%\((\w+)\)s", number, load("runs")[name].decode()).replace("%%", "%")
+    connection.execute(f"prepare {name} ({', '.join(TYPES[each] for each in names)}) as {text}".encode())
+    return names
+
+
+def execute(connection: psycopg.Connection[Any], name: str, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
+    """Carry the prepared statement out, for good, and return its plan."""
+    values = ", ".join(f"%({each})s::{TYPES[each]}" for each in names)
+    with psycopg.ClientCursor(connection) as cursor:  # type: ignore[type-var]
+        cursor.execute(f"explain (analyze, buffers, format json) execute {name} ({values})".encode(), given)
+        row: Any = cursor.fetchone()
+    return dict(row[0][0]["Plan"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["claim_waiting", "claim"])
+def test_a_claim_that_is_planned_once_reads_only_what_is_due(million: Any, name: str) -> None:
+    connection, _ = million
+    with store.connect(connection.info.dsn, SESSION) as worker:
+        names = prepare(worker, name)
+
+        with worker.transaction(force_rollback=True):
+            plan = execute(worker, name, names, claim("planned once"))
+
+    assert "job_runs" not in list(scans(plan))
+    assert pages(plan) <= PAGES_PER_RUN * LIMIT
+
+
+@pytest.mark.parametrize("name", ["claim_waiting", "claim"])
+def test_a_plan_that_was_made_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, name: str) -> None:
+    with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
+        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")  # it would have all planned anew
+        job = a_job(other)
+        names = prepare(connection, name)
+        execute(connection, name, names, claim("none there"))
+        other.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+            "select 'default', %s, 'purge', clock_timestamp(), 5 from generate_series(1, 20000)",
+            [job],
+        )
+
+        plan = execute(connection, name, names, claim("many there"))
+
+        assert "job_runs" not in list(scans(plan))
+        assert pages(plan) <= PAGES_PER_RUN * LIMIT
+        assert other.execute("select count(*) from yamlsched.job_runs where status = 'running'").fetchone()[0] == LIMIT  # type: ignore[index]

@@ -199,6 +199,110 @@ def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask
     assert sorted(run.job_type for run in claimed.runs) == ["first", "first", "second", "second"]
 
 
+def test_the_usual_claim_takes_what_waits_beside_others_as_the_complete_one_does_and_nothing_else(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    # given jobs that may be claimed and jobs that may not
+    open_ = [a_job(db, "on"), a_job(db, "resumed", paused_at=NOON - 2 * MINUTE, paused_until=NOON - MINUTE)]
+    shut = [
+        a_job(db, "off", enabled=False),
+        a_job(db, "retired", retired_at=NOON - MINUTE),
+        a_job(db, "paused", paused_at=NOON - MINUTE),
+        a_job(db, "paused_still", paused_at=NOON - MINUTE, paused_until=NOON + MINUTE),
+        a_job(db, "others"),
+    ]
+    scope = Scope(newest=shut[-1], others=(shut[-1],))
+    shut.append(a_job(db, "newer"))
+    # each with a run of every kind
+    usual = []
+    for job in [*open_, *shut]:
+        waiting = [
+            due(db, job, payload='{"a": 1}', idempotency_key=f"{job}:key", scheduled_for=NOON - MINUTE),
+            due(db, job, status="failed", created_at=NOON, scheduled_for=NOON - 3 * MINUTE),
+        ]
+        usual += waiting if job in open_ else []
+        due(db, job, run_at=NOON + SECOND)
+        due(db, job, exclusive=True)
+        due(db, job, status="running", locked_until=NOON + SECOND)
+        due(db, job, status="running", locked_until=NOON - SECOND)
+        due(db, job, status="succeeded")
+
+    taken = ask(store.claim_waiting, "default", "A", 100, scope)
+
+    assert {run.id for run in taken} == set(usual)
+    # and what it says of them and does to them is what the complete claim says and does
+    rows = {id: row(db, id) for id in usual}
+    db.execute("update yamlsched.job_runs set status = 'queued', locked_until = null where locked_by = 'A'")
+    db.execute("update yamlsched.job_runs set attempts = attempts - 1 where locked_by = 'A'")
+    complete = {run.id: run for run in claim(ask, "A", 100, scope=scope).runs}
+    assert {run.id: run for run in taken} == {id: complete[id] for id in usual}
+    assert {id: row(db, id) for id in usual} == rows
+
+
+def test_the_usual_claim_takes_the_oldest_and_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+    job = a_job(db)
+    runs = [due(db, job, run_at=NOON - number * SECOND) for number in range(1, 6)]
+    with database.connect(dsn) as other:
+        other.execute("begin")
+        other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[-1]])
+
+        first = ask(store.claim_waiting, "default", "A", 2)
+        rest = ask(store.claim_waiting, "default", "B", 100)
+
+    assert [run.id for run in first] == sorted(runs[2:4])
+    assert [run.id for run in rest] == runs[:2]
+
+
+def test_claims_that_race_take_each_run_once(db: psycopg.Connection[Any], dsn: str) -> None:
+    job = a_job(db)
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+        "select 'default', %s, 'purge', %s, 5 from generate_series(1, 2000)",
+        [job, NOON],
+    )
+
+    async def take(name: int) -> list[int]:
+        taken: list[int] = []
+        connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        async with connection:
+            while runs := await store.claim_waiting(connection, "default", f"{name}:{len(taken)}", 30):
+                assert {run.attempt for run in runs} == {1}
+                taken += [run.id for run in runs]
+        return taken
+
+    async def race() -> list[list[int]]:
+        return await asyncio.gather(*map(take, range(4)))
+
+    taken = asyncio.run(race())
+
+    ids = [id for part in taken for id in part]
+    assert len(ids) == len(set(ids)) == 2000
+    assert min(map(len, taken)) > 0
+
+
+def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db, overlap="allow")
+    for _ in range(7):
+        due(db, job)
+    mine = ask(store.claim_waiting, "default", "A", 3)
+    more = ask(store.claim_waiting, "default", "B", 2)
+    others = ask(store.claim_waiting, "default", "C", 2)
+
+    assert ask(store.succeed, mine[:2])
+    assert ask(store.succeed, [mine[2], more[0]])
+    foreign = [run._replace(locked_by="B") for run in others]
+    assert not ask(store.succeed, foreign)
+    assert not ask(store.succeed, [more[1]._replace(attempt=2)])
+    assert not ask(store.succeed, [more[1], foreign[0]])  # what is ours is written all the same
+
+    states = {run.id: row(db, run.id).status for run in (*mine, *more, *others)}
+    assert [states[run.id] for run in (*mine, *more)] == ["succeeded"] * 5
+    assert [states[run.id] for run in others] == ["running"] * 2
+    assert not ask(store.succeed, [mine[0]])
+    done = row(db, mine[0].id)
+    assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (NOON, NOON, None, "A")
+
+
 def test_a_heartbeat_prolongs_leases_that_are_ours_and_no_others(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(3):

@@ -120,14 +120,16 @@ def _array(numbers: Iterable[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-async def succeed(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed]) -> bool:
+async def succeed(
+    connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed], now: datetime | None = None
+) -> bool:
     """Write that ``runs`` have succeeded, without a result; False if that is not (known to be) so for all of them."""
     token, attempt = runs[0].locked_by, runs[0].attempt
     if all(run.locked_by == token and run.attempt == attempt for run in runs):
-        parameters = {"ids": _array(run.id for run in runs), "attempt": attempt, "token": token}
+        parameters = {"ids": _array(run.id for run in runs), "attempt": attempt, "token": token, "now": now}
         cursor = await connection.execute(load("runs")["succeed_claim"], parameters)
     else:
-        cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": None})
+        cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": now})
     return cursor.rowcount == len(runs)
 
 
