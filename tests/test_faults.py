@@ -160,7 +160,7 @@ DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 POINTS = [
     ("after the claim", "pool.Pool.dispatch", Becomes("succeeded", 2, 1, 1, 1)),
     ("between handler and finish", "outcomes.Outcomes.add_successes", Becomes("succeeded", 2, 2, 2, 1)),
-    ("after the finish", "worker.Worker._told", Becomes("succeeded", 1, 1, 1, 0)),
+    ("after the finish", "worker.Worker._told_successes", Becomes("succeeded", 1, 1, 1, 0)),
 ]
 
 

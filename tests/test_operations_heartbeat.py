@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from operating import Say, command_line
+from working import a_project, until
 
 from yamlsched.operations import heartbeat
 
@@ -114,3 +116,52 @@ def test_a_tick_tells_of_itself_and_of_the_jobs_that_it_carried_out(
     (tmp_path / "schedules.yaml").unlink()
     assert say("tick").code == 3
     assert monitor.heard == ["/fail", "/fail"]
+
+
+def test_a_loop_tells_with_each_sync_what_has_come_about_since_the_last_one(
+    monitor: Monitor, own_dsn: str, tmp_path: Path
+) -> None:
+    urls = {
+        f"YAMLSCHED_HEARTBEAT_URL{name}": f"{monitor.url}/{name}" for name in ("", "_NOTHING", "_FAILS", "_ANSWERS")
+    }
+
+    def hears(path: str) -> None:
+        """Wait until the monitor hears this, beside what a minute that just ends may bring."""
+        until(lambda: path in monitor.heard, f"{path}, and heard {monitor.heard}")
+
+    with a_project(tmp_path, own_dsn) as project:
+        project.sync(nothing={}, fails={"max_attempts": 1}, answers={})
+        loop = project.start("work", "--loop", **urls)
+
+        # after a success
+        project.enqueue("nothing")
+        until(lambda: "attempt.succeeded" in loop.text)
+        loop.signal(signal.SIGHUP)
+        hears("/")
+        hears("/_NOTHING")
+
+        # after a death
+        project.enqueue("fails")
+        until(lambda: "run.dead" in loop.text)
+        loop.signal(signal.SIGHUP)
+        hears("/fail")
+        hears("/_FAILS/fail")
+
+        # with mistakes in the file, and after nothing
+        sound = project.file.read_text()
+        project.file.write_text("version: 1\njobs: 3\n")
+        monitor.heard.clear()
+        loop.signal(signal.SIGHUP)
+        hears("/fail")
+        project.file.write_text(sound)
+        monitor.heard.clear()
+        loop.signal(signal.SIGHUP)
+        hears("/")
+
+        # and at the end what has not been told
+        project.enqueue("answers")
+        until(lambda: loop.text.count("attempt.succeeded") == 2)
+        loop.signal(signal.SIGTERM)
+        assert loop.wait() == 0
+        hears("/_ANSWERS")
+        assert [path for path in monitor.heard if path.startswith("/_")] == ["/_ANSWERS"]

@@ -7,14 +7,16 @@ import signal
 import sys
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
-from yamlsched.cli._work import housekeep, look, sound_jobs
+from yamlsched.cli._work import housekeep, look, sound_jobs, tell
 from yamlsched.errors import EnvironmentFailed, YamlschedError
+from yamlsched.runs import Status
 from yamlsched.store.connection import reason
 from yamlsched.sync import ScheduleFile, is_current, sync
 from yamlsched.worker import clock
@@ -38,6 +40,7 @@ class News:
     messages: list[str]
     jobs: dict[str, Job] | None
     scope: Scope | None
+    has_findings: bool
 
 
 @dataclass
@@ -69,9 +72,10 @@ class Syncing:
                 worker.pool.retire()
             is_hang_up = False
             begun = clock.now()
+            outcomes, worker.outcomes_by_job = worker.outcomes_by_job, {}
             try:
                 async with asyncio.timeout(LONGEST):
-                    news = await aside(self._sync)
+                    news = await aside(partial(self._sync_and_tell, outcomes))
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
                 text = reason(error) if isinstance(error, psycopg.Error) else str(error) or f"took over {LONGEST:.0f} s"
                 log.warning("sync.failed", error=text)
@@ -93,8 +97,20 @@ class Syncing:
             self.hash = news.hash
             worker.reload(news.jobs, news.scope)
 
+    def _sync_and_tell(self, outcomes: dict[str, Status]) -> News:
+        """Sync, and send the heartbeats of the minute that is over, in which ``outcomes`` came about.
+
+        To be called in a process of its own: reading a large file would keep leases from being renewed.
+        """
+        is_well = False
+        try:
+            news = self._sync()
+            is_well = not news.has_findings and Status.DEAD not in outcomes.values()
+            return news
+        finally:
+            tell(outcomes, is_well)
+
     def _sync(self) -> News:
-        """Sync, in a process of its own: reading a large file would keep leases from being renewed."""
         schedule = ScheduleFile.read(self.settings.file, self.settings.env)
         with store.connect(self.dsn) as connection:
             seen = look(connection, schedule, migrate=False)
@@ -112,4 +128,5 @@ class Syncing:
                 jobs = sound_jobs(schedule, result)
                 scope = runs.scope(connection, namespace, jobs)
             messages = [] if result is None else result.messages
-            return News(seen.now, schedule.sha256, namespace, messages, jobs, scope)
+            has_findings = result is not None and result.has_findings
+            return News(seen.now, schedule.sha256, namespace, messages, jobs, scope, has_findings)

@@ -71,5 +71,8 @@ def loop(
         jobs = sound_jobs(schedule, result)
         worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options, stays=True)
         syncing = Syncing(settings, dsn, schedule.sha256, seen.now)
-        asyncio.run(worker.drain(syncing.keep, systemd.keep_told, progress.show))
+        try:
+            asyncio.run(worker.drain(syncing.keep, systemd.keep_told, progress.show))
+        finally:
+            tell(worker.outcomes_by_job)
     return 0
