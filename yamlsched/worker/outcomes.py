@@ -144,14 +144,12 @@ class Outcomes:
             while self._waiting or self._successes:
                 if self._successes:
                     await self._write_successes()
-                    self._on_room()
-                    continue
-                self._writing = self._batch()
-                if not self._writing:
+                if batch := self._batch():
+                    self._writing = batch
+                    self._waiting.extend(await self._write(batch))
+                    self._writing = []
+                elif self._waiting and not self._successes:
                     await asyncio.sleep(FIRST_PAUSE)
-                    continue
-                self._waiting.extend(await self._write(self._writing))
-                self._writing = []
                 self._on_room()
 
     async def _write_successes(self) -> None:
