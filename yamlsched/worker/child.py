@@ -57,6 +57,8 @@ class Child:
         self.pipes = [(fd, os.fstat(fd).st_ino) for fd in (commands, results, output)]
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
+        self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
+        self.begun = 0.0  # when the handler that is executing was called
         self.is_calling = self.was_stopped = False
         self.unread = bytearray(NOTHING)  # of the output's pipe
         self.successes: list[tuple[int, float]] = []  # that the parent has not been told of
@@ -99,26 +101,27 @@ class Child:
         if not self.memory.begin(place):
             self._tell(time.perf_counter(), Report(place, WITHDRAWN))
             return
-        begun = time.perf_counter()
+        self.begun = time.perf_counter()
         report = self._attempt(task)
         if self.is_copy:
             os._exit(0)  # the handler forked, and this is its child, come back from the handler
         self._flush_output()
         has_output = self._has_output()
         now = time.perf_counter()
+        took = now - self.begun
         is_plain = report is None and not has_output
-        is_due = not is_plain or not self.tasks or now - begun > SLOW or now - self.sent_at > FLUSH_EVERY
+        is_due = not is_plain or not self.tasks or took > SLOW or now - self.sent_at > FLUSH_EVERY
         if is_due:
             self._check_pipes()
         if report is None:
             self.memory.done(place)
         if is_plain:
-            self.successes.append((place, now - begun))
+            self.successes.append((place, took))
             if is_due:
                 self._tell(now)
         else:
             report = report or Report(place, End.RETURNED.value)
-            self._tell(now, report._replace(took=now - begun, has_output=has_output))
+            self._tell(now, report._replace(took=took, has_output=has_output))
         if has_output:
             # what the pipe holds is this run's: the next one begins when the parent has read it
             self.may_go_on = False
@@ -135,7 +138,9 @@ class Child:
         run: attempts.Run | None = None
         try:
             payload = {} if text == "{}" else decode(text)[0]
-            handler = resolve(path)
+            if (handler := self.handlers.get(path)) is None:
+                handler = self.handlers[path] = resolve(path)
+                self.begun = time.perf_counter()  # what an import takes says nothing about the runs to come
             if dead_run is not None or _takes_run(handler):
                 run = self._run(Claimed._make(claimed), payload)
             value = self._call(handler, payload, run, dead_run)
@@ -236,7 +241,6 @@ def standard_streams() -> tuple[Any, Any]:
     return os.fdopen(1, "w", **how), os.fdopen(2, "w", **how)
 
 
-@cache
 def resolve(path: str) -> Callable[..., Any]:
     """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
