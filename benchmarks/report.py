@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -81,34 +82,46 @@ def revision() -> str:
 
 
 def write(bench: Bench, folder: Path) -> None:
-    """Write results.json, results.md and drain.svg into ``folder``."""
+    """Write what was found of each part into ``folder``, and the table of all parts that are there.
+
+    A part that is measured alone leaves the others' results as they are: each says itself when and how it was measured.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    found = {
-        "format_version": 1,
+    head = {
+        "format_version": 2,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "yamlsched": yamlsched.__version__,
         "revision": revision(),
+        "repeat": bench.repeat,
         "machine": machine(),
         "server": bench.server,
-        "rows": [
-            {
-                "part": row.part,
-                "case": row.case,
-                "contender": row.contender,
-                "unit": row.unit,
-                "median": row.median,
-                "values": row.values,
-                "more_is_better": row.more_is_better,
-                "note": row.note,
-            }
-            for row in bench.rows
-        ],
     }
-    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    (folder / "results.md").write_text(table(bench.rows) + "\n")
+    for part in dict.fromkeys(row.part for row in bench.rows):
+        rows = [{**asdict(row), "median": row.median} for row in bench.rows if row.part == part]
+        (folder / f"{part}.json").write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    (folder / "results.md").write_text("\n".join(map(section, sorted(folder.glob("*.json")))))
     drained = [row for row in bench.rows if row.part == "drain" and row.unit == "jobs/s" and row.median]
     if drained:
         (folder / "drain.svg").write_text(plot(drained))
+
+
+def section(file: Path) -> str:
+    """Return the results in ``file`` as a section of Markdown; nothing for what is no part's."""
+    found = json.loads(file.read_text())
+    if not isinstance(found, dict):
+        return ""
+    rows = [
+        Row(
+            **{
+                **{key: value for key, value in row.items() if key != "median"},
+                "values": row["values"] and tuple(row["values"]),
+            }
+        )
+        for row in found["rows"]
+    ]
+    times = f"{found['repeat']} repetitions" if found["repeat"] > 1 else "one repetition"
+    where = f"{found['machine']['cores']} cores, PostgreSQL {found['server']['server_version']}"
+    return f"## {file.stem}\n\n{found['measured_at'][:10]}, {times}, {where}, at {found['revision']}\n\n{table(rows)}\n"
 
 
 def plot(rows: list[Row]) -> str:

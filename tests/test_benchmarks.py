@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import LONG, PARTS
-from benchmarks.harness import Row
-from benchmarks.report import table
+from benchmarks.harness import Bench, Row, Sizes
+from benchmarks.report import table, write
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,3 +55,17 @@ def test_a_contender_that_is_missing_is_not_measured_and_has_no_ratio() -> None:
 
     assert "not measured: no node" in shown
     assert "as good" not in shown
+
+
+def test_a_part_that_is_measured_alone_leaves_the_results_of_the_others(tmp_path: Path) -> None:
+    for part, value in (("drain", 100.0), ("idle", 7.0), ("drain", 200.0)):
+        bench = Bench("", 1, Sizes(), [], tmp_path, server={"server_version": "18.6"})
+        bench.add(part, "all", "yamlsched", "jobs/s", value)
+        write(bench, tmp_path)
+
+    shown = (tmp_path / "results.md").read_text()
+
+    assert [line for line in shown.splitlines() if line.startswith("## ")] == ["## drain", "## idle"]
+    assert "200 jobs/s" in shown
+    assert "100 jobs/s" not in shown
+    assert "7 jobs/s" in shown
