@@ -3,21 +3,21 @@
 -- the planner the choice of a full scan.
 
 -- name: claim_waiting
--- Take what `claim` takes most often, and nothing else: runs that may execute side by side and have no worker. The
--- condition is one `case`, which the planner expects to hold for half of the rows: it knows too little about its parts,
--- and would read and sort all that is due. The lock is on the version that is read: a row that has moved on is left.
+-- Take what `claim` takes most often, and nothing else: runs that may execute side by side and have no worker. It goes
+-- on behind (`past_run_at`, `past_id`), where the last one ended, and does not step again over what is in somebody's
+-- hands, or finished and still in the index because some old transaction might look at it. Answers with where it ended
+-- itself in the last two columns.
+-- The condition is one `case`, which the planner expects to hold for half of the rows: it knows too little about its
+-- parts, and would read and sort all that is due. The lock is on the version that is read: a row that has moved on is
+-- left.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-)
-update yamlsched.job_runs r
-set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
-    locked_until = (select c.now from clock c)
-                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
-    started_at = (select c.now from clock c), updated_at = (select c.now from clock c)
-where r.ctid = any (array(
-    select w.ctid from yamlsched.job_runs w
+), picked as materialized (
+    select w.ctid, w.run_at, w.id
+    from yamlsched.job_runs w
     where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive
       and w.run_at <= (select c.now from clock c)
+      and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
       and case when w.status = 'running' or w.definition_id > %(newest)s::bigint
                     or w.definition_id = any (%(others)s::bigint[]) then false
                else w.definition_id <> all (array(
@@ -27,10 +27,19 @@ where r.ctid = any (array(
                            or coalesce(d.paused_until > (select c.now from clock c), true)))) end
     order by w.run_at, w.id
     limit %(limit)s
-    for no key update skip locked))
+    for no key update skip locked
+)
+update yamlsched.job_runs r
+set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
+    locked_until = (select c.now from clock c)
+                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
+    started_at = (select c.now from clock c), updated_at = (select c.now from clock c)
+where r.ctid = any (array(select p.ctid from picked p))
 returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts, r.max_attempts, r.payload::text,
           r.scheduled_for is not null and r.created_at - r.scheduled_for > interval '2 minutes',
-          date_part('epoch', r.locked_until - r.started_at);
+          date_part('epoch', r.locked_until - r.started_at),
+          (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1),
+          (select p.id from picked p order by p.run_at desc, p.id desc limit 1);
 
 -- name: claim
 -- Take due runs of every kind, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with overlap wait or

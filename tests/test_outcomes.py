@@ -39,7 +39,7 @@ async def write(dsn: str, count: int, told: Told, enough: int, meanwhile: str = 
     session = Session(Database(dsn), f"{SESSION} -c lock_timeout=100ms")
 
     async def claim(connection: Any) -> list[Any]:
-        return await store.claim_waiting(connection, "default", "A", count)
+        return (await store.claim_waiting(connection, "default", "A", count)).runs
 
     job = Job(name="purge", handler="h.f")
     held = [Held(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]

@@ -95,6 +95,7 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 def claim(token: str) -> dict[str, Any]:
     return {
         "namespace": "default", "token": token, "limit": LIMIT, "newest": 2**62, "others": [], "after": 0, "now": None,
+        "past_run_at": "-infinity", "past_id": 0,
     }  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def test_a_claim_that_rescues_reads_only_what_is_open(million: Any) -> None:
 TYPES = {
     "namespace": "text", "token": "text", "limit": "bigint", "newest": "bigint", "others": "bigint[]",
     "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]",
-    "attempt": "int",
+    "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 
@@ -191,3 +192,26 @@ def test_a_plan_that_was_made_for_an_empty_table_is_good_for_a_full_one(own_dsn:
         assert "job_runs" not in list(scans(plan))
         assert pages(plan) <= PAGES_PER_RUN * LIMIT
         assert other.execute("select count(*) from yamlsched.job_runs where status = 'running'").fetchone()[0] == LIMIT  # type: ignore[index]
+
+
+def test_a_claim_steps_over_nothing_that_an_old_transaction_keeps_in_the_index(own_dsn: str) -> None:
+    with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
+        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
+        other.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+            "select 'default', %s, 'purge', now() - interval '1 hour' + n * interval '1 ms', 5 "
+            "from generate_series(1, 20000) n",
+            [a_job(other)],
+        )
+        with store.connect(own_dsn) as old:
+            old.execute("begin isolation level repeatable read")
+            old.execute("select count(*) from yamlsched.job_runs")
+            other.execute("update yamlsched.job_runs set status = 'succeeded', finished_at = now() where id <= 19000")
+            last: Any = other.execute("select run_at::text, id from yamlsched.job_runs where id = 19000").fetchone()
+            names = prepare(connection, "claim_waiting")
+
+            plan = execute(
+                connection, "claim_waiting", names, {**claim("A"), "past_run_at": last.run_at, "past_id": last.id}
+            )
+
+    assert pages(plan) <= PAGES_PER_RUN * LIMIT

@@ -57,7 +57,7 @@ async def claim_twice(dsn: str) -> list[Any]:
     connection = await connect_async(dsn, SESSION, look_up)
     async with connection:
         for token in ("A", "B"):
-            assert await runs.claim_waiting(connection, "default", token, 10) == []
+            assert (await runs.claim_waiting(connection, "default", token, 10)).runs == []
         cursor = await connection.execute("select statement from pg_prepared_statements", prepare=False)
         return [row.statement for row in await cursor.fetchall()]
 

@@ -227,7 +227,7 @@ def test_the_usual_claim_takes_what_waits_beside_others_as_the_complete_one_does
         due(db, job, status="running", locked_until=NOON - SECOND)
         due(db, job, status="succeeded")
 
-    taken = ask(store.claim_waiting, "default", "A", 100, scope)
+    taken = ask(store.claim_waiting, "default", "A", 100, scope).runs
 
     assert {run.id for run in taken} == set(usual)
     # and what it says of them and does to them is what the complete claim says and does
@@ -246,11 +246,27 @@ def test_the_usual_claim_takes_the_oldest_and_waits_for_nobody(db: psycopg.Conne
         other.execute("begin")
         other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[-1]])
 
-        first = ask(store.claim_waiting, "default", "A", 2)
-        rest = ask(store.claim_waiting, "default", "B", 100)
+        first = ask(store.claim_waiting, "default", "A", 2).runs
+        rest = ask(store.claim_waiting, "default", "B", 100).runs
 
     assert [run.id for run in first] == sorted(runs[2:4])
     assert [run.id for run in rest] == runs[:2]
+
+
+def test_the_usual_claim_goes_on_where_the_last_one_ended(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db)
+    runs = [due(db, job, run_at=NOON - MINUTE + number // 2 * SECOND) for number in range(5)]
+
+    first = ask(store.claim_waiting, "default", "A", 3)
+    db.execute("update yamlsched.job_runs set status = 'queued', locked_until = null where id = %s", [runs[0]])
+    second = ask(store.claim_waiting, "default", "B", 3, past=first.past)
+    third = ask(store.claim_waiting, "default", "C", 3, past=second.past)
+    again = ask(store.claim_waiting, "default", "D", 3)
+
+    assert [[run.id for run in claim.runs] for claim in (first, second, third, again)] == [
+        runs[:3], runs[3:], [], runs[:1],
+    ]  # fmt: skip
+    assert third.past == second.past
 
 
 def test_claims_that_race_take_each_run_once(db: psycopg.Connection[Any], dsn: str) -> None:
@@ -265,7 +281,7 @@ def test_claims_that_race_take_each_run_once(db: psycopg.Connection[Any], dsn: s
         taken: list[int] = []
         connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
         async with connection:
-            while runs := await store.claim_waiting(connection, "default", f"{name}:{len(taken)}", 30):
+            while runs := (await store.claim_waiting(connection, "default", f"{name}:{len(taken)}", 30)).runs:
                 assert {run.attempt for run in runs} == {1}
                 taken += [run.id for run in runs]
         return taken
@@ -284,9 +300,9 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     job = a_job(db, overlap="allow")
     for _ in range(7):
         due(db, job)
-    mine = ask(store.claim_waiting, "default", "A", 3)
-    more = ask(store.claim_waiting, "default", "B", 2)
-    others = ask(store.claim_waiting, "default", "C", 2)
+    mine = ask(store.claim_waiting, "default", "A", 3).runs
+    more = ask(store.claim_waiting, "default", "B", 2).runs
+    others = ask(store.claim_waiting, "default", "C", 2).runs
 
     assert ask(store.succeed, mine[:2])
     assert ask(store.succeed, [mine[2], more[0]])

@@ -17,6 +17,8 @@ AT_ONCE = 100
 """Outcomes that one ``finish`` writes; its join is quick for a short list only."""
 
 
+START = ("-infinity", 0)
+"""Before every run; see ``Claim.past``."""
 OURS, LOST = "ours", "lost"
 """What became of a run, beside the states that are final or waiting; see ``fates``."""
 
@@ -34,7 +36,8 @@ class Claim:
     """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost.
 
     ``after`` is where the next walk over jobs with exclusive runs begins; 0: this one came to the end.
-    ``is_contended`` says that others were taking the same runs.
+    ``is_contended`` says that others were taking the same runs. ``past`` is where a claim of what waits ended: the
+    ``run_at``, as PostgreSQL writes it, and the id of the last run.
     """
 
     runs: list[Claimed] = field(default_factory=list)
@@ -42,6 +45,7 @@ class Claim:
     lost: list[Claimed] = field(default_factory=list)
     after: int = 0
     is_contended: bool = False
+    past: tuple[str, int] = START
 
 
 async def claim(
@@ -90,20 +94,28 @@ async def claim_waiting(
     token: str,
     limit: int,
     scope: Scope = Scope(),
+    past: tuple[str, int] = START,
     now: datetime | None = None,
-) -> list[Claimed]:
-    """Take up to ``limit`` due runs of the usual kind under ``token``: what waits, and may execute beside others."""
+) -> Claim:
+    """Take up to ``limit`` due runs of the usual kind under ``token``: what waits, and may execute beside others.
+
+    What comes before ``past`` is passed over.
+    """
     parameters = {
         "namespace": namespace,
         "token": token,
         "limit": limit,
         "newest": scope.newest,
         "others": list(scope.others),
+        "past_run_at": past[0],
+        "past_id": past[1],
         "now": now,
     }
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(load("runs")["claim_waiting"], parameters)
-        return sorted(Claimed._make((*row, token)) for row in await cursor.fetchall())
+        rows = await cursor.fetchall()
+    runs = sorted(Claimed._make((*row[:-2], token)) for row in rows)
+    return Claim(runs, past=rows[0][-2:] if rows else past)
 
 
 def _fence(runs: Iterable[Claimed]) -> dict[str, Any]:

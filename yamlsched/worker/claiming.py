@@ -34,6 +34,7 @@ class Claims:
         self.look_at = 0.0  # when a dry worker looks again
         self._most = MOST  # less for a while when the server gives up on long statements
         self._after = 0
+        self._past = store.START
         self._is_usual = True  # the next claim asks for the usual kind of runs only
         self._complete_at = clock.now() + LOOK_AGAIN  # when it asks for all kinds, however much of the usual is due
         self._retries: list[float] = []  # when attempts that failed here are due again, as far as we stay for them
@@ -108,7 +109,7 @@ class Claims:
                 return None
             sent = clock.now()
             if is_usual:
-                return store.Claim(await store.claim_waiting(connection, self._namespace, token, limit, scope))
+                return await store.claim_waiting(connection, self._namespace, token, limit, scope, self._past)
             return await store.claim(connection, self._namespace, token, limit, scope, self._after)
 
         try:
@@ -127,10 +128,11 @@ class Claims:
         if claim is None:
             return None
         self._most = max(limit, min(2 * self._most, MOST))
+        self._is_usual = not is_usual or len(claim.runs) == limit  # else what is due beside comes next
+        self._past = claim.past if is_usual and self._is_usual else store.START
         if is_usual:
-            self._is_usual = len(claim.runs) == limit  # what else is due comes next
             return claim, sent
-        self._is_usual, self._complete_at = True, clock.now() + LOOK_AGAIN
+        self._complete_at = clock.now() + LOOK_AGAIN
         walk_ended, self._after = claim.after == 0 and self._after == 0, claim.after
         if claim.is_contended:
             self._after = random.randrange(scope.newest + 1)  # workers that walk together hinder each other
