@@ -24,8 +24,7 @@ where d.namespace = %(namespace)s
 order by d.job_type;
 
 -- name: runs
--- Newest first, a page at a time: `before` is the id that ended the page before this one. Of one job, the unfinished
--- come first and the others by their end, as its index has them; of several, all by id. A run's time is when it
+-- Newest first, a page at a time: `before` is the id that ended the page before this one. A run's time is when it
 -- ended, else when its latest attempt began, else when it is due. Parameters that are null choose nothing; the planner
 -- sees them, so that one job, the dead and the unfinished are each found by their index.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
@@ -48,11 +47,8 @@ where r.namespace = %(namespace)s
   and (%(key)s::text is null or r.idempotency_key = %(key)s)
   and (%(key_like)s::text is null or r.idempotency_key like %(key_like)s)
   and (%(worker)s::text is null or r.locked_by like %(worker)s)
-  and (%(before)s::bigint is null
-       or case when %(definition)s::bigint is null then r.id < %(before)s
-               else (coalesce(r.finished_at, 'infinity'), r.id) <
-                    (select coalesce(b.finished_at, 'infinity'), b.id from yamlsched.job_runs b where b.id = %(before)s) end)
-order by case when %(definition)s::bigint is not null then r.finished_at end desc nulls first, r.id desc
+  and (%(before)s::bigint is null or r.id < %(before)s)
+order by r.id desc
 limit %(limit)s;
 
 -- name: id_of_key

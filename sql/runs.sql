@@ -19,12 +19,12 @@ with clock as materialized (
       and w.run_at <= (select c.now from clock c)
       and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
       and case when w.status = 'running' or w.definition_id > %(newest)s::bigint
-                    or w.definition_id = any (%(others)s::bigint[]) then false
-               else w.definition_id <> all (array(
+                    or w.definition_id in (select unnest(%(others)s::bigint[])) then false
+               else w.definition_id not in (
                     select d.id from yamlsched.job_definitions d
                     where d.namespace = %(namespace)s and (not d.enabled or d.retired_at is not null or d.paused_at is not null)
                       and (not d.enabled or d.retired_at is not null
-                           or coalesce(d.paused_until > (select c.now from clock c), true)))) end
+                           or coalesce(d.paused_until > (select c.now from clock c), true))) end
     order by w.run_at, w.id
     limit %(limit)s
     for no key update skip locked
@@ -48,12 +48,12 @@ returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts
 -- begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that was made
 -- meanwhile: the unique index refuses one of them (23505), which tries again.
 -- Of both kinds together `limit` runs are taken, half and half where there are so many, so that neither starves the
--- other. The jobs that a worker may claim are those up to `newest` without `others`: the few ids cost less than the
+-- other; of which kind the odd one is, is left to chance, so that this holds for claims of one run. The jobs that a worker may claim are those up to `newest` without `others`: the few ids cost less than the
 -- many.
 -- A run whose lease is over is taken from its worker, which costs the attempt; on its last attempt it is buried.
 -- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
 with recursive clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd
 ), jobs (id) as (
     (select r.definition_id from yamlsched.job_runs r
      where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > %(after)s
@@ -83,7 +83,7 @@ with recursive clock as materialized (
       and (running.is_over or waiting.id is not null)
       and (select d.enabled and d.retired_at is null
                   and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
-                  and d.id <= %(newest)s and d.id <> all (%(others)s::bigint[])
+                  and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
                   or coalesce(running.is_last, false)
            from yamlsched.job_definitions d where d.id = j.id)
     limit %(limit)s
@@ -105,14 +105,15 @@ with recursive clock as materialized (
       and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
       and (select d.enabled and d.retired_at is null
                   and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
-                  and d.id <= %(newest)s and d.id <> all (%(others)s::bigint[])
+                  and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
                   or r.status = 'running' and r.attempts >= r.max_attempts
            from yamlsched.job_definitions d where d.id = r.definition_id)
     order by r.run_at, r.id
-    limit greatest((%(limit)s + 1) / 2, %(limit)s - (select count(*) from heads))
+    limit greatest((%(limit)s + 1 - (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from heads))
     for no key update of r skip locked
 ), picked as materialized (
-    (select h.* from from_heads h limit greatest(%(limit)s / 2, %(limit)s - (select count(*) from from_others)))
+    (select h.* from from_heads h
+     limit greatest((%(limit)s + (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from from_others)))
     union all
     select o.* from from_others o
 ), lost as (

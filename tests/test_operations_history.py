@@ -72,26 +72,6 @@ def test_pages_follow_each_other_without_a_gap_or_a_repetition(db: Db, say: Say)
     assert pages == [[runs[4], runs[3]], [runs[2], runs[1]], [runs[0]]]
 
 
-def test_of_one_job_the_unfinished_come_first_and_then_the_latest_to_end(db: Db, say: Say) -> None:
-    job = a_job(db)
-    retried = a_run(db, job, "succeeded", finished_at=NOON)
-    waiting = a_run(db, job)
-    earlier = [a_run(db, job, "succeeded", finished_at=NOON.replace(hour=11)) for _ in range(2)]
-    later = a_run(db, job)
-    a_run(db, a_job(db, "another"))
-
-    pages, before = [], None
-    while True:
-        words = ["--limit", 2, "--format", "json", *(["--before", before] if before else [])]
-        said = json.loads(say("runs", "--job", "purge", *words).out)
-        pages += [run["id"] for run in said["runs"]]
-        before = said["next_before"]
-        if before is None:
-            break
-
-    assert pages == [later, waiting, retried, *reversed(earlier)]
-
-
 def test_the_namespaces_of_one_database_do_not_see_each_other(db: Db) -> None:
     a_run(db, a_job(db, namespace="billing"))
 

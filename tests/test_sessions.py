@@ -6,14 +6,18 @@ import asyncio
 import struct
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
+import pytest
+from operating import a_job, a_run
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from yamlsched.runs import Claimed
 from yamlsched.store import runs
 from yamlsched.store.connection import connect_async
-from yamlsched.worker.sessions import look_up
+from yamlsched.worker.sessions import Database, Session, Unanswered, look_up
 from yamlsched.worker.worker import SESSION
 
 T = TypeVar("T")
@@ -58,22 +62,26 @@ async def claim_twice(dsn: str) -> list[Any]:
     async with connection:
         for token in ("A", "B"):
             assert (await runs.claim_waiting(connection, "default", token, 10)).runs == []
-        cursor = await connection.execute("select statement from pg_prepared_statements", prepare=False)
-        return [row.statement for row in await cursor.fetchall()]
+        return await prepared(connection)
+
+
+async def prepared(connection: psycopg.AsyncConnection[Any]) -> list[str]:
+    cursor = await connection.execute("select statement from pg_prepared_statements", prepare=False)
+    return [row.statement for row in await cursor.fetchall()]
 
 
 def test_statements_are_prepared_in_a_session_of_the_server_s_own(dsn: str) -> None:
-    prepared = asyncio.run(claim_twice(dsn))
+    statements = asyncio.run(claim_twice(dsn))
 
-    assert any("skip locked" in statement for statement in prepared)
+    assert any("skip locked" in statement for statement in statements)
 
 
 def test_nothing_is_prepared_behind_a_pooler_which_gives_each_transaction_another_session(dsn: str) -> None:
     told, true = asyncio.run(behind_a_pooler(dsn, process_ids))
-    prepared = asyncio.run(behind_a_pooler(dsn, claim_twice))
+    statements = asyncio.run(behind_a_pooler(dsn, claim_twice))
 
     assert told == 4711 != true
-    assert prepared == []
+    assert statements == []
 
 
 async def behind_a_pooler(dsn: str, do: Callable[[str], Awaitable[T]]) -> T:
@@ -89,3 +97,44 @@ async def process_ids(dsn: str) -> tuple[int, int]:
         cursor = await connection.execute("select pg_backend_pid()")
         row: Any = await cursor.fetchone()
         return connection.info.backend_pid, row[0]
+
+
+def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: str, db: psycopg.Connection[Any]) -> None:
+    a_run(db, a_job(db), "running", locked_by="A", attempts=1)
+    held = Claimed(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
+
+    async def fail() -> list[str]:
+        session = Session(Database(dsn), f"{SESSION} -c lock_timeout=10ms")
+        row: Any = db.execute("select id from yamlsched.job_runs").fetchone()
+        locker = await psycopg.AsyncConnection.connect(dsn)
+        await locker.execute("select from yamlsched.job_runs for update")
+        for _ in range(3):
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                await session.run(partial(runs.succeed, runs=[held._replace(id=row.id)]), 10)
+        found = await session.run(prepared, 10)
+        await locker.close()
+        await session.drop()
+        return found
+
+    assert asyncio.run(fail()) == []
+
+
+def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_given_up(own_dsn: str) -> None:
+    async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
+        return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
+
+    async def migrate_meanwhile() -> int:
+        session = Session(Database(own_dsn), SESSION)
+        await session.run(claim, 10)
+        async with await psycopg.AsyncConnection.connect(own_dsn, autocommit=True) as other:
+            await other.execute(
+                "drop view yamlsched.open_runs cascade; drop view yamlsched.dead_runs; "
+                "alter table yamlsched.job_runs alter attempts type bigint"
+            )
+        with pytest.raises(Unanswered):
+            await session.run(claim, 10)
+        found = await session.run(claim, 10)
+        await session.drop()
+        return found
+
+    assert asyncio.run(migrate_meanwhile()) == 0

@@ -99,6 +99,17 @@ def test_neither_kind_of_run_starves_the_other(db: psycopg.Connection[Any], ask:
     assert (kinds.count(True), kinds.count(False)) == (5, 5)
 
 
+def test_neither_kind_of_run_starves_the_other_where_claims_take_one_run(db: psycopg.Connection[Any], ask: Ask) -> None:
+    ad_hoc = a_job(db, "ad_hoc")
+    for number in range(30):
+        due(db, ad_hoc)
+        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
+
+    kinds = {one(ask, f"token {number}", limit=1).job_type == "ad_hoc" for number in range(30)}
+
+    assert kinds == {True, False}  # by chance they are not, once in half a billion times
+
+
 def test_a_walk_over_jobs_goes_on_where_it_stopped_and_comes_to_all_of_them(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:

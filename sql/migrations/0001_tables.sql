@@ -100,8 +100,9 @@ create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
     where finished_at is null and not exclusive;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, run_at, id)
     where finished_at is null and exclusive;
--- Of one job: what is unfinished, and history by its end, for people, retention and monitors. Each index costs every
--- run's finish: that is why there is no second one by id. Then by when a run died, or last failed an attempt.
+-- Of one job: what is unfinished, and history by its end, for retention and monitors. Each index costs every run's
+-- finish: that is why there is no second one by id, and a page of one job's history is found through the primary key
+-- if the job has many runs, and by sorting them if it has few. Then by when a run died, or last failed an attempt.
 create index job_runs_history on yamlsched.job_runs (definition_id, finished_at, id);
 create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
 create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at) where failed_at is not null;

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from yamlsched.store.runs import Scope
 
 LONGEST = 300.0  # seconds that a sync may take
+LONGEST_TELLING = 20.0  # seconds that heartbeats may take
 
 
 @dataclass(frozen=True)
@@ -72,20 +73,36 @@ class Syncing:
                 worker.pool.retire()
             is_hang_up = False
             begun = clock.now()
-            outcomes, worker.outcomes_by_job = worker.outcomes_by_job, {}
             try:
                 async with asyncio.timeout(LONGEST):
-                    news = await aside(partial(self._sync_and_tell, outcomes))
+                    news = await aside(self._sync)
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
                 text = reason(error) if isinstance(error, psycopg.Error) else str(error) or f"took over {LONGEST:.0f} s"
                 log.warning("sync.failed", error=text)
                 next_at = begun + 60
+                await self._tell(worker, is_well=False)
                 continue
             next_at = clock.now() + 60 - news.now.timestamp() % 60
             for message in news.messages if news.messages != told else []:
                 print(message, file=sys.stderr)
             told = news.messages
             self._take(news, worker)
+            await self._tell(worker, is_well=not news.has_findings)
+
+    async def _tell(self, worker: Worker, is_well: bool) -> None:
+        """Send the heartbeats of the minute that is over. Where that is cut short, its outcomes are told again."""
+        outcomes, worker.outcomes_by_job = worker.outcomes_by_job, {}
+        is_well = is_well and Status.DEAD not in outcomes.values()
+        try:
+            async with asyncio.timeout(LONGEST_TELLING):
+                await aside(partial(tell, outcomes, is_well))
+        except BaseException as error:
+            for job, status in outcomes.items():
+                if status is Status.DEAD or job not in worker.outcomes_by_job:
+                    worker.outcomes_by_job[job] = status
+            if not isinstance(error, TimeoutError):
+                raise
+            log.warning("heartbeat.failed", error=f"took over {LONGEST_TELLING:.0f} s")
 
     def _take(self, news: News, worker: Worker) -> None:
         if news.namespace not in (None, worker.work.namespace):
@@ -97,20 +114,8 @@ class Syncing:
             self.hash = news.hash
             worker.reload(news.jobs, news.scope)
 
-    def _sync_and_tell(self, outcomes: dict[str, Status]) -> News:
-        """Sync, and send the heartbeats of the minute that is over, in which ``outcomes`` came about.
-
-        To be called in a process of its own: reading a large file would keep leases from being renewed.
-        """
-        is_well = False
-        try:
-            news = self._sync()
-            is_well = not news.has_findings and Status.DEAD not in outcomes.values()
-            return news
-        finally:
-            tell(outcomes, is_well)
-
     def _sync(self) -> News:
+        """Sync, in a process of its own: reading a large file would keep leases from being renewed."""
         schedule = ScheduleFile.read(self.settings.file, self.settings.env)
         with store.connect(self.dsn) as connection:
             seen = look(connection, schedule, migrate=False)

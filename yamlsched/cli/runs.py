@@ -22,14 +22,14 @@ COLUMNS = (
 @click.command(
     cls=Verb,
     formats=("text", "json", "csv"),
-    help="List runs, newest first; of one job, the unfinished and then the latest to end.",
+    help="List runs, newest first.",
 )
 @_choice.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * stands for any text.")
 @click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds or held last.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page.")
 @click.option(
-    "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: what comes after this run."
+    "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: runs older than this id."
 )
 @click.pass_obj
 def command(settings: Settings, /, namespace: str | None, limit: int, before: int | None, **given: Any) -> int:
@@ -47,7 +47,7 @@ def command(settings: Settings, /, namespace: str | None, limit: int, before: in
     elif settings.format == "csv":
         click.echo(_output.comma_separated(COLUMNS, [[getattr(row, name) for name in COLUMNS] for row in page]))
     elif not page:
-        click.echo("no runs" if before is None else "no more runs", err=True)
+        click.echo("no runs" if before is None else "no older runs", err=True)
     else:
         click.echo(_output.table(("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"), map(line, page)))
     if more and settings.format == "text":

@@ -163,7 +163,7 @@ def runs(
     worker: str | None = None,
     before: int | None = None,
 ) -> list[Row]:
-    """Return up to ``limit`` runs that come after the run ``before``, newest first.
+    """Return up to ``limit`` runs with an id below ``before``, newest first.
 
     ``key_like`` and ``worker`` are patterns of LIKE;
     ``since`` and ``until`` bound [since, until) when a run ended, else began, else is due.

@@ -52,8 +52,6 @@ class Child:
         self.commands, self.results, self.output = commands, results, output
         self.memory, self.dsn, self.namespace = memory, dsn, namespace
         self.pid = os.getpid()
-        self.is_copy = False
-        os.register_at_fork(after_in_child=self._note_fork)
         self.pipes = [(fd, os.fstat(fd).st_ino) for fd in (commands, results, output)]
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
@@ -78,9 +76,6 @@ class Child:
             os._exit(BAD_EXIT)
         os._exit(0)
 
-    def _note_fork(self) -> None:
-        self.is_copy = True
-
     def _receive(self) -> bool:
         """Wait for a frame; return False when the parent has closed the pipe."""
         while True:
@@ -103,7 +98,7 @@ class Child:
             return
         self.begun = time.perf_counter()
         report = self._attempt(task)
-        if self.is_copy:
+        if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, come back from the handler
         self._flush_output()
         has_output = self._has_output()

@@ -35,8 +35,11 @@ class Claims:
         self._most = MOST  # less for a while when the server gives up on long statements
         self._after = 0
         self._past = store.START
-        self._is_usual = True  # the next claim asks for the usual kind of runs only
-        self._complete_at = clock.now() + LOOK_AGAIN  # when it asks for all kinds, however much of the usual is due
+        # The first claim asks for all kinds of runs, as a short-lived worker may have no second one. Then claims ask
+        # for the usual kind until that runs short, and once a second for all kinds, but never twice in a row.
+        self._is_usual = False
+        self._was_usual = True
+        self._complete_at = 0.0
         self._retries: list[float] = []  # when attempts that failed here are due again, as far as we stay for them
         self._unanswered: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
 
@@ -100,7 +103,7 @@ class Claims:
         afterwards whether more may be due.
         """
         limit, news = min(limit, self._most), self._news
-        is_usual = self._is_usual and clock.now() < self._complete_at
+        is_usual = self._is_usual and not (self._was_usual and clock.now() >= self._complete_at)
         token, sent = f"{self._name}:{secrets.token_hex(6)}", 0.0
 
         async def ask(connection: Connection) -> store.Claim | None:
@@ -128,6 +131,7 @@ class Claims:
         if claim is None:
             return None
         self._most = max(limit, min(2 * self._most, MOST))
+        self._was_usual = is_usual
         self._is_usual = not is_usual or len(claim.runs) == limit  # else what is due beside comes next
         self._past = claim.past if is_usual and self._is_usual else store.START
         if is_usual:

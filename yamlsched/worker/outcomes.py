@@ -144,13 +144,14 @@ class Outcomes:
             while self._waiting or self._successes:
                 if self._successes:
                     await self._write_successes()
+                    self._on_room()
                 if batch := self._batch():
                     self._writing = batch
                     self._waiting.extend(await self._write(batch))
                     self._writing = []
+                    self._on_room()
                 elif self._waiting and not self._successes:
                     await asyncio.sleep(FIRST_PAUSE)
-                self._on_room()
 
     async def _write_successes(self) -> None:
         """Write successes, of one claim if most are: its fence is one for all of them."""

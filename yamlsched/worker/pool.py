@@ -250,7 +250,7 @@ class Pool:
             try:
                 for successes, report in child.frames.feed(piece):
                     self._hear_all(child, successes, report)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, IndexError):
                 self._loop.remove_reader(child.results)
                 if child.pid in self.children:
                     if held := child.current():

@@ -26,8 +26,9 @@ Connection = psycopg.AsyncConnection[Any]
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
 SLOW = 2.0  # seconds after which a connection that is not there yet counts as news
 CONNECT_WITHIN = 15.0  # seconds; the DSN's own connect_timeout, 10 s by default, holds for each of its hosts
-# SQLSTATE classes and codes after which the session is given up: the server is going away, is full, or is a standby
-LEAVE = ("08", "53", "57P", "25006", "XX")
+# SQLSTATE classes and codes after which the session is given up: the server is going away, is full, or is a standby; or
+# a migration has changed what a prepared statement answers with
+LEAVE = ("08", "53", "57P", "25006", "XX", "0A000")
 
 
 class Unanswered(Exception):
@@ -91,11 +92,19 @@ class Session:
         self._is_busy = True
         try:
             answer = await do(connection)
-        except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+        except (
+            psycopg.OperationalError,
+            psycopg.InterfaceError,
+            psycopg.InternalError,
+            psycopg.NotSupportedError,
+        ) as error:
             if connection.closed or error.sqlstate is None or error.sqlstate.startswith(LEAVE):
                 await self.drop()
                 self._database.failed(reason(error))
                 raise Unanswered(was_asked=True) from error
+            if connection.prepare_threshold is not None:
+                # psycopg forgets a statement whose first execution fails, and the server does not
+                await connection.execute("deallocate all", prepare=False)
             raise
         except BaseException:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
