@@ -276,6 +276,7 @@ ONE_ODD_FIELD = st.builds(
 @given(st.one_of(st.text(), st.text(FIELD_CHARACTERS), ONE_ODD_FIELD))
 @example("0 0 * * 0-sun")
 @example("0 0 L,l * *")
+@example("/1 0 0 0 0")
 def test_any_text_is_either_taken_or_refused_at_a_place_inside_it(text):
     try:
         cron = parse(text)

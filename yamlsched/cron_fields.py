@@ -114,6 +114,8 @@ def _check_item(rule: FieldRule, item: str, at: int) -> None:
     base, slash, step = lower.partition("/")
     if slash:
         _check_step(rule, item, step, end - len(step), end)
+        if not base:
+            raise CronError(f"{rule.name} {item}: nothing stands before the step", at, end, f"write */{step}")
     if base == "*":
         return
     if rule.name == "day-of-month":
