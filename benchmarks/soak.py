@@ -139,7 +139,9 @@ def write(folder: Path | None, samples: list[Sample]) -> None:
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "soak-samples.json").write_text(json.dumps([asdict(sample) for sample in samples]) + "\n")
+    (folder / "soak-samples.json").write_text(
+        json.dumps([{name: round(value, 2) for name, value in asdict(sample).items()} for sample in samples]) + "\n"
+    )
     (folder / "soak.svg").write_text(plot(samples))
 
 
