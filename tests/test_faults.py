@@ -160,7 +160,7 @@ DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 POINTS = [
     ("after the claim", "pool.Pool.dispatch", Becomes("succeeded", 2, 1, 1, 1)),
     ("between handler and finish", "outcomes.Outcomes.add_successes", Becomes("succeeded", 2, 2, 2, 1)),
-    ("after the finish", "worker.Worker._told_successes", Becomes("succeeded", 1, 1, 1, 0)),
+    ("after the finish", "tally.Tally.note_successes", Becomes("succeeded", 1, 1, 1, 0)),
 ]
 
 
@@ -169,7 +169,7 @@ def test_a_worker_that_is_killed_loses_no_run(project: Project, where: str, func
     project.sync(nothing={})
     [run] = project.enqueue("nothing")
 
-    before = f"import os, signal; from yamlsched.worker import outcomes, pool, worker; {function} = {DIE}"
+    before = f"import os, signal; from yamlsched.worker import outcomes, pool, tally; {function} = {DIE}"
     project.work(before=before, code=-signal.SIGKILL)
     project.end_leases()
     project.work()

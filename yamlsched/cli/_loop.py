@@ -91,15 +91,13 @@ class Syncing:
 
     async def _tell(self, worker: Worker, is_well: bool) -> None:
         """Send the heartbeats of the minute that is over. Where that is cut short, its outcomes are told again."""
-        outcomes, worker.outcomes_by_job = worker.outcomes_by_job, {}
+        outcomes = worker.tally.take_jobs()
         is_well = is_well and Status.DEAD not in outcomes.values()
         try:
             async with asyncio.timeout(LONGEST_TELLING):
                 await aside(partial(tell, outcomes, is_well))
         except BaseException as error:
-            for job, status in outcomes.items():
-                if status is Status.DEAD or job not in worker.outcomes_by_job:
-                    worker.outcomes_by_job[job] = status
+            worker.tally.give_back_jobs(outcomes)
             if not isinstance(error, TimeoutError):
                 raise
             log.warning("heartbeat.failed", error=f"took over {LONGEST_TELLING:.0f} s")

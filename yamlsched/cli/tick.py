@@ -59,6 +59,6 @@ def tick(
             try:
                 tally = asyncio.run(worker.drain())
             finally:
-                outcomes.update(worker.outcomes_by_job)
-            has_findings = has_findings or tally["dead"] > 0
+                outcomes.update(worker.tally.jobs)
+            has_findings = has_findings or tally.has_dead
     return not has_findings

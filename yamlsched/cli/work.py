@@ -50,8 +50,8 @@ def once(
         jobs = sound_jobs(schedule, None)
         worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
         tally = asyncio.run(worker.drain(progress.show))
-    tell(worker.outcomes_by_job)
-    return 1 if tally["dead"] else 0
+    tell(tally.jobs)
+    return 1 if tally.has_dead else 0
 
 
 def loop(
@@ -74,5 +74,5 @@ def loop(
         try:
             asyncio.run(worker.drain(syncing.keep, systemd.keep_told, progress.show))
         finally:
-            tell(worker.outcomes_by_job)
+            tell(worker.tally.jobs)
     return 0

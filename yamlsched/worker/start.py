@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +36,3 @@ def prepare(
     count = concurrency or default_count()
     work = Work(dsn, namespace, jobs, scope, path=(str(file.resolve().parent), *path))
     return Worker(work, HostSlots(folder_for(file), count), count, limits, stays)
-
-
-def drain(*given: Any, **more: Any) -> Counter[str]:
-    """Prepare a worker, let it work until nothing is due, and return how many attempts ended in which state."""
-    return asyncio.run(prepare(*given, **more).drain())

@@ -12,16 +12,16 @@ import gc
 import os
 import signal
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from yamlsched import durations, log
+from yamlsched import log
 from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import ON_DEAD, Claimed, End, Ending, Status
+from yamlsched.runs import Claimed, End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.store.connection import concealer, in_utc
 from yamlsched.store.runs import Scope
@@ -34,6 +34,7 @@ from yamlsched.worker.lines import Lines, stderr_without_waiting
 from yamlsched.worker.outcomes import Item, Outcomes, Success
 from yamlsched.worker.pool import Pool
 from yamlsched.worker.sessions import Database, Session
+from yamlsched.worker.tally import Tally
 from yamlsched.worker.wire import Memory
 
 # A prepared statement is planned once, perhaps while there is nothing in the table: what reads all of a table, or sorts
@@ -73,7 +74,7 @@ class Work:
 
 @dataclass
 class Worker:
-    """See the module. ``tally`` counts what became of the attempts, by state of the run.
+    """See the module.
 
     One that ``stays`` looks for more when nothing is due, until it is told to stop.
     """
@@ -83,10 +84,9 @@ class Worker:
     concurrency: int
     limits: Limits = Limits()
     stays: bool = False
-    tally: Counter[str] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        self.outcomes_by_job: dict[str, Status] = {}  # succeeded, or dead if any run was; those of on_dead left out
         self.waiting: deque[Held] = deque()  # claimed, and in no child's hands
         self.claimed = 0
         self.stopped_at: float | None = None  # when it was told to stop
@@ -95,7 +95,7 @@ class Worker:
 
     # -- the life of a worker --------------------------------------------------------------------------------------
 
-    async def drain(self, *others: Callable[[Worker], Coroutine[Any, Any, None]]) -> Counter[str]:
+    async def drain(self, *others: Callable[[Worker], Coroutine[Any, Any, None]]) -> Tally:
         """Work until nothing is due (any more), and return the tally. ``others`` go on meanwhile.
 
         Raises EnvironmentFailed when the database is away for too long.
@@ -152,7 +152,7 @@ class Worker:
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
         self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
         self.outcomes = Outcomes(
-            writes, self.work.namespace, concealer(self.work.dsn), self._told, self._told_successes, self._written
+            writes, self.work.namespace, concealer(self.work.dsn), self._told, self.tally.note_successes, self._written
         )
         self.leases = Leases(leases, self.held, self._lose, self._unrenewed)
 
@@ -322,25 +322,10 @@ class Worker:
             return
         claim, sent = answer
         self.claimed += len(claim.runs)
-        for lost in claim.lost:
-            log.warning(
-                "attempt.lost",
-                job=lost.job_type,
-                run=lost.id,
-                key=lost.key,
-                attempt=lost.attempt,
-                worker=lost.locked_by,
-            )
-        for dead in claim.dead:
-            self._count(dead.job_type, dead.key, Status.DEAD)
-            log.error(
-                "run.dead", job=dead.job_type, run=dead.id, key=dead.key, attempt=_of(dead), error="lost its worker"
-            )
-            self.claims.look_now()  # for the run that calls its on_dead
-        says_debug = log.says("debug")
+        self.tally.note_claim(claim)
+        if claim.dead:
+            self.claims.look_now()  # for the runs that call their on_dead
         for run in claim.runs:
-            if says_debug:
-                log.debug("run.claimed", job=run.job_type, run=run.id, key=run.key, attempt=_of(run))
             self._take(run, sent)
         self._has_work.set()
         self._free_slots()
@@ -436,43 +421,11 @@ class Worker:
         self.claims.look_now()  # what was written may let other runs be due
         self.changed()
 
-    def _count(self, job: str, key: str | None, status: Status) -> None:
-        self.tally[status] += 1
-        is_over = status is Status.DEAD or (status is Status.SUCCEEDED and job not in self.outcomes_by_job)
-        if is_over and not (key or "").startswith(ON_DEAD):
-            self.outcomes_by_job[job] = status
-
-    def _told_successes(self, ends: list[Success]) -> None:
-        """Count and log successes that stand in the database."""
-        self.tally[Status.SUCCEEDED] += len(ends)
-        for job in {held.run.job_type for held, _ in ends if not (held.run.key or "").startswith(ON_DEAD)}:
-            self.outcomes_by_job.setdefault(job, Status.SUCCEEDED)
-        if log.says("info"):
-            for held, took in ends:
-                self._say_succeeded(held.run, took)
-
-    def _say_succeeded(self, run: Claimed, took: float) -> None:
-        took_ = durations.show(timedelta(seconds=round(took, 3)))
-        log.info("attempt.succeeded", job=run.job_type, run=run.id, key=run.key, attempt=_of(run), took=took_)
-
     def _told(self, item: Item, run_at: datetime | None) -> None:
-        """Count and log an outcome that stands in the database."""
-        run, ending, outcome = item.held.run, item.ending, item.outcome
-        self._count(run.job_type, run.key, outcome.status)
-        common = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": _of(run)}
-        match outcome.status:
-            case Status.SUCCEEDED:
-                self._say_succeeded(run, ending.took)
-            case Status.FAILED:
-                log.warning("attempt.failed", **common, next=run_at, error=outcome.error)
-                if outcome.delay is not None:
-                    self.claims.retry_in(outcome.delay.total_seconds())
-            case Status.DEAD:
-                log.error("run.dead", **common, error=outcome.error)
-            case _ if ending.end is End.SNOOZED:
-                log.info("attempt.snoozed", **common, next=run_at)
-            case _:
-                log.info("run.given_back", **common, why=ending.error)
+        outcome = item.outcome
+        self.tally.note_end(item.held.run, item.ending, outcome, run_at)
+        if outcome.status is Status.FAILED and outcome.delay is not None:
+            self.claims.retry_in(outcome.delay.total_seconds())
 
 
 @contextlib.contextmanager
@@ -499,7 +452,3 @@ async def wait(event: asyncio.Event, seconds: float) -> None:
     finally:
         alarm.cancel()
     event.clear()
-
-
-def _of(run: Claimed) -> str:
-    return f"{run.attempt}/{run.max_attempts}"
