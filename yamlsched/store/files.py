@@ -1,10 +1,12 @@
-"""Statements on schedule_files: see ``sql/files.sql``."""
+"""Statements on schedule_files: see ``sql/files.sql``.
+
+What they answer with are named tuples: an idle tick would notice the time that it takes to make a dataclass.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
+class Glance(NamedTuple):
     """What one look at the database says. Without a namespace the file is unknown, and nothing else is answered."""
 
     version: int
@@ -31,8 +32,7 @@ class Glance:
     needs_housekeeping: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a file stands among those that are presented in its namespace.
 
     ``applied_at`` is when it was applied last itself; ``newer_presented_at`` when one that was applied after it was

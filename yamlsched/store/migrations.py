@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -13,8 +12,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import folder, load
 
 
-@dataclass(frozen=True)
-class Migration:
+class Migration(NamedTuple):
     """One numbered file of ``sql/migrations``."""
 
     version: int

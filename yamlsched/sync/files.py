@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from yamlsched.store.files import Standing
 
@@ -23,8 +23,7 @@ class Verdict(StrEnum):
     OTHER_ENVIRONMENT = "other_environment"
 
 
-@dataclass(frozen=True, slots=True)
-class Ours:
+class Ours(NamedTuple):
     """The file that is presented, and by which versions."""
 
     hash: str

@@ -329,6 +329,7 @@ class Worker:
             self._take(run, sent)
         self._has_work.set()
         self._free_slots()
+        self._dispatch()  # at once: the next claim may be asked before anything else has its turn
         self.changed()
 
     def _take(self, run: Claimed, sent: float) -> None:
