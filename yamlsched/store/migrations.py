@@ -85,7 +85,7 @@ def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
         for migration in all_migrations():
             if migration.version not in applied:
                 connection.execute(migration.text.encode())
-                connection.execute(sql["record"], vars(migration) | {"checksum": migration.checksum})
+                connection.execute(sql["record"], migration._asdict() | {"checksum": migration.checksum})
                 missing.append(migration)
             elif applied[migration.version] != migration.checksum:
                 raise EnvironmentFailed(
