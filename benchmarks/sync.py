@@ -2,7 +2,8 @@
 
 Measured inside one process with one session, so that start-up does not hide it. "Nothing due" is the one look of an
 idle tick and all of a sync after it. Hours are counted by hand: each repetition is the next hour of a virtual clock.
-An edit is measured with the reading of the file, and up to 10,000 jobs: beyond, reading YAML is all there is to see.
+An edit is measured with the reading of the whole file. A look right after everything was due steps once over what that
+left in the indexes.
 """
 
 from __future__ import annotations
