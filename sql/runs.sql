@@ -22,7 +22,8 @@ with clock as materialized (
                     or w.definition_id in (select unnest(%(others)s::bigint[])) then false
                else w.definition_id not in (
                     select d.id from yamlsched.job_definitions d
-                    where d.namespace = %(namespace)s and (not d.enabled or d.retired_at is not null or d.paused_at is not null)
+                    where d.namespace = %(namespace)s
+                      and (not d.enabled or d.retired_at is not null or d.paused_at is not null)
                       and (not d.enabled or d.retired_at is not null
                            or coalesce(d.paused_until > (select c.now from clock c), true))) end
     order by w.run_at, w.id
@@ -42,14 +43,14 @@ returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1);
 
 -- name: claim
--- Take due runs of every kind, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with overlap wait or
--- skip, of which one executes at a time: of each job at most the run at its head, and none while one is running under
--- a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost nothing, and
--- begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that was made
--- meanwhile: the unique index refuses one of them (23505), which tries again.
+-- Take due runs of every kind, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with
+-- overlap wait or skip, of which one executes at a time: of each job at most the run at its head, and none while one is
+-- running under a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost
+-- nothing, and begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that
+-- was made meanwhile: the unique index refuses one of them (23505), which tries again.
 -- Of both kinds together `limit` runs are taken, half and half where there are so many, so that neither starves the
--- other; of which kind the odd one is, is left to chance, so that this holds for claims of one run. The jobs that a worker may claim are those up to `newest` without `others`: the few ids cost less than the
--- many.
+-- other; of which kind the odd one is, is left to chance, so that this holds for claims of one run. The jobs that a
+-- worker may claim are those up to `newest` without `others`: the few ids cost less than the many.
 -- A run whose lease is over is taken from its worker, which costs the attempt; on its last attempt it is buried.
 -- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
 with recursive clock as materialized (
@@ -125,7 +126,8 @@ with recursive clock as materialized (
     update yamlsched.job_runs r
     set status = 'dead', locked_until = null, exclusive_of = null,
         finished_at = (select c.now from clock c), dead_at = (select c.now from clock c),
-        failed_at = (select c.now from clock c), updated_at = (select c.now from clock c), last_error = 'lost its worker', error_type = 'LostWorker'
+        failed_at = (select c.now from clock c), updated_at = (select c.now from clock c),
+        last_error = 'lost its worker', error_type = 'LostWorker'
     where r.id = any (array(select p.id from picked p where p.lost and p.is_last))
     returning r.id, r.namespace, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.attempts,
               r.max_attempts, r.finished_at, r.locked_by
