@@ -193,6 +193,17 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_handler_takes_the_handler_wi
     assert project.became(run) == SECOND_ATTEMPT
 
 
+def test_where_no_process_can_be_started_runs_are_given_back_and_the_worker_says_why(project: Project) -> None:
+    project.sync(nothing={})
+    runs = project.enqueue("nothing", count=10)
+    refuse = "import os\ndef refuse(): raise BlockingIOError(11, 'Resource temporarily unavailable')\nos.fork = refuse"
+
+    process = project.work(before=refuse, code=3)
+
+    assert "no child process can be started: Resource temporarily unavailable" in process.text
+    assert {project.became(run) for run in runs} == {Becomes("queued", 0, 0, 0, 0)}
+
+
 def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Project) -> None:
     project.sync(first_waits={"lease": "1h"})
     [run] = project.enqueue("first_waits")

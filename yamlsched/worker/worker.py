@@ -259,9 +259,9 @@ class Worker:
         self.slots.fill(min(self.concurrency, self.pool.busy() + len(self.waiting)))
         try:
             self.pool.dispatch(self.waiting, self.slots.held)
-        except EnvironmentFailed:
+        except EnvironmentFailed as error:
             if not self.pool.busy():
-                raise  # else one of the children at work will take it
+                self._fail(error)  # else one of the children at work will take it
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
