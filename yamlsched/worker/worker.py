@@ -259,9 +259,9 @@ class Worker:
         self.slots.fill(min(self.concurrency, self.pool.busy() + len(self.waiting)))
         try:
             self.pool.dispatch(self.waiting, self.slots.held)
-        except EnvironmentFailed as error:
+        except EnvironmentFailed:
             if not self.pool.busy():
-                self._fail(error)  # else one of the children at work will take it
+                raise  # else one of the children at work will take it
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
@@ -329,8 +329,8 @@ class Worker:
             self._take(run, sent)
         self._has_work.set()
         self._free_slots()
-        self._dispatch()  # at once: the next claim may be asked before anything else has its turn
         self.changed()
+        await asyncio.sleep(0)  # what was claimed is handed out before the next claim is asked
 
     def _take(self, run: Claimed, sent: float) -> None:
         job = self.work.jobs.get(run.job_type)
