@@ -119,7 +119,8 @@ def section(file: Path) -> str:
         )
         for row in found["rows"]
     ]
-    times = f"{found['repeat']} repetitions" if found["repeat"] > 1 else "one repetition"
+    counts = sorted({len(row.values) for row in rows if row.values} - {1})  # a sum, or an hour, is there once
+    times = f"{' or '.join(map(str, counts))} repetitions" if counts else "one repetition"
     where = f"{found['machine']['cores']} cores, PostgreSQL {found['server']['server_version']}"
     return f"## {file.stem}\n\n{found['measured_at'][:10]}, {times}, {where}, at {found['revision']}\n\n{table(rows)}\n"
 
