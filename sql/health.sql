@@ -5,7 +5,8 @@ select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.ena
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.failure_streak,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id, h.effective_from,
        h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
-       dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day
+       dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
+       died.last_error as dead_error
 from yamlsched.job_health h
 cross join lateral (
     select count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
@@ -15,6 +16,15 @@ cross join lateral (
     where r.definition_id = h.definition_id
       and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
 ) dead
+left join lateral (
+    -- of what died last; of the job itself before what was to report it
+    select r.last_error
+    from yamlsched.job_runs r
+    where r.definition_id = h.definition_id
+      and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
+    order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
+    limit 1
+) died on true
 where h.namespace = %(namespace)s
 order by h.job_type;
 

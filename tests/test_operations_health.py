@@ -173,6 +173,15 @@ def test_a_healthy_namespace_has_no_problems(db: Db) -> None:
     assert reasons(db) == []
 
 
+def test_the_reason_for_deaths_is_the_error_of_what_died(db: Db) -> None:
+    job = a_healthy_job(db)
+    dead = a_run(db, job, "dead", last_error="disk full")
+    a_run(db, job, "dead", last_error="smtp refused", idempotency_key=f"on_dead:{dead}")
+    a_run(db, job, "succeeded", failed_at="(now())", last_error="lost its worker")
+
+    assert reasons(db) == ["purge: 2 runs died within 1h: disk full"]
+
+
 def test_each_threshold_is_a_reason(db: Db) -> None:
     job = a_healthy_job(db)
     a_run(db, job, "dead")

@@ -105,7 +105,7 @@ def _dead(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]
     if job.dead_within > _number(job, "max-dead", thresholds.max_dead):
         span = durations.show(thresholds.within)
         runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
-        last = f": {job.last_error}" if job.last_error else ""
+        last = f": {job.dead_error}" if job.dead_error else ""
         yield Problem(
             job.job_type,
             f"{job.job_type}: {runs} died within {span}{last}",
