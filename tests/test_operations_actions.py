@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -291,7 +292,7 @@ def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
 
     # then the slot before the pause has its run, and the pause says all that the others want to know
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
-    assert answer == actions.Answer("purge", True, "is paused")
+    assert answer == actions.Answer("purge", True, "is paused, until 2026-01-14T14:00:00Z")
     assert definition is not None
     assert (definition.paused_at, definition.paused_until) == (NOON, NOON + timedelta(hours=2))
     assert (definition.paused_by, definition.paused_reason) == ("ann", "upgrade")
@@ -305,7 +306,7 @@ def test_pausing_again_changes_reason_and_end_but_not_the_beginning(db: Db) -> N
 
     [answer] = pausing.pause(db, "default", [job], "bob", reason="longer", now=NOON + timedelta(hours=1))
 
-    assert answer.what == "stays paused, with this reason and end"
+    assert answer.what == "stays paused, without an end: yamlsched resume purge"
     assert value(db, "select (paused_at, paused_by, paused_reason)::text from yamlsched.job_definitions") == (
         '("2026-01-14 12:00:00+00",bob,longer)'
     )
@@ -316,7 +317,7 @@ def test_a_pause_whose_end_has_passed_begins_anew(db: Db) -> None:
 
     [answer] = pausing.pause(db, "default", [job], "ann", now=NOON)
 
-    assert answer.what == "is paused"
+    assert answer.what == "is paused, without an end: yamlsched resume purge"
     assert value(db, "select paused_at from yamlsched.job_definitions") == NOON
 
 
@@ -350,10 +351,13 @@ def test_pause_and_resume_by_the_command_line(db: Db, say: Say) -> None:
     a_job(db, "purge", schedule=None, tags=["nightly"])
     a_job(db, "mail", schedule=None)
 
-    assert say("pause", "purge", "--until", "2h", "--reason", "upgrade").out == "purge is paused\n"
+    paused = say("pause", "purge", "--until", "2h", "--reason", "upgrade").out
+    assert re.fullmatch(r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ\n", paused)
     assert say("resume", "mail") == (1, "", "mail is not paused\n")
     assert say("pause", "--all").code == 2
-    assert say("pause", "--tag", "nightly", "--yes").out == "purge stays paused, with this reason and end\n"
+    assert (
+        say("pause", "--tag", "nightly", "--yes").out == "purge stays paused, without an end: yamlsched resume purge\n"
+    )
     assert say("resume", "--all", "--yes").out == "purge goes on\n"
     wrong = say("pause", "purgee")
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')

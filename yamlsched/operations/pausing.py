@@ -45,15 +45,16 @@ def pause(
             _record(
                 connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
             )
-        return [Answer(job.job_type, job.id in changed, _paused(job, job.id in changed)) for job in before]
+        return [Answer(job.job_type, job.id in changed, _paused(job, job.id in changed, end)) for job in before]
 
     return despite_deadlocks(attempt)
 
 
-def _paused(job: Pausable, changed: bool) -> str:
+def _paused(job: Pausable, changed: bool, end: datetime | None) -> str:
     if not changed:
         return "left schedules.yaml: there is nothing to pause"
-    return "stays paused, with this reason and end" if job.is_paused else "is paused"
+    until = f"until {end:%Y-%m-%dT%H:%M:%SZ}" if end is not None else f"without an end: yamlsched resume {job.job_type}"
+    return f"{'stays' if job.is_paused else 'is'} paused, {until}"
 
 
 def resume(
