@@ -204,6 +204,18 @@ def test_where_no_process_can_be_started_runs_are_given_back_and_the_worker_says
     assert {project.became(run) for run in runs} == {Becomes("queued", 0, 0, 0, 0)}
 
 
+def test_work_says_which_jobs_a_mistake_in_the_file_leaves_out(project: Project) -> None:
+    project.sync(nothing={}, nap={})
+    [left], [done] = project.enqueue("nap"), project.enqueue("nothing")
+    project.write(nothing={}, nap={"max_atempts": 3})
+
+    process = project.work()
+
+    assert "jobs.left_out" in process.text
+    assert "jobs=nap mistakes=1" in process.text
+    assert [project.row(run).status for run in (left, done)] == ["queued", "succeeded"]
+
+
 def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Project) -> None:
     project.sync(first_waits={"lease": "1h"})
     [run] = project.enqueue("first_waits")

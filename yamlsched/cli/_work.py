@@ -76,12 +76,22 @@ def housekeep(connection: Connection[Any], namespace: str | None, seen: Glance) 
 
 
 def sound_jobs(schedule: ScheduleFile, result: Synced | None) -> dict[str, Job]:
-    """Return the jobs whose own entry in this host's file is sound, whatever is wrong elsewhere."""
+    """Return the jobs whose own entry in this host's file is sound, whatever is wrong elsewhere.
+
+    Says which are left out, where no sync has said it.
+    """
+    from yamlsched import log
     from yamlsched.definitions.load import load
 
     if result is not None and result.loaded is not None:
         return result.loaded.jobs
-    return load(schedule.data, schedule.path, schedule.environment or None).jobs
+    loaded = load(schedule.data, schedule.path, schedule.environment or None)
+    left_out = [name for name in loaded.entries if name not in loaded.jobs]
+    mistakes = sum(found.severity == "error" for found in loaded.diagnostics)
+    if mistakes and (left_out or not loaded.jobs):
+        jobs = ",".join(left_out) or "all"
+        log.warning("jobs.left_out", file=schedule.path, jobs=jobs, mistakes=mistakes, see="yamlsched validate")
+    return loaded.jobs
 
 
 def a_worker(

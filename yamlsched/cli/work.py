@@ -45,9 +45,9 @@ def once(
     with settings.database() as dsn, store.connect(dsn) as connection:
         seen = look(connection, schedule, settings.is_embedded)
         namespace = seen.namespace or files.stand_in(connection, schedule.presented(), None)
+        jobs = sound_jobs(schedule, None)
         if namespace is None:
             raise Refused(f'{settings.file} has not been applied to this database yet: run "yamlsched sync" first')
-        jobs = sound_jobs(schedule, None)
         worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
         tally = asyncio.run(worker.drain(progress.show))
     tell(tally.jobs)
