@@ -1,6 +1,6 @@
 """A real handler's overhead: with handlers that take 10 ms, which share of slots / 10 ms gets done.
 
-Everybody is to be busy for the same time; those that drain slowly get fewer runs, or enqueueing them would take minutes.
+Everybody is to be busy for the same time; those that drain slowly get fewer runs: enqueueing would take minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def run(bench: Bench) -> None:
 def _measure(bench: Bench, contender: Contender, slots: int):
     wanted = max(4, int(slots * bench.sizes.busy_seconds * 1000 / MS))
     jobs = min(wanted, contender.most or wanted)
-    note = contender.note + (f"; measured on {jobs:,} runs of {wanted:,}: start-up weighs more" if jobs < wanted else "")
+    note = contender.note + (
+        f"; measured on {jobs:,} runs of {wanted:,}: start-up weighs more" if jobs < wanted else ""
+    )
 
     def measure() -> None:
         with bench.database() as dsn:
