@@ -82,9 +82,9 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
             'a database of its own; "yamlsched sync" changes the environment'
         )
     return (
-        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file is still presented; "
-        f'{in_force}. Bring this host up to date, or run "yamlsched sync" to roll back at once; if these are two '
-        "services, give each a namespace"
+        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented within "
+        f'5 minutes; {in_force}. Bring this host up to date. To roll back run "yamlsched sync", or wait until nobody '
+        "has presented the newer one for 5 minutes; if these are two services, give each a namespace"
     )
 
 
