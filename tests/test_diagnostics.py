@@ -425,6 +425,7 @@ def test_sarif_has_the_structure_that_2_1_0_demands(file: Path):
 
 def test_explain_prints_the_page_of_a_code_and_lists_all(folder: Path):
     assert run("explain", "ys203").output.startswith("### YS203 a cron alias is not known\n")
+    assert run("explain", "YS203").output.endswith("```\n\nFirst a file with the mistake, then the same without it.\n")
     assert run("explain").output.splitlines()[0] == "YS001  the text is not YAML"
     assert json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"] == "YS203"
     assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)

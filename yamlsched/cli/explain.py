@@ -29,7 +29,10 @@ def command(settings: Settings, code: str | None) -> int:
         codes = [{"code": code, "title": title, "page": rules.page(code)} for code, title in shown.items()]
         click.echo(_output.document(codes=codes))
     elif code is not None:
-        click.echo(rules.page(code))
+        page = rules.page(code)
+        click.echo(page)
+        if "```" in page:
+            click.echo("\nFirst a file with the mistake, then the same without it.")
     else:
         for listed, title in shown.items():
             click.echo(f"{listed}  {title}")
