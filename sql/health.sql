@@ -17,11 +17,10 @@ cross join lateral (
       and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
 ) dead
 left join lateral (
-    -- of what died last; of the job itself before what was to report it
+    -- of what died last of those that are counted; of the job itself before what was to report it
     select r.last_error
     from yamlsched.job_runs r
-    where r.definition_id = h.definition_id
-      and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
+    where r.definition_id = h.definition_id and r.dead_at > clock_timestamp() - %(within)s::interval
     order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
     limit 1
 ) died on true

@@ -181,6 +181,10 @@ def test_the_reason_for_deaths_is_the_error_of_what_died(db: Db) -> None:
 
     assert reasons(db) == ["purge: 2 runs died within 1h: disk full"]
 
+    db.execute("update yamlsched.job_runs set dead_at = now() - interval '2 hours' where id = %s", [dead])
+
+    assert reasons(db) == ["purge: 1 run died within 1h: smtp refused"]
+
 
 def test_each_threshold_is_a_reason(db: Db) -> None:
     job = a_healthy_job(db)

@@ -48,7 +48,7 @@ class Job:
     dead_within: int
     dead_last_hour: int
     dead_last_day: int
-    dead_error: str | None  # of the run that died last
+    dead_error: str | None  # of the run that died last, of those in dead_within
 
 
 @dataclass(frozen=True)
