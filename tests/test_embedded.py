@@ -604,6 +604,86 @@ def test_binaries_that_the_server_s_user_cannot_reach_are_copied_once_to_where_i
     assert len(list(system_home.iterdir())) == 1
 
 
+@only_root
+def test_root_follows_no_link_in_the_place_of_its_folder_and_changes_nothing_behind_it(empty):
+    victim = empty.parent / "victim"
+    victim.mkdir(mode=0o755)
+    before = victim.stat()
+    (empty.parent / ".yamlsched").symlink_to(victim)
+
+    with pytest.raises(EnvironmentFailed, match=r"\.yamlsched is a link or a file"):
+        use(empty)
+
+    after = victim.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert list(victim.iterdir()) == []
+    (empty.parent / ".yamlsched").unlink()
+
+
+@only_root
+@pytest.mark.parametrize("owner", ["root", "nobody"])
+def test_root_gives_no_folder_away_that_a_link_in_its_folder_names(empty, owner):
+    uid = pwd.getpwnam(owner).pw_uid
+    folder, victim = empty.parent / ".yamlsched", empty.parent / "victim"
+    victim.mkdir(mode=0o755)
+    folder.mkdir(mode=0o700)
+    (folder / "postgres").symlink_to(victim)
+    os.chown(folder / "postgres", uid, -1, follow_symlinks=False)
+    os.chown(folder, uid, -1)
+
+    with pytest.raises(EnvironmentFailed, match="that yamlsched did not create, and root does not follow it"):
+        use(empty)
+
+    assert (victim.stat().st_uid, victim.stat().st_mode & 0o777) == (0, 0o755)
+    assert list(victim.iterdir()) == []
+    shutil.rmtree(folder)
+
+
+@only_root
+@pytest.mark.parametrize("planted", ["link", "hard link", "pipe"])
+def test_root_opens_no_file_in_another_user_s_folder_that_is_not_one_of_its_own(empty, planted):
+    nobody = pwd.getpwnam("nobody")
+    folder, victim = empty.parent / ".yamlsched", empty.parent / "victim"
+    victim.write_text("root's\n")
+    folder.mkdir(mode=0o700)
+    if planted == "link":
+        (folder / "lease").symlink_to(victim)
+    elif planted == "hard link":
+        (folder / "lease").hardlink_to(victim)
+    else:
+        os.mkfifo(folder / "lease")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+
+    with pytest.raises(EnvironmentFailed, match="lease"):
+        use(empty)
+
+    assert (victim.read_text(), victim.stat().st_uid) == ("root's\n", 0)
+    shutil.rmtree(folder)
+
+
+@only_root
+def test_a_folder_that_is_swapped_while_root_opens_a_file_in_it_never_leads_it_elsewhere(empty, monkeypatch):
+    nobody = pwd.getpwnam("nobody")
+    folder, victim = empty.parent / ".yamlsched", empty.parent / "victim"
+    victim.mkdir()
+    folder.mkdir(mode=0o700)
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    real = os.open
+
+    def swap_before_the_file(path, *how, **named):
+        if path == "lease":
+            folder.rename(empty.parent / "moved")
+            folder.symlink_to(victim)
+        return real(path, *how, **named)
+
+    monkeypatch.setattr(os, "open", swap_before_the_file)
+    place.open_file(folder / "lease").close()
+
+    assert list(victim.iterdir()) == []
+    assert (empty.parent / "moved/lease").stat().st_uid == nobody.pw_uid
+    folder.unlink()
+
+
 # Out and in again
 
 
@@ -619,7 +699,7 @@ def test_a_dump_loses_only_what_older_servers_do_not_know_and_only_in_its_header
         b"\\unrestrict other\n",
         b"\\unrestrict Abc123\n",
     ]
-    assert list(dump.portable(lines)) == [lines[1], *lines[3:8]]
+    assert list(dump.portable(lines)) == [*lines[:2], *lines[3:]]
 
 
 CONTENT = (
@@ -633,6 +713,18 @@ CONTENT = (
 
 def everything(dsn: str) -> object:
     return answer(dsn, "select jsonb_agg(l order by id)::text || app.twice('a') || count(*) from app.letters as l")
+
+
+def test_a_command_that_a_hostile_server_hid_in_a_dump_is_not_executed_by_restore(project, tmp_path):
+    # given a dump whose text goes on behind a line break that a hostile server put into a name
+    touched, file = tmp_path / "touched", tmp_path / "hostile.sql"
+    lines = [b"\\restrict Abc123\n", b"-- Name: t\n", f"\\! touch {touched}\n".encode(), b"\\unrestrict Abc123\n"]
+    file.write_bytes(b"".join(dump.portable(lines)))
+
+    with embedded.running(project) as dsn, pytest.raises(Refused, match="restricted"):
+        dump.restore(dsn, binaries.find_binaries(False), file, clean=True)
+
+    assert not touched.exists()
 
 
 @pytest.mark.slow

@@ -94,18 +94,16 @@ def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
 
 
 def portable(lines: Iterable[bytes]) -> Iterator[bytes]:
-    r"""Yield the lines of a dump without what PostgreSQL 15 and its psql do not know.
+    r"""Yield the lines of a dump without the setting that PostgreSQL 15 does not know.
 
-    Settings are looked for only before the first object: further down, a line that looks like one is data. The end
-    of ``\restrict`` repeats the random word of its beginning, which no data could foresee.
+    It is looked for only before the first object: further down, a line that looks like it is data. ``\restrict`` stays:
+    it keeps psql from running commands that a hostile server hid in the dump (CVE-2025-8714).
     """
-    in_header, end_of_restrict = True, None
+    in_header = True
     for line in lines:
         if line.startswith(b"-- Name: "):
             in_header = False
-        if in_header and line.startswith(b"\\restrict "):
-            end_of_restrict = b"\\un" + line[1:]
-        elif line != end_of_restrict and not (in_header and line == TRANSACTION_TIMEOUT):
+        if not (in_header and line == TRANSACTION_TIMEOUT):
             yield line
 
 

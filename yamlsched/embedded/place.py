@@ -15,11 +15,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import stat
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -99,9 +101,10 @@ def data_folder(schedules_file: Path) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``.yamlsched`` where it is missing, closed to others and unseen by git."""
+    """Create ``.yamlsched`` if it is missing, closed to others and ignored by git."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
         _account(folder)  # whose it is comes before what they may do in it
         if not os.path.lexists(folder / ".gitignore"):
             with open_file(folder / ".gitignore") as file:
@@ -113,46 +116,105 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """Yield a descriptor of ``folder``, whose last part must not be a link.
+
+    Root may be at work in a folder of another user, who can replace any name in it at any time: what is checked and
+    changed is the descriptor, never the name a second time.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise EnvironmentFailed(
+                f"{folder} is a link or a file, and the embedded database needs a folder there: remove it, "
+                "or set YAMLSCHED_DSN"
+            ) from error
+        raise
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def open_file(path: Path) -> BinaryIO:
-    """Open a file of ours in ``.yamlsched`` for reading and writing, made if missing, and keep it the folder owner's.
+    """Open a file in ``.yamlsched`` for reading and writing; created if missing, it belongs to the folder's owner.
 
     Links are not followed: root may be at work in another user's folder.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    owner = os.stat(path.parent)
-    if os.geteuid() == 0 and owner.st_uid != 0:
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
-    return os.fdopen(descriptor, "r+b", buffering=0)
+    with _opened(path.parent) as folder:
+        how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # not to wait for the writer of a named pipe
+        descriptor = os.open(path.name, how | os.O_CREAT, 0o600, dir_fd=folder)
+        try:
+            owner, found = os.fstat(folder), os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise EnvironmentFailed(f"{path} is not a regular file with one name: remove it")
+            if os.geteuid() == 0 and owner.st_uid != found.st_uid:
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            return os.fdopen(descriptor, "r+b", buffering=0)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
 
 def find(folder: Path) -> Place:
     """Return the place that ``folder`` was given, or what can be said of it before its first use."""
     home = folder / "postgres"
     account = _account(folder)
-    if account and home.exists():
-        account = _account(home)
-    return Place(folder, Path(os.path.realpath(home)), account)
+    if account is None:
+        return Place(folder, Path(os.path.realpath(home)), None)
+    if home.is_symlink():
+        home = _target_of(home)
+    with contextlib.suppress(FileNotFoundError):
+        account = _account(home) if os.path.lexists(home) else account
+    return Place(folder, home, account)
+
+
+def _target_of(link: Path) -> Path:
+    """Return where ``link`` leads. Raises EnvironmentFailed for one that root did not create."""
+    target = Path(os.readlink(link))
+    if link.lstat().st_uid != 0 or target.parent != SYSTEM_HOME:
+        raise EnvironmentFailed(
+            f"{link} is a link to {target} that yamlsched did not create, and root does not follow it: remove it, "
+            "or run yamlsched as another user"
+        )
+    return target
 
 
 def settle(folder: Path) -> Place:
     """Return the place for ``folder``, made ready for its server; the caller holds the mutex."""
-    home = folder / "postgres"
-    account = find(folder).account
+    place = find(folder)
+    account = place.account
     if account is None:
-        home.mkdir(mode=0o700, exist_ok=True)
-    elif not home.exists():
-        _make_home_for(account, folder, home)
-    elif home.stat().st_uid == 0:  # made, and not yet given away when its maker was killed
-        os.chown(home, account.uid, account.gid)
-    place = Place(folder, Path(os.path.realpath(home)), account)
+        (folder / "postgres").mkdir(mode=0o700, exist_ok=True)
+    elif not place.home.exists():
+        place = replace(place, home=_make_home_for(account, folder))
+    else:
+        _give(place.home, account)  # created, and not given away yet when its creator was killed
     _make_sockets(place)
     return place
+
+
+def _give(folder: Path, account: Account) -> None:
+    """Give a folder of root's to ``account``; one of somebody else's stays as it is."""
+    with _opened(folder) as descriptor:
+        if os.fstat(descriptor).st_uid == 0:
+            os.fchown(descriptor, account.uid, account.gid)
 
 
 def _account(existing: Path) -> Account | None:
     """Say who the server runs as, given the folder that decides: whoever owns that, and never root."""
     us = os.geteuid()
-    owner = existing.stat().st_uid if existing.exists() else us
+    owner, group = us, os.getegid()
+    try:
+        with _opened(existing) as descriptor:
+            found = os.fstat(descriptor)
+        owner, group = found.st_uid, found.st_gid
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        owner = existing.lstat().st_uid
     if us == owner != 0:
         return None
     if us != 0:
@@ -161,7 +223,7 @@ def _account(existing: Path) -> Account | None:
             "or set YAMLSCHED_DSN"
         )
     if owner != 0:
-        return Account(owner, existing.stat().st_gid, _name_of(owner))
+        return Account(owner, group, _name_of(owner))
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
@@ -174,25 +236,31 @@ def _account(existing: Path) -> Account | None:
     )
 
 
-def _make_home_for(account: Account, folder: Path, home: Path) -> None:
+def _make_home_for(account: Account, folder: Path) -> Path:
     account.can("cd", Path("/"))  # where root cannot become another user at all, this says so
-    if folder.stat().st_uid == 0:
-        os.chown(folder, 0, account.gid)
-        folder.chmod(0o710)  # the server's user may pass through, and see nothing
-    target = home
-    if not account.can("cd", folder):
-        target = SYSTEM_HOME / _short_hash(folder)
-        SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
-        print(
-            f"yamlsched: user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
-            f"its data goes to {target}",
-            file=sys.stderr,
-        )
-    target.mkdir(mode=0o700, exist_ok=True)
-    os.chown(target, account.uid, account.gid)
-    if target != home:
-        home.unlink(missing_ok=True)  # a link to data that somebody has removed
-        home.symlink_to(target)
+    home = folder / "postgres"
+    with _opened(folder) as descriptor:
+        found = os.fstat(descriptor)
+        if found.st_uid == 0 and stat.S_IMODE(found.st_mode) == 0o700:
+            os.fchown(descriptor, 0, account.gid)
+            os.fchmod(descriptor, 0o710)  # the server's user may pass through, and see nothing
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(home.name, dir_fd=descriptor)  # a link to data that somebody has removed
+        if account.can("cd", folder):
+            os.mkdir(home.name, mode=0o700, dir_fd=descriptor)
+            target = home
+        else:
+            target = SYSTEM_HOME / _short_hash(folder)
+            SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
+            print(
+                f"yamlsched: user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
+                f"its data goes to {target}",
+                file=sys.stderr,
+            )
+            target.mkdir(mode=0o700, exist_ok=True)
+            os.symlink(target, home.name, dir_fd=descriptor)
+    _give(target, account)
+    return target
 
 
 def _make_sockets(place: Place) -> None:
