@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamlsched import cron, durations
+from yamlsched import cron, durations, jsontext
 from yamlsched.backoff import POLICIES, Backoff
 from yamlsched.definitions import shape
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
@@ -183,6 +183,66 @@ def test_a_scalar_means_what_the_core_schema_of_yaml_1_2_says(written: str, mean
     value = the_job(f"payload:\n  a: {written}").payload["a"]
 
     assert (value, type(value)) == (meant, type(meant))
+
+
+HUGE = {
+    "hexadecimal": "0x" + "f" * 5000,
+    "octal": "0o" + "7" * 9000,
+    "decimal": "-" + "1" * 4200,
+    "fraction": "1" * 5000 + ".5",
+    "long fraction": "0." + "0" * 1_000_000 + "1",
+    "exponent": "1e99999999999",
+    "just too large": str(2**10_000),
+}
+
+
+@pytest.mark.parametrize("number", HUGE.values(), ids=HUGE.keys())
+@pytest.mark.parametrize(
+    "job", ["payload: {n: %s}", "payload: {n: [%s]}", "max_attempts: %s", "owner: %s", "backoff: {jitter: %s}", "tags: [%s]"]
+)
+def test_a_number_that_cannot_be_stored_is_an_error_wherever_it_stands(job: str, number: str):
+    found = loaded(a_file(job % number) + "  other: {handler: a.b}\n")
+
+    assert (found.diagnostics[0].code, list(found.jobs)) == ("YS009", ["other"])
+
+
+@pytest.mark.parametrize("number", HUGE.values(), ids=HUGE.keys())
+def test_a_version_that_cannot_be_stored_is_an_error(number: str):
+    assert codes(f"version: {number}\njobs: {{}}\n") == ["YS009"]
+
+
+@pytest.mark.parametrize("number", [2**10_000 - 1, -(2**10_000) + 1, 1.7976931348623157e308, 5e-324])
+def test_the_largest_numbers_are_read_and_can_be_stored(number: float):
+    payload = the_job(f"payload: {{n: {number}}}").payload
+
+    assert payload == {"n": number}
+    assert jsontext.dumps(payload, "payload")
+
+
+@pytest.mark.parametrize(
+    "before, value, size",
+    [
+        ("", "'{}'", len(b'{"a": ""}')),
+        ("x-s: &s '{}'\n", "*s", len(b'{"a": ""}')),
+        ("", "[1e-300, '{}']", len('{"a": [, ""]}') + len("0." + "0" * 299 + "1")),
+    ],
+    ids=["written", "aliased", "with an exponent"],
+)
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_a_payload_of_64_kib_is_valid_and_one_byte_more_is_not(before: str, value: str, size: int, letter: str):
+    def with_bytes(count: int) -> str:
+        long = letter * ((count - size) // len(letter.encode()))
+        long += "x" * (count - size - len(long.encode()))
+        return a_file(f"payload: {{a: {value}}}", before).replace("{}", long)
+
+    assert [codes(with_bytes(count)) for count in (65_535, 65_536, 65_537)] == [[], [], ["YS117"]]
+
+
+def test_a_payload_of_many_short_aliases_counts_each_of_them():
+    text = "\\u0001" * 60
+    payload = "payload: {a: [" + "*s, " * 200 + "*s]}"
+
+    assert codes(a_file(payload, f'x-s: &s "{text}"\n')) == ["YS117"]
 
 
 def bomb(levels: int, form: str) -> str:

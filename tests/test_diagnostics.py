@@ -459,6 +459,7 @@ def test_the_reference_names_every_key_and_its_examples_are_sound():
 REAL = (ROOT / "schedules.yaml").read_bytes()
 REAL += b"x-a: &a {k: [1, 'b', \"c\"]}\nx-b:\n  <<: *a\n  t: >-\n   folded\n   text\n"
 PIECES = [b"*a", b"&a ", b"<<: ", b"\t", b"\0", b"'", b'"', b"{", b"}", b"[", b"]", b": ", b"- ", b"|\n", b"!!int "]
+PIECES += [b"0x" + b"f" * 5000, b"0o" + b"7" * 9000, b"1e999", b"1" * 5000, b"&b [*b]", b"? [a]\n: ", b"!!float "]
 PIECES += [b"\xff", b"\xef\xbb\xbf", b"\r", b"\xe2\x80\xa8", b"---\n", b"...\n", b"%", b"@", b"\\u0000", b"? ", b"#"]
 
 

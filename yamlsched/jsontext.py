@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from yamlsched.errors import Refused
@@ -72,6 +73,28 @@ def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield from faults(item, f"{where}[{nth}]", depth + 1)
     else:
         yield where, f"is a {type(value).__name__}, which is no JSON value: pass text, a number, a list or a dict"
+
+
+def stored_size(value: Any) -> int:
+    """Return the bytes of ``value``, valid JSON, as PostgreSQL writes it: there a number has no exponent.
+
+    >>> stored_size({"a": 1e300})
+    308
+    """
+    longer = sum(len(f"{Decimal(repr(number)):f}") - len(repr(number)) for number in _floats(value))
+    return len(encode(value).encode()) + longer
+
+
+def _floats(value: Any) -> Iterator[float]:
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, float):
+            yield value
+        elif isinstance(value, dict):
+            todo.extend(value.values())
+        elif isinstance(value, list):
+            todo.extend(value)
 
 
 def text_fault(text: str) -> str:

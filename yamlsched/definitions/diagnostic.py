@@ -129,7 +129,7 @@ def quoted(value: Any, longest: int = 60) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = str(value)
+    text = str(value)[: longest + 1]
     text = "".join(c if c.isprintable() else "\\" + f"x{ord(c):02x}" for c in text)
     if len(text) > longest:
         text = text[: longest - 3] + "..."

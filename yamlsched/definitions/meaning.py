@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
@@ -15,6 +14,7 @@ from yamlsched.definitions.diagnostic import Findings, Path, did_you_mean, quote
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.tree import Node
 from yamlsched.errors import CronError
+from yamlsched.jsontext import stored_size
 
 Use = int | None
 
@@ -22,6 +22,8 @@ LONGEST = timedelta(days=3650)
 """No duration is longer, so that no instant overflows."""
 LARGEST_PAYLOAD = 65_536
 """Bytes of a payload as JSON: what the tables take."""
+SMALL_PAYLOAD = 160
+"""Size of a node that cannot exceed that: one unit is 64 characters at most, each 6 bytes at most as JSON."""
 LIMITS = {
     "timeout": (timedelta(seconds=1), LONGEST),
     "lease": (timedelta(seconds=2), LONGEST),
@@ -110,8 +112,8 @@ class Reader:
 
     def payload(self, node: Node, path: Path, use: Use) -> Any:
         value = node.plain()
-        if node.size > 500 or node.end - node.at > LARGEST_PAYLOAD // 8:
-            size = len(json.dumps(value, ensure_ascii=False).encode())
+        if node.size > SMALL_PAYLOAD:
+            size = stored_size(value)
             if size > LARGEST_PAYLOAD:
                 message = f"{where(path)} has {size:,} bytes as JSON, more than {LARGEST_PAYLOAD:,}"
                 remedy = "Store the data elsewhere and pass a reference."

@@ -8,6 +8,7 @@ segmentation fault), flatten merge keys without limit and follow YAML 1.1.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -15,11 +16,14 @@ import yaml
 
 from yamlsched.definitions import syntax
 from yamlsched.definitions.diagnostic import MOST, Diagnostic, Source, quoted
+from yamlsched.jsontext import LARGEST_INTEGER as MAX_INTEGER_BITS
 
 MAX_BYTES = 10_000_000
 MAX_DEPTH = 50
 MAX_SHARED = 1_000_000
 """How many nodes aliases and merge keys may stand for in all, each as often as it is used."""
+MAX_NUMBER_CHARS = 4_000
+"""Longer than any number that is stored: Python raises for integers of 4,300 digits."""
 
 Parser = getattr(yaml, "CLoader", yaml.Loader)
 
@@ -191,17 +195,13 @@ class _Builder:
             remedy = "Write it without the zero, or in quotes if it is a text."
             self.report("YS008", at, end, message, remedy)
             return BAD
-        try:
-            if INTEGER.fullmatch(text):
-                return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
-            if FLOAT.fullmatch(text):
-                number = float(text)
-                if number in (float("inf"), float("-inf")):
-                    raise ValueError
-                return number
-        except ValueError:
-            self.report("YS009", at, end, f"the number {quoted(text)[1:-1]} is too large", "Write it in quotes.")
-            return BAD
+        is_integer = INTEGER.fullmatch(text) is not None
+        if is_integer or FLOAT.fullmatch(text):
+            number = _number(text, is_integer)
+            if number is None:
+                self.report("YS009", at, end, f"the number {quoted(text)[1:-1]} is too large", "Write it in quotes.")
+                return BAD
+            return number
         if NOT_JSON.fullmatch(text):
             self.report("YS009", at, end, f"{text} is not a number that JSON knows", "Write a finite number.")
             return BAD
@@ -340,6 +340,17 @@ class _Builder:
                     "Write <<: *name with the anchor of a mapping.",
                 )
                 merged.flawed = True
+
+
+def _number(text: str, is_integer: bool) -> int | float | None:
+    """Return the number that ``text`` writes; None for one that Python or PostgreSQL refuses to write out."""
+    if len(text) > MAX_NUMBER_CHARS:
+        return None
+    if not is_integer:
+        number = float(text)
+        return number if math.isfinite(number) else None
+    integer = int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+    return integer if integer.bit_length() <= MAX_INTEGER_BITS else None
 
 
 class _Open:
