@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,7 +76,22 @@ def test_each_is_told_at_its_own_url_and_trouble_at_fail(monitor: Monitor) -> No
     assert monitor.heard == []
 
 
-@pytest.mark.parametrize("url", ["{monitor}/broken", "http://127.0.0.1:1/secret", "nonsense/secret"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "{monitor}/broken",
+        "http://127.0.0.1:1/secret",
+        "nonsense/secret",
+        "{monitor}/secret path",
+        "{monitor}/secret\npath",
+        "http://user:secret@127.0.0.1:1/path",
+        "http://[secret/path",
+        "http://127.0.0.1:secret/path",
+        "http://secret.invalid/path",
+        "file:///secret",
+        "http://127.0.0.1:1/secret-ü",
+    ],
+)
 def test_a_heartbeat_that_cannot_be_sent_is_one_line_without_its_url(
     monitor: Monitor, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
@@ -85,6 +101,42 @@ def test_a_heartbeat_that_cannot_be_sent_is_one_line_without_its_url(
     assert "heartbeat.failed" in line
     assert "variable=YAMLSCHED_HEARTBEAT_URL" in line
     assert "secret" not in line
+
+
+def test_a_url_that_was_read_from_a_file_may_end_with_a_line_break(monitor: Monitor) -> None:
+    heartbeat.send({"YAMLSCHED_HEARTBEAT_URL": f"{monitor.url}/tick\n"}, False, {})
+    assert monitor.heard == ["/tick/fail"]
+
+
+def test_a_server_that_answers_a_byte_at_a_time_does_not_hold_the_tick_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a server that goes on with its header for as long as anybody listens
+    monkeypatch.setattr(heartbeat, "DEADLINE_SECONDS", 0.5)
+    listener = socket.create_server(("127.0.0.1", 0))
+    is_over = threading.Event()
+
+    def drip() -> None:
+        with listener.accept()[0] as client:
+            client.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not is_over.wait(0.05):
+                client.sendall(b"x")
+
+    server = threading.Thread(target=drip)
+    server.start()
+
+    # when a heartbeat is sent to it
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/secret"
+    heartbeat.send({"YAMLSCHED_HEARTBEAT_URL": url}, True, {})
+
+    # then sending has ended while the server still sends
+    assert server.is_alive()
+    [line] = capsys.readouterr().err.splitlines()
+    assert "variable=YAMLSCHED_HEARTBEAT_URL" in line
+    assert "no answer within" in line
+    is_over.set()
+    server.join()
+    listener.close()
 
 
 def test_a_tick_tells_of_itself_and_of_the_jobs_that_it_carried_out(

@@ -1,20 +1,24 @@
-"""Signs of life for a dead man's switch elsewhere: a GET of a URL, and of URL/fail after trouble.
+"""Heartbeats for a dead man's switch elsewhere: a GET of a URL, and of URL/fail after trouble.
 
-The URLs are secrets of a kind, so log lines name the variable and never the URL.
+The URLs are secrets: log lines name the variable, never a part of the URL.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping
 from http.client import HTTPException
 
 from yamlsched import log
 
 VARIABLE = "YAMLSCHED_HEARTBEAT_URL"
-TIMEOUT = 5.0
-"""Seconds for connecting, and for an answer."""
-AT_ONCE = 16
+DEADLINE_SECONDS = 5.0
+"""For all heartbeats of a tick together, however slowly their servers answer."""
+MAX_THREADS = 16
+SENT = ""
 
 
 def variable(job: str) -> str:
@@ -27,27 +31,51 @@ def variable(job: str) -> str:
 
 
 def send(environ: Mapping[str, str], all_is_well: bool | None, jobs: Mapping[str, bool]) -> None:
-    """Tell of a tick, unless ``all_is_well`` is None, and of jobs: true after a success, false after a death.
+    """Report a tick, unless ``all_is_well`` is None, and jobs: true after a success, false after a death.
 
-    What has no URL in ``environ`` is not told. Never raises: a monitor that is down stops no work.
+    What has no URL in ``environ`` is not reported. Never raises, and returns after ``DEADLINE_SECONDS`` at the latest:
+    a monitor that is down or slow stops no work.
     """
     signs = [(VARIABLE, all_is_well)] if all_is_well is not None else []
     signs += [(variable(job), is_well) for job, is_well in jobs.items()]
-    wanted = [(name, environ[name], is_well) for name, is_well in signs if environ.get(name)]
-    if wanted:
-        from concurrent.futures import ThreadPoolExecutor
+    wanted = [(name, environ[name].strip(), is_well) for name, is_well in signs if environ.get(name, "").strip()]
+    # Daemon threads, which the process's end does not wait for: a time-out of a socket is per read, and a server that
+    # sends a byte now and then never exceeds it.
+    todo = deque((name, url if is_well else f"{url.rstrip('/')}/fail") for name, url, is_well in wanted)
+    errors: dict[str, str] = {}
+    threads = [threading.Thread(target=_send_all, args=(todo, errors), daemon=True) for _ in wanted[:MAX_THREADS]]
+    left = {name for name, _ in todo}
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for name in left:
+        if (error := errors.get(name, f"no answer within {DEADLINE_SECONDS:.0f} s")) != SENT:
+            log.warning("heartbeat.failed", variable=name, error=error)
 
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            for name, url, is_well in wanted:
-                threads.submit(_get, name, url if is_well else f"{url.rstrip('/')}/fail")
+
+def _send_all(todo: deque[tuple[str, str]], errors: dict[str, str]) -> None:
+    while todo:
+        try:
+            name, url = todo.popleft()
+        except IndexError:
+            return
+        errors[name] = _get(url)
 
 
-def _get(name: str, url: str) -> None:
+def _get(url: str) -> str:
+    """Ask for ``url``; return ``SENT``, or what is wrong in words that do not contain any of it."""
+    from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
+    if not re.fullmatch(r"https?://[^\s@\x00-\x20\x7f]+", url):
+        return "not a valid http or https URL (without blanks, and without a user and password)"
     try:
-        with urlopen(url, timeout=TIMEOUT):
-            pass
+        with urlopen(url, timeout=DEADLINE_SECONDS):
+            return SENT
+    except HTTPError as error:
+        return f"HTTP {error.code}"
     except (OSError, ValueError, HTTPException) as error:
-        what = str(error).replace(url, "the URL") or type(error).__name__
-        log.warning("heartbeat.failed", variable=name, error=what)
+        cause = error.reason if isinstance(error, URLError) else error
+        return (cause.strerror if isinstance(cause, OSError) else None) or type(cause).__name__
