@@ -64,9 +64,15 @@ def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as
     given = {key.rstrip("_"): value for key, value in fields.items() if value is not None}
     if as_json:
         plain = {key: value if isinstance(value, int | float) else _text(value) for key, value in given.items()}
-        return json.dumps({"at": _text(at), "level": level, "event": event, **plain}, ensure_ascii=False)
+        line = {"at": _text(at), "level": level, "event": event, **plain}
+        return printable_json(json.dumps(line, ensure_ascii=False))
     pairs = "".join(f" {key}={_quoted(_text(value))}" for key, value in given.items())
     return f"{_text(at)} {level.upper():<7} {event}{pairs}"
+
+
+def printable_json(line: str) -> str:
+    """Return a line of JSON with escapes for what could break the line or steer a terminal, such as U+2028 and C1."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def _text(value: Any) -> str:

@@ -68,10 +68,10 @@ def main() -> NoReturn:
         print("Aborted.", file=sys.stderr)
         code = FINDINGS
     except Refused as error:
-        print(f"yamlsched: {error}", file=sys.stderr)
+        _complain(str(error))
         code = FINDINGS
     except EnvironmentFailed as error:
-        print(f"yamlsched: {error}", file=sys.stderr)
+        _complain(str(error))
         code = FAILED
     except BrokenPipeError:
         # the reader of our output went away (`yamlsched runs | head`): not an error, and nothing may be flushed to it
@@ -84,11 +84,17 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else OK)
 
 
+def _complain(message: str) -> None:
+    """Print what is wrong. It may quote a server's words, which must not reach the terminal as control characters."""
+    from yamlsched.cli._output import printable
+
+    print(f"yamlsched: {printable(message)}", file=sys.stderr)
+
+
 def _unexpected(error: Exception) -> int:
     """Report what no verb foresaw: a database that failed in one line, a fault of ours with its traceback."""
     if type(error).__module__.startswith("psycopg"):
-        reason = " ".join(str(error).split())
-        print(f"yamlsched: the database failed: {reason}", file=sys.stderr)
+        _complain(f"the database failed: {' '.join(str(error).split())}")
     else:
         traceback.print_exc()
         print("yamlsched: this is a fault in yamlsched itself; please report the lines above", file=sys.stderr)

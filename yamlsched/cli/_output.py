@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from yamlsched import log
 from yamlsched.operations.instants import rough
 
 FORMAT_VERSION = 1
@@ -110,7 +111,8 @@ def printable_cell(text: str) -> str:
 
 def document(**parts: Any) -> str:
     """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
-    return json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
+    text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
+    return "\n".join(log.printable_json(line) for line in text.split("\n"))
 
 
 def _plain(value: Any) -> Any:
@@ -124,10 +126,23 @@ def _plain(value: Any) -> Any:
 
 
 def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return CSV with a line of headings; instants are RFC 3339, None is empty."""
+    """Return CSV with a line of headings; instants are RFC 3339, None is empty.
+
+    Control characters are escaped. Text that a spreadsheet would take for a formula gets an apostrophe in front, as
+    spreadsheets write it themselves (OWASP, CSV injection).
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(headings)
     for row in rows:
-        writer.writerow([_plain(cell) if isinstance(cell, datetime) else cell for cell in row])
+        writer.writerow([_cell(cell) for cell in row])
     return text.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _plain(value)
+    if not isinstance(value, str):
+        return value
+    shown = printable(value)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@", "\t", "\n")) else shown
