@@ -198,7 +198,8 @@ HUGE = {
 
 @pytest.mark.parametrize("number", HUGE.values(), ids=HUGE.keys())
 @pytest.mark.parametrize(
-    "job", ["payload: {n: %s}", "payload: {n: [%s]}", "max_attempts: %s", "owner: %s", "backoff: {jitter: %s}", "tags: [%s]"]
+    "job",
+    ["payload: {n: %s}", "payload: {n: [%s]}", "max_attempts: %s", "owner: %s", "backoff: {jitter: %s}", "tags: [%s]"],
 )
 def test_a_number_that_cannot_be_stored_is_an_error_wherever_it_stands(job: str, number: str):
     found = loaded(a_file(job % number) + "  other: {handler: a.b}\n")

@@ -31,6 +31,7 @@ from working import Project, a_project
 import yamlsched
 from yamlsched import Refused, Run, Snooze, YamlschedError, cli
 from yamlsched import ledger as ledger_module
+from yamlsched.enqueueing import due
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.ledger import Claim, effect_key
 from yamlsched.operations.effects import settle
@@ -486,14 +487,17 @@ def test_a_loop_that_enqueues_one_by_one_costs_one_statement_for_each_job_and_ti
     for n in range(100):
         run.enqueue("mail", {"n": n}, key=f"mail:{n}")
     run.enqueue("mail", {"n": 100}, run_at=datetime(2030, 1, 1, tzinfo=UTC))
+    run.enqueue("mail", {"n": 101}, run_at=timedelta(hours=1))
 
-    assert len(run.enqueued) == 2
+    assert len(run.enqueued) == 3
     with run.transaction():
         pass
     made = db.execute(
         "select payload, idempotency_key from yamlsched.job_runs where parent_id = %s order by id", [run.id]
     )
-    assert made.fetchall() == [*(({"n": n}, f"mail:{n}") for n in range(100)), ({"n": 100}, None)]
+    assert made.fetchall() == [*(({"n": n}, f"mail:{n}") for n in range(100)), ({"n": 100}, None), ({"n": 101}, None)]
+    later = "select run_at - created_at between '59 minutes' and '61 minutes' as so from yamlsched.job_runs"
+    assert db.execute(f"{later} where payload->>'n' = '101'").fetchone().so
 
 
 def test_what_a_handler_did_to_its_connection_the_next_one_does_not_find(db, dsn, job):
@@ -511,7 +515,7 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
     one, other = attempt(db, dsn), attempt(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
-        store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], None)])
+        store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], due(None))])
         assert store.succeed_in(connection, (one.id, 1, one.claim.locked_by), None)
 
         # when the leases of both are renewed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -238,6 +239,10 @@ def test_a_payload_that_holds_itself_is_refused():
         ({"key": "a\x00b"}, "an idempotency key contains a NUL character"),
         ({"key": 7}, "the key 7 is a int: keys are texts"),
         ({"run_at": datetime(2030, 1, 1)}, "run_at 2030-01-01T00:00:00 has no time zone"),
+        ({"run_at": "5m"}, r"run_at '5m' is not a datetime \(got a str\): .*timedelta\(minutes=5\)"),
+        ({"run_at": 300}, r"run_at 300 is not a datetime \(got a int\)"),
+        ({"run_at": timedelta(seconds=-1)}, "is out of range: a delay is between 0 and 100 years"),
+        ({"run_at": timedelta.max}, "is out of range"),
         ({"namespace": "a\x00b"}, "the name of the namespace contains a NUL character"),
     ],
 )
@@ -256,7 +261,10 @@ def test_a_key_or_a_time_that_cannot_be_is_refused_before_the_database_is_asked(
         ({"key": "nightly:2026-01-14"}, 'of a form that is reserved: slots of the scheduled job "nightly"'),
         ({"key": "nightly:2026-01-14T02:00Z"}, "of a form that is reserved"),
         ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved: runs that call on_dead'),
-        ({"namespace": "elsewhere"}, 'no job "mail" in namespace "elsewhere"'),
+        (
+            {"namespace": "elsewhere"},
+            'no job "mail" in namespace "elsewhere". It is known in namespace "default": pass that namespace.',
+        ),
         ({"run_at": datetime(9999, 12, 31, tzinfo=UTC)}, "is not between the years 1970 and 9998"),
     ],
 )
@@ -322,7 +330,7 @@ def test_a_database_without_the_tables_is_named_as_such(server):
 def test_a_connection_of_another_driver_is_told_what_to_do(dsn):
     connection = psycopg2.connect(dsn)
 
-    with pytest.raises(Refused, match=r"psycopg2\.extensions\.connection is no connection of psycopg 3: .*execute"):
+    with pytest.raises(Refused, match=r"psycopg2\.extensions\.connection is not a connection of psycopg 3: .*execute"):
         yamlsched.enqueue(connection, "mail")  # type: ignore[call-overload]
     connection.close()
 
@@ -554,6 +562,30 @@ def test_sqlalchemy_enqueues_in_its_own_transaction_by_function_or_by_the_connec
     engine.dispose()
 
     assert [row.payload["n"] for row in rows(db)] == [1, 2]
+
+
+@pytest.mark.parametrize("seconds", [0, 300, timedelta(days=36_525).total_seconds()])
+def test_a_delay_counts_from_now_on_the_clock_of_the_database(db, job, seconds):
+    yamlsched.enqueue(db, job, run_at=timedelta(seconds=seconds))
+    yamlsched.enqueue_many(db, job, [{}], run_at=timedelta(seconds=seconds))
+
+    waits = db.execute("select extract(epoch from run_at - created_at)::float8 as seconds from yamlsched.job_runs")
+    assert [row.seconds for row in waits] == [pytest.approx(seconds, abs=1)] * 2
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_sqlalchemys_own_objects_are_refused_with_the_way_to_the_connection_below(db, job, dsn, kind):
+    from sqlalchemy.orm import Session
+
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+    with engine.connect() as connection, Session(connection) as session:
+        with pytest.raises(Refused, match=r"pass .*connection\.driver_connection") as refused:
+            yamlsched.enqueue(session if kind == "session" else connection, "mail")
+        way = re.search(r"pass (\S+driver_connection)", str(refused.value))
+        assert way
+        below = eval(way[1], {"session": session, "connection": connection})
+        yamlsched.enqueue(below, "mail")
+    engine.dispose()
 
 
 def test_whoever_may_enqueue_needs_no_right_to_the_tables_and_others_may_not(own_dsn):

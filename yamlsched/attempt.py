@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from yamlsched import enqueueing, jsontext, ledger
@@ -56,12 +56,18 @@ class Run:
         return self.attempt >= self.max_attempts
 
     def enqueue(
-        self, job: str, payload: dict[str, Any] | None = None, *, key: str | None = None, run_at: datetime | None = None
+        self,
+        job: str,
+        payload: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        run_at: datetime | timedelta | None = None,
     ) -> None:
         """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half of a fan-out.
 
-        A ``key`` that has a run already makes nothing. Raises Refused for a payload that is no JSON object or is too
-        large, and for a ``run_at`` without a time zone. What only the database knows (whether there is such a job)
+        ``run_at`` is an aware datetime, or a timedelta from the instant at which this run succeeds. A ``key`` that has
+        a run already makes nothing. Raises Refused for a payload that is no JSON object or is too large, and for a
+        ``run_at`` that is out of range or has no time zone. What only the database knows (whether there is such a job)
         fails the attempt when it ends.
         """
         self.enqueue_many(job, [{} if payload is None else payload], keys=[key], run_at=run_at)
@@ -72,14 +78,13 @@ class Run:
         payloads: Iterable[dict[str, Any]],
         *,
         keys: Iterable[str | None] | None = None,
-        run_at: datetime | None = None,
+        run_at: datetime | timedelta | None = None,
     ) -> None:
         """Enqueue a run of ``job`` for each payload, with the key at the same place in ``keys``; see ``enqueue``."""
         if self.committed:
             raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
         texts, names = enqueueing.checked(job, payloads, keys)
-        at = enqueueing.aware(run_at)
-        when = None if at is None else at.isoformat()
+        when = enqueueing.due(run_at)
         if len(self.enqueued) > (self._outside or 0) and self.enqueued[-1][::3] == (job, when):
             self.enqueued[-1][1].extend(texts)  # one statement for all that a loop enqueues one by one
             self.enqueued[-1][2].extend(names)

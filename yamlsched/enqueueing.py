@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from yamlsched.errors import EnvironmentFailed, Refused
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LARGEST_PAYLOAD = 65_536
 """Bytes of a payload as JSON."""
+MAX_DELAY = timedelta(days=36_525)
 LONGEST_KEY = 500
 """Characters of an idempotency key."""
 
@@ -41,7 +42,7 @@ def enqueue(
     payload: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,
-    run_at: datetime | None = None,
+    run_at: datetime | timedelta | None = None,
     namespace: str = "default",
 ) -> Enqueued: ...
 
@@ -53,7 +54,7 @@ def enqueue(
     payload: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,
-    run_at: datetime | None = None,
+    run_at: datetime | timedelta | None = None,
     namespace: str = "default",
 ) -> Awaitable[Enqueued]: ...
 
@@ -64,19 +65,21 @@ def enqueue(
     payload: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,
-    run_at: datetime | None = None,
+    run_at: datetime | timedelta | None = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
     """Make a run of ``job`` in the caller's transaction; with an AsyncConnection, await the answer.
 
     ``payload`` becomes the handler's keyword arguments. A second enqueue with the same ``key`` makes nothing and
     answers with the first one's run; where another transaction has enqueued the key and not ended, it waits for that.
-    ``run_at`` is aware; None is now. Raises Refused, before anything is written, for a job that is not known or is
-    disabled, for a payload that is not JSON or over 64 KiB, and for a key that cannot be or is held by another job.
+    ``run_at`` is an aware datetime, or a timedelta from now on the database's clock; None is now. Raises Refused,
+    before anything is written, for a job that is not known or is disabled, for a payload that is not JSON or over
+    64 KiB, and for a key that is not valid or is held by another job.
     """
     [text], _ = checked(job, [{} if payload is None else payload], [key])
     _check_text("namespace", namespace)
-    parameters = {"job_type": job, "payload": text, "key": key, "run_at": aware(run_at), "namespace": namespace}
+    parameters = {"job_type": job, "payload": text, "key": key, "namespace": namespace}
+    parameters |= due(run_at)
     answer: Enqueued | Awaitable[Enqueued] = _ask(connection, "enqueue", parameters, lambda rows: rows[0])
     return answer
 
@@ -88,7 +91,7 @@ def enqueue_many(
     payloads: Iterable[Mapping[str, Any]],
     keys: Iterable[str | None] | None = None,
     *,
-    run_at: datetime | None = None,
+    run_at: datetime | timedelta | None = None,
     namespace: str = "default",
 ) -> list[Enqueued]: ...
 
@@ -100,7 +103,7 @@ def enqueue_many(
     payloads: Iterable[Mapping[str, Any]],
     keys: Iterable[str | None] | None = None,
     *,
-    run_at: datetime | None = None,
+    run_at: datetime | timedelta | None = None,
     namespace: str = "default",
 ) -> Awaitable[list[Enqueued]]: ...
 
@@ -111,7 +114,7 @@ def enqueue_many(
     payloads: Iterable[Mapping[str, Any]],
     keys: Iterable[str | None] | None = None,
     *,
-    run_at: datetime | None = None,
+    run_at: datetime | timedelta | None = None,
     namespace: str = "default",
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
     """Make a run of ``job`` for each of ``payloads``, all or none, by one statement; answers stand in their order.
@@ -124,9 +127,9 @@ def enqueue_many(
         "job_type": job,
         "payloads": texts,
         "keys": names if any(name is not None for name in names) else None,
-        "run_at": aware(run_at),
         "namespace": namespace,
         "parent_id": None,
+        **due(run_at),
     }
     answer: list[Enqueued] | Awaitable[list[Enqueued]] = _ask(connection, "enqueue_many", parameters, list)
     return answer
@@ -185,11 +188,26 @@ def _check_text(what: str, text: str) -> None:
         raise Refused(f"the name of the {what} {fault}")
 
 
-def aware(run_at: datetime | None) -> datetime | None:
-    """Return ``run_at``. Raises Refused where it says no time zone: nobody could tell which instant is meant."""
-    if run_at is not None and run_at.utcoffset() is None:
+def due(run_at: datetime | timedelta | None) -> dict[str, Any]:
+    """Return ``run_at`` as the parameters of a statement: an instant in RFC 3339, or a delay in seconds.
+
+    Raises Refused for an instant without a time zone, which could be any of two dozen, and for a delay that is negative
+    or over a hundred years.
+    """
+    if run_at is None:
+        return {"run_at": None, "delay": None}
+    if isinstance(run_at, timedelta):
+        if not timedelta(0) <= run_at <= MAX_DELAY:
+            raise Refused(f"run_at {run_at} is out of range: a delay is between 0 and 100 years")
+        return {"run_at": None, "delay": run_at.total_seconds()}
+    if not isinstance(run_at, datetime):
+        raise Refused(
+            f"run_at {run_at!r:.100} is not a datetime (got a {type(run_at).__name__}): pass an aware datetime, or a "
+            "delay such as timedelta(minutes=5)"
+        )
+    if run_at.utcoffset() is None:
         raise Refused(f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)")
-    return run_at
+    return {"run_at": run_at.isoformat(), "delay": None}
 
 
 def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: Any) -> Any:
@@ -212,10 +230,14 @@ def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: An
         return ask()
     if not isinstance(connection, psycopg.Connection):
         kind = f"{type(connection).__module__}.{type(connection).__name__}"
-        raise Refused(
-            f"{kind} is no connection of psycopg 3: with another driver, "
-            "execute select * from yamlsched.enqueue('a_job', '{...}')"
-        )
+        remedy = "with another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
+        if kind.startswith("sqlalchemy."):
+            own = "session.connection()" if "Session" in kind else "connection"
+            remedy = (
+                f"pass {own}.connection.driver_connection, with SQLAlchemy's postgresql+psycopg driver, or execute "
+                "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
+            )
+        raise Refused(f"{kind} is not a connection of psycopg 3: {remedy}")
     with in_our_words(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(sql, parameters)
         return answer([Enqueued(*row) for row in cursor.fetchall()])

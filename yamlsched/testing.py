@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from yamlsched import enqueueing, jsontext
@@ -36,7 +36,7 @@ class Enqueue(NamedTuple):
     job: str
     payload: dict[str, Any]
     key: str | None = None
-    run_at: datetime | None = None
+    run_at: datetime | timedelta | None = None
 
 
 @dataclass(slots=True)
@@ -79,14 +79,14 @@ class FakeRun(Run):
         payloads: Iterable[dict[str, Any]],
         *,
         keys: Iterable[str | None] | None = None,
-        run_at: datetime | None = None,
+        run_at: datetime | timedelta | None = None,
     ) -> None:
         """See ``Run``."""
         if self.committed:
             raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
         texts, names = enqueueing.checked(job, payloads, keys)
-        at = enqueueing.aware(run_at)
-        self.enqueued += [Enqueue(job, json.loads(text), name, at) for text, name in zip(texts, names, strict=True)]
+        enqueueing.due(run_at)
+        self.enqueued += [Enqueue(job, json.loads(text), name, run_at) for text, name in zip(texts, names, strict=True)]
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:

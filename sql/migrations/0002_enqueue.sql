@@ -47,7 +47,14 @@ begin
     if definition.id is null or definition.retired_at is not null then
         raise exception using errcode = 'YS001',
             message = format('no job "%s" in namespace "%s"', enqueue_many.job_type, enqueue_many.namespace),
-            hint = 'Jobs are known from the first sync of the schedules.yaml that names them.';
+            hint = coalesce(
+                (select format('It is known in namespace "%s": pass that namespace.',
+                               string_agg(o.namespace, '", "' order by o.namespace))
+                 from (select d.namespace from yamlsched.job_definitions d
+                       where d.job_type = enqueue_many.job_type and d.retired_at is null
+                       order by d.namespace limit 3) o
+                 having count(*) > 0),
+                'Jobs are known from the first sync of the schedules.yaml that names them.');
     end if;
     if not definition.enabled then
         raise exception using errcode = 'YS002',

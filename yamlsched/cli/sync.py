@@ -43,7 +43,7 @@ def command(settings: Settings) -> int:
             "skipped": sum(gap.slots for gap in synced.gaps),
         }
         click.echo(json.dumps(document))
-    else:
+    elif settings.verbosity >= 0:
         for line in _lines(synced):
             click.echo(line)
     return synced.exit_code

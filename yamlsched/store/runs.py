@@ -228,8 +228,8 @@ def enqueue_from(connection: psycopg.Connection[Any], namespace: str, run_id: in
 def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> list[dict[str, Any]]:
     """Return the parameters of ``enqueue_many`` for what the handler of a run has enqueued."""
     return [
-        {"job_type": job, "payloads": texts, "keys": keys, "run_at": at, "namespace": namespace, "parent_id": run_id}
-        for job, texts, keys, at in enqueued
+        {"job_type": job, "payloads": texts, "keys": keys, "namespace": namespace, "parent_id": run_id, **due}
+        for job, texts, keys, due in enqueued
     ]
 
 

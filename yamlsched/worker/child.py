@@ -262,8 +262,8 @@ async def _awaited(value: Any) -> Any:
 def _plain(enqueued: list[Any]) -> list[Any] | None:
     """Return what the handler enqueued in types that a frame can hold: a key may be of a class of the handler's."""
     return [
-        (str(job), [str(text) for text in texts], keys and [None if key is None else str(key) for key in keys], run_at)
-        for job, texts, keys, run_at in enqueued
+        (str(job), [str(text) for text in texts], keys and [None if key is None else str(key) for key in keys], due)
+        for job, texts, keys, due in enqueued
     ] or None
 
 
