@@ -18,7 +18,7 @@ limit 1;
 
 -- name: jobs
 -- The jobs of a namespace by name, those that left the file included.
-select d.id, d.job_type, d.tags, d.enabled, d.retired_at
+select d.id, d.job_type, d.timezone, d.tags, d.enabled, d.retired_at
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
 order by d.job_type;

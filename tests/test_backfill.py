@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -326,6 +326,20 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert out.startswith("x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14\n  run ")
     code, out, _ = cli("why", "x", "--at", "2026-01-14T01:00Z", "--format", "json")
     assert (code, json.loads(out)["verdict"]) == (0, "run")
+
+
+def test_why_without_a_time_is_about_the_latest_slot_and_a_time_of_day_is_the_latest_one(cli: Cli) -> None:
+    cli("sync")
+    for arguments in ([], ["--at", "02:00"]):
+        code, out, _ = cli("why", "x", *arguments, "--format", "json")
+        found = json.loads(out)
+        at = datetime.fromisoformat(found["at"])
+        assert code == 0
+        assert found["is_slot"]
+        assert timedelta(0) < datetime.now(UTC) - at < timedelta(hours=25)
+
+    assert cli("why", "x", "--at", "now")[0] == 0
+    assert cli("why", "x", "--at", "24:00")[0] == 2
 
 
 def test_why_of_a_date_tells_of_its_slots_and_that_the_job_is_paused(cli: Cli) -> None:

@@ -413,7 +413,8 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say
         (["purge", "--payload", "{"], 2, "JSON is broken where it ends"),
         (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),
         (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
-        (["purge", "--at", "tomorrow"], 2, '"tomorrow" is no time: write 2026-01-14T02:00Z'),
+        (["purge", "--at", "25:00"], 2, '"25:00" is not a valid time of day: write 00:00 to 23:59'),
+        (["purge", "--at", "tomorrow"], 2, '"tomorrow" is not a valid time: write 2026-01-14T02:00Z'),
     ],
 )
 def test_what_cannot_be_enqueued_is_said_in_one_line(

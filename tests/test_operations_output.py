@@ -34,6 +34,7 @@ def test_the_examples_in_docstrings_hold(module: Any) -> None:
         ("2026-01-14T12:00", NOON),
         ("2026-01-14", NOON.replace(hour=0)),
         ("1h30m", timedelta(minutes=90)),
+        ("now", timedelta(0)),
     ],
 )
 def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timedelta) -> None:
@@ -43,10 +44,10 @@ def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timed
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("soon", '"soon" is no time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
+        ("soon", '"soon" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
         ("90", '90 has no unit: write "90s" for seconds or "90m" for minutes'),
         ("999999d", "999999d is over a hundred years: write an instant such as 2026-01-14T02:00Z"),
-        ("", '"" is no time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
+        ("", '"" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
     ],
 )
 def test_what_is_no_instant_is_told_what_to_write(text: str, message: str) -> None:

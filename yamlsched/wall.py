@@ -18,7 +18,7 @@ def parse(text: str) -> date | datetime:
     # at either end of the calendar another zone's date would fall off it
     if found is None or not date.min.year < found.year < date.max.year:
         raise ValueError(
-            f'"{text}" is no time: write a date such as 2026-01-14, a local time such as 2026-01-14T02:00, '
+            f'"{text}" is not a valid time: write a date such as 2026-01-14, a local time such as 2026-01-14T02:00, '
             "or an instant such as 2026-01-14T01:00Z"
         )
     return found
@@ -33,6 +33,21 @@ def span(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
         return (_utc(when, zone),) * 2
     midnight = datetime.combine(when, time.min)
     return _utc(midnight, zone), _utc(midnight + timedelta(days=1), zone) - timedelta(microseconds=1)
+
+
+def latest(clock: time, zone: ZoneInfo, now: datetime) -> datetime:
+    """Return the last instant up to ``now`` at which a clock in ``zone`` showed ``clock``."""
+    return max(found for found in _around(clock, zone, now) if found <= now)
+
+
+def earliest(clock: time, zone: ZoneInfo, now: datetime) -> datetime:
+    """Return the first instant after ``now`` at which a clock in ``zone`` shows ``clock``."""
+    return min(found for found in _around(clock, zone, now) if found > now)
+
+
+def _around(clock: time, zone: ZoneInfo, now: datetime) -> list[datetime]:
+    today = now.astimezone(zone).date()
+    return [_utc(datetime.combine(today + timedelta(days=days), clock), zone) for days in (-2, -1, 0, 1, 2)]
 
 
 def _utc(instant: datetime, zone: ZoneInfo) -> datetime:

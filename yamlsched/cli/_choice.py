@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,14 @@ def local(text: str) -> date | datetime:
         return wall.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def clock(text: str) -> time | None:
+    """Return the time of day that an option writes as 17:30; None for anything else."""
+    try:
+        return time.fromisoformat(text) if re.fullmatch(r"\d\d:\d\d", text) else None
+    except ValueError:
+        raise click.BadParameter(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
 
 
 def duration(text: str) -> timedelta:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -58,7 +58,12 @@ def payload(text: str) -> dict[str, Any]:
 @click.argument("job")
 @click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
 @click.option("--key", metavar="KEY", help="One run per key, for ever: a second enqueue makes nothing.")
-@click.option("--at", type=_choice.instant, metavar="TIME", help="Not before then: 2026-01-14T02:00Z, or 90m from now.")
+@click.option(
+    "--at",
+    type=lambda text: _choice.clock(text) or _choice.instant(text),
+    metavar="TIME",
+    help="Not before then: 2026-01-14T02:00Z, 90m from now, or 17:30, the next one in the job's time zone.",
+)
 @click.option("--by", metavar="WHO", help="Who does this, for the record (the user of this host).")
 @_choice.namespace_option
 @click.pass_obj
@@ -68,7 +73,7 @@ def command(
     job: str,
     arguments: dict[str, Any] | None,
     key: str | None,
-    at: datetime | timedelta | None,
+    at: datetime | time | timedelta | None,
     by: str | None,
     namespace: str | None,
 ) -> int:

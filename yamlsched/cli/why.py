@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -13,21 +13,21 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.sync.why import Day, Explained
 
-HELP = """Say what became of the slot of JOB at a time, and why: its run, the gap it fell into, or what it waits for.
+HELP = """Explain what happened to the slot of JOB at a time, and why: its run, its gap, or what it waits for.
 
 If that time is no slot: which field of the cron expression says no, and which slots are next to it. A date stands for
 all of its slots. Dates and times without an offset are read on the job's own wall clock.
 """
 
 
-def when(text: str) -> date | datetime | timedelta:
-    """Read --at: as ``_choice.local`` does, or a duration back from now, with or without a minus sign."""
+def when(text: str) -> date | datetime | time | timedelta:
+    """Read --at: as ``_choice.local`` does, a time of day, or a duration back from now, perhaps with a minus sign."""
     back = text.removeprefix("-")
-    if back and not set(back) - set("0123456789dhms"):
+    if back == "now" or (back and not set(back) - set("0123456789dhms")):
         value = _choice.instant(back)
         if isinstance(value, timedelta):
             return value
-    return _choice.local(text)
+    return _choice.clock(text) or _choice.local(text)
 
 
 @click.command(cls=Verb, help=HELP)
@@ -35,24 +35,28 @@ def when(text: str) -> date | datetime | timedelta:
 @click.option(
     "--at",
     type=when,
-    required=True,
     metavar="TIME",
-    help="2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 for all of that day, or 90m for 90 minutes ago.",
+    help="2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 for all of that day, 20:48 (local, the last one), "
+    "now, or 90m for 90 minutes ago. Without it, the job's latest slot.",
 )
 @_choice.namespace_option
 @click.pass_obj
-def command(settings: Settings, job: str, at: date | datetime | timedelta, namespace: str | None) -> int:
+def command(settings: Settings, job: str, at: date | datetime | time | timedelta | None, namespace: str | None) -> int:
     from yamlsched import wall
     from yamlsched.cli import _output
     from yamlsched.operations import history
     from yamlsched.store.history import now
     from yamlsched.sync.backfill import definition_for
-    from yamlsched.sync.why import why, why_day
+    from yamlsched.sync.why import latest_slot, why, why_day
     from yamlsched.zones import zone
 
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         definition = definition_for(connection, namespace, job)
+        if at is None:
+            at = latest_slot(definition, now(connection))
+        if isinstance(at, time):
+            at = wall.latest(at, zone(definition.timezone), now(connection))
         if isinstance(at, timedelta):
             at = (now(connection) - at).replace(second=0, microsecond=0)
         if not isinstance(at, datetime):

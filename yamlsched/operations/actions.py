@@ -6,18 +6,19 @@ import getpass
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any, TypeVar
 
 import psycopg
 
-from yamlsched import enqueueing
+from yamlsched import enqueueing, wall
 from yamlsched.errors import Refused
 from yamlsched.operations import instants
 from yamlsched.operations.history import unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
 from yamlsched.store.actions import Record
+from yamlsched.zones import zone
 
 AT_ONCE = 200
 """Runs that one transaction changes: few enough that no worker waits long for a row."""
@@ -52,10 +53,13 @@ def enqueue(
     payload: dict[str, Any],
     *,
     key: str | None,
-    at: datetime | timedelta | None,
+    at: datetime | time | timedelta | None,
     who: str,
 ) -> Made:
-    """Make a run of ``job``, due ``at``; a duration counts from now. Raises Refused with what is wrong."""
+    """Create a run of ``job``, due ``at``: a duration counts from now, a time of day is the next in the job's zone.
+
+    Raises Refused with what is wrong.
+    """
     known = {other.job_type: other for other in history.jobs(connection, namespace)}
     if job not in known or known[job].retired_at is not None:
         if job in known:
@@ -64,7 +68,10 @@ def enqueue(
             )
         raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
     with connection.transaction():
-        run_at = instants.after(at, history.now(connection))
+        now = history.now(connection)
+        if isinstance(at, time):
+            at = wall.earliest(at, zone(known[job].timezone), now)
+        run_at = instants.after(at, now)
         run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
         if run_id is None:
             found = history.id_of_key(connection, namespace, key or "")

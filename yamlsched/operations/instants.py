@@ -16,9 +16,13 @@ def parse(text: str) -> datetime | timedelta:
 
     >>> parse("2026-01-14"), parse("90m")
     (datetime.datetime(2026, 1, 14, 0, 0, tzinfo=datetime.timezone.utc), datetime.timedelta(seconds=5400))
+    >>> parse("now")
+    datetime.timedelta(0)
 
     Raises ValueError with a sentence that says what to write.
     """
+    if text == "now":
+        return timedelta(0)
     if re.fullmatch(r"[0-9dhms]+", text):
         duration = durations.parse(text)
         if duration > LONGEST:
@@ -28,7 +32,7 @@ def parse(text: str) -> datetime | timedelta:
         instant = datetime.fromisoformat(text.replace("z", "Z"))
     except ValueError:
         raise ValueError(
-            f'"{text}" is no time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'
+            f'"{text}" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'
         ) from None
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 

@@ -21,6 +21,7 @@ class Job:
 
     id: int
     job_type: str
+    timezone: str
     tags: list[str]
     enabled: bool
     retired_at: datetime | None

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import cron, durations, slots
+from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
@@ -85,6 +86,15 @@ def why_day(connection: Connection[Any], namespace: str, job: Definition, day: d
         previous_slot=None if before is None else before.at,
         next_slot=None if after is None else after.at,
     )
+
+
+def latest_slot(job: Definition, now: datetime) -> datetime:
+    """Return the job's latest slot up to ``now``. Raises Refused where there is none in eight years."""
+    assert job.schedule is not None
+    found = slots.newest_slot(cron.parse(job.schedule), zone(job.timezone), now - YEARS, now)
+    if found is None:
+        raise Refused(f'job "{job.job_type}" has had no slot in the last eight years: pass --at')
+    return found.at
 
 
 def standing(job: Definition, now: datetime) -> str | None:
