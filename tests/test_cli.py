@@ -117,3 +117,22 @@ def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_cron
         [sys.executable, "-c", program, "tick", "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("0 []\n", "")
+
+
+def test_a_tick_that_works_on_a_file_in_force_does_not_import_jsonschema(own_dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("def run(): ...\n")
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  now: {handler: shop.run}\n")
+    assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
+    assert yamlsched("enqueue", "now", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
+    program = (
+        "import sys; from yamlsched.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, [m for m in ('yaml', 'jsonschema') if m in sys.modules])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, "tick", "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
+    )
+
+    assert done.stdout == "0 ['yaml']\n"
+    assert "attempt.succeeded job=now" in done.stderr

@@ -9,14 +9,15 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from yamlsched import cron, durations, jsontext
 from yamlsched.backoff import POLICIES, Backoff
-from yamlsched.definitions import shape
+from yamlsched.definitions.differences import REPORTS
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.load import Loaded, load
+from yamlsched.definitions.schema import CODES, HANDLER, JOB_KEYS, SCHEMA, resolved
 
 ROOT = Path(__file__).parent.parent
 
@@ -101,12 +102,12 @@ def test_no_jobs_is_an_answer_and_an_empty_file_is_a_mistake():
 
 def test_the_schema_says_the_defaults_that_a_job_has():
     job = Job("a", "a.b")
-    said = {key: schema["default"] for key, schema in shape.JOB_KEYS.items() if "default" in schema}
+    said = {key: schema["default"] for key, schema in JOB_KEYS.items() if "default" in schema}
 
     read = the_job("\n".join(f"{key}: {json.dumps(value)}" for key, value in said.items()) + '\ncron: "@daily"')
 
     assert {key: getattr(read, key) for key in said} == {key: getattr(job, key) for key in said}
-    retention = json.dumps(shape.SCHEMA["properties"]["retention"]["default"])
+    retention = json.dumps(SCHEMA["properties"]["retention"]["default"])
     assert loaded(a_file(top=f"retention: {retention}\n")).retention == Retention()
 
 
@@ -291,41 +292,57 @@ def a_value(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def an_object(properties: dict[str, Any], more: dict[str, Any]) -> st.SearchStrategy[Any]:
-    keys = {key: a_value(shape.resolved(schema)) for key, schema in properties.items()}
+    keys = {key: a_value(resolved(schema)) for key, schema in properties.items()}
     return st.fixed_dictionaries({}, optional={**keys, **more, "typo": SCALARS})
 
 
 JOB = st.builds(
     lambda handler, rest: {**handler, **rest},
     st.sampled_from([{"handler": "a.b"}, {"handler": "a.b"}, {}]),
-    an_object(shape.JOB_KEYS, {"backoff": an_object(shape.JOB_KEYS["backoff"]["properties"], {})}),
+    an_object(JOB_KEYS, {"backoff": an_object(JOB_KEYS["backoff"]["properties"], {})}),
 )
 DOCUMENTS = st.builds(
     lambda start, rest: {**start, **rest},
     st.sampled_from([{"version": 1, "jobs": {}}, {"version": 1, "jobs": {}}, {}]),
     an_object(
-        shape.SCHEMA["properties"],
+        SCHEMA["properties"],
         {
             "jobs": mostly(st.dictionaries(st.sampled_from(["a", "b_1", "C", "d-e", ""]), mostly(JOB), max_size=2)),
-            "defaults": mostly(an_object(shape.SCHEMA["properties"]["defaults"]["properties"], {"cron": SCALARS})),
-            "retention": an_object(shape.SCHEMA["properties"]["retention"]["properties"], {}),
+            "defaults": mostly(an_object(SCHEMA["properties"]["defaults"]["properties"], {"cron": SCALARS})),
+            "retention": an_object(SCHEMA["properties"]["retention"]["properties"], {}),
             "x-notes": VALUES,
         },
     ),
 )
 
 
+ALL_AND_SKIP = {"catchup": "all", "overlap": "skip"}
+CRON = {"handler": "a.b", "cron": "@daily"}
+
+
 @given(DOCUMENTS)
+@example({"version": 1, "jobs": {"a": {**CRON, **ALL_AND_SKIP}}})
+@example({"version": 1, "jobs": {"a": {**CRON, "catchup": "all"}}, "defaults": {"overlap": "skip"}})
+@example({"version": 1, "jobs": {}, "defaults": ALL_AND_SKIP})
+@example({"version": 1, "jobs": {"a": {**CRON, "backoff": {"policy": "steps"}}}})
+@example({"version": 1, "jobs": {"a": {**CRON, "backoff": {"delays": ["1m"]}}}})
+@example({"version": 1, "jobs": {"a": {"handler": "a.b", "spread": "1m"}}})
+@example({"version": 1, "jobs": {"a": {"handler": "a.b\n"}}})
 @settings(max_examples=300, deadline=None)
-def test_load_refuses_the_shape_of_a_file_if_and_only_if_jsonschema_does(document: Any):
-    by_schema = not jsonschema.Draft7Validator(shape.SCHEMA).is_valid(document)
+def test_load_refuses_what_the_schema_refuses_and_only_that(document: Any):
+    is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(document) and not ends_in_a_line_break(document)
 
-    found = {code for code in codes(json.dumps(document)) if code in shape.CODES}
+    found = {code for code in codes(json.dumps(document)) if code in CODES}
 
-    assert bool(found) == by_schema
+    # YS115 is also about what a job inherits, which no schema can express
+    assert found <= {"YS115"} if is_valid else found
 
 
-def test_the_schema_uses_no_keyword_that_is_not_checked():
+def ends_in_a_line_break(document: Any) -> bool:
+    return "\\n" in json.dumps(document)  # Python's "$" lets it pass, that of JSON Schema does not
+
+
+def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
     def schemas(schema: dict[str, Any]) -> Any:
         yield schema
         for key in ("properties", "definitions", "patternProperties"):
@@ -335,27 +352,25 @@ def test_the_schema_uses_no_keyword_that_is_not_checked():
             if isinstance(schema.get(key), dict):
                 yield from schemas(schema[key])
 
-    jsonschema.Draft7Validator.check_schema(shape.SCHEMA)
-    used = {keyword for schema in schemas(shape.SCHEMA) for keyword in schema}
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    used = {keyword for schema in schemas(SCHEMA) for keyword in schema}
     notes = {"$schema", "title", "description", "default", "examples", "definitions"}
-    checked = {"$ref", "type", "enum", "const", "minimum", "maximum", "minLength", "maxLength", "pattern", "minItems"}
-    checked |= {"maxItems", "uniqueItems", "items", "properties", "patternProperties", "additionalProperties"}
-    checked |= {"required", "propertyNames"}
-    assert used - notes == checked
-    assert all("description" in schema and "type" in schema for schema in schemas(shape.SCHEMA) if "examples" in schema)
-    for schema in schemas(shape.SCHEMA):
+    containers = {"$ref", "items", "properties", "patternProperties", "propertyNames", "if", "then", "else"}
+    assert used - notes - containers == REPORTS.keys()
+    assert all("description" in schema and "type" in schema for schema in schemas(SCHEMA) if "examples" in schema)
+    for schema in schemas(SCHEMA):
         for key, inner in schema.get("properties", {}).items():
-            resolved = shape.resolved(inner)
-            assert resolved["description"], key
-            assert resolved["examples"] or resolved["default"] is not None, key
-            for example in [*resolved["examples"], *([resolved["default"]] if "default" in resolved else [])]:
-                scope = {**resolved, "definitions": shape.SCHEMA["definitions"]}
-                assert jsonschema.Draft7Validator(scope).is_valid(example), (key, example)
+            one = resolved(inner)
+            assert one["description"], key
+            assert one["examples"] or one["default"] is not None, key
+            for value in [*one["examples"], *([one["default"]] if "default" in one else [])]:
+                scope = {**one, "definitions": SCHEMA["definitions"]}
+                assert jsonschema.Draft7Validator(scope).is_valid(value), (key, value)
 
 
 def test_patterns_and_choices_of_the_schema_are_those_of_the_code():
-    patterns = {schema["pattern"] for schema in shape.JOB_KEYS.values() if "pattern" in schema}
-    assert patterns == {durations.PATTERN, shape.HANDLER}
-    assert set(shape.JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
-    assert set(shape.JOB_KEYS["overlap"]["enum"]) == set(Overlap)
-    assert set(shape.JOB_KEYS["catchup"]["enum"]) == set(Catchup)
+    patterns = {schema["pattern"] for schema in JOB_KEYS.values() if "pattern" in schema}
+    assert patterns == {durations.PATTERN, HANDLER}
+    assert set(JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
+    assert set(JOB_KEYS["overlap"]["enum"]) == set(Overlap)
+    assert set(JOB_KEYS["catchup"]["enum"]) == set(Catchup)

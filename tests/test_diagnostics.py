@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
-from yamlsched.definitions import handlers, meaning, report, rules, shape, silence, zones
+from yamlsched.definitions import handlers, meaning, report, rules, silence, zones
 from yamlsched.definitions.advice.check import check as advise
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.load import load
+from yamlsched.definitions.schema import JOB_KEYS, SCHEMA
 from yamlsched.enqueueing import LARGEST_PAYLOAD
 from yamlsched.zones import zone
 
@@ -446,7 +447,7 @@ def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path)
 
 def test_the_reference_names_every_key_and_its_examples_are_sound():
     text = (ROOT / "docs/schedules.md").read_text()
-    keys = [*shape.SCHEMA["properties"], *shape.JOB_KEYS, *shape.JOB_KEYS["backoff"]["properties"]]
+    keys = [*SCHEMA["properties"], *JOB_KEYS, *JOB_KEYS["backoff"]["properties"]]
 
     assert [key for key in keys if f"`{key}`" not in text and f"{key}: " not in text] == []
     for example in re.findall(r"```yaml\n(.*?)```", text, re.S):

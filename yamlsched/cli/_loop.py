@@ -128,7 +128,7 @@ class Syncing:
             if namespace is not None and is_new:
                 from yamlsched.store import runs
 
-                jobs = sound_jobs(schedule, result)
+                jobs = sound_jobs(schedule, result, seen)
                 scope = runs.scope(connection, namespace, jobs)
             messages = [] if result is None else result.messages
             has_findings = result is not None and result.has_findings

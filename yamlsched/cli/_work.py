@@ -13,7 +13,7 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
-from yamlsched.sync import Glance, ScheduleFile, glance, is_current, sync
+from yamlsched.sync import Glance, ScheduleFile, glance, is_current, is_validated, sync
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -75,7 +75,7 @@ def housekeep(connection: Connection[Any], namespace: str | None, seen: Glance) 
         retention.housekeep(connection, namespace, HOUSEKEEPING)
 
 
-def sound_jobs(schedule: ScheduleFile, result: Synced | None) -> dict[str, Job]:
+def sound_jobs(schedule: ScheduleFile, result: Synced | None, seen: Glance) -> dict[str, Job]:
     """Return the jobs whose own entry in this host's file is sound, whatever is wrong elsewhere.
 
     Says which are left out, where no sync has said it.
@@ -85,7 +85,7 @@ def sound_jobs(schedule: ScheduleFile, result: Synced | None) -> dict[str, Job]:
 
     if result is not None and result.loaded is not None:
         return result.loaded.jobs
-    loaded = load(schedule.data, schedule.path, schedule.environment or None)
+    loaded = load(schedule.data, schedule.path, schedule.environment or None, is_validated(seen, schedule))
     left_out = [name for name in loaded.entries if name not in loaded.jobs]
     mistakes = sum(found.severity == "error" for found in loaded.diagnostics)
     if mistakes and (left_out or not loaded.jobs):

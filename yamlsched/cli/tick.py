@@ -54,7 +54,7 @@ def tick(
         if namespace is not None and (seen.has_claimable_runs or result is not None):
             import asyncio
 
-            jobs = sound_jobs(schedule, result)
+            jobs = sound_jobs(schedule, result, seen)
             worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
             try:
                 tally = asyncio.run(worker.drain())

@@ -45,7 +45,7 @@ def once(
     with settings.database() as dsn, store.connect(dsn) as connection:
         seen = look(connection, schedule, settings.is_embedded)
         namespace = seen.namespace or files.stand_in(connection, schedule.presented(), None)
-        jobs = sound_jobs(schedule, None)
+        jobs = sound_jobs(schedule, None, seen)
         if namespace is None:
             raise Refused(f'{settings.file} has not been applied to this database yet: run "yamlsched sync" first')
         worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
@@ -68,7 +68,7 @@ def loop(
         namespace = seen.namespace if result is None else result.namespace
         if namespace is None:
             return 1  # its mistakes have been told
-        jobs = sound_jobs(schedule, result)
+        jobs = sound_jobs(schedule, result, seen)
         worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options, stays=True)
         syncing = Syncing(settings, dsn, schedule.sha256, seen.now)
         try:

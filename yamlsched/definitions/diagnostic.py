@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ def listed(words: Iterable[str], last: str = "or") -> str:
     return f"{', '.join(head)} {last} {tail}" if head else tail
 
 
+Key = tuple[int, str]
+"""Offset and code: what makes two diagnostics one."""
 Path = tuple[str | int, ...]
 """The keys and list positions that lead to a value, from the top."""
 
@@ -173,7 +176,10 @@ class Findings:
         """The paths of what is wrong and of all that contains it."""
         self.meant: set[Path] = set()
         """The paths of keys that were probably meant by unknown ones: nobody shall report them as missing."""
-        self._found: dict[tuple[int, str], tuple[Diagnostic, list[int]]] = {}
+        self._found: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def add(
         self,
@@ -196,11 +202,21 @@ class Findings:
         if self.is_full and (at, code) not in self._found:
             return
         _, uses = self._found.setdefault(
-            (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes, severity), [])
+            (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes, severity), {})
         )
         use = node.use if use is None else use
-        if use is not None and use not in uses:
-            uses.append(use)
+        if use is not None:
+            uses[use] = None
+
+    def since(self, count: int) -> list[Key]:
+        """Return which diagnostics were added when there had been ``count`` of them."""
+        return list(islice(self._found, count, None)) if len(self._found) > count else []
+
+    def repeat(self, keys: Iterable[Key], use: int | None) -> None:
+        """Note that these diagnostics are reached again, through the alias at ``use``."""
+        for key in keys:
+            if use is not None:
+                self._found[key][1][use] = None
 
     def spoil(self, path: Path) -> None:
         """Mark what lies at ``path`` as unsound, without a word."""
@@ -211,7 +227,7 @@ class Findings:
         return len(self._found) >= MOST
 
     def diagnostics(self) -> list[Diagnostic]:
-        return [self._with_uses(found, uses) for found, uses in self._found.values()]
+        return [self._with_uses(found, sorted(uses)) for found, uses in self._found.values()]
 
     def _with_uses(self, found: Diagnostic, uses: list[int]) -> Diagnostic:
         notes = [Note(found.file, *self.source.place(use), "used here") for use in uses[: self.MOST_USES]]

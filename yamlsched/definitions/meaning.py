@@ -9,9 +9,10 @@ from typing import Any
 
 from yamlsched import cron, durations
 from yamlsched.backoff import Backoff
-from yamlsched.definitions import shape, zones
+from yamlsched.definitions import zones
 from yamlsched.definitions.diagnostic import Findings, Path, did_you_mean, quoted, where
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.tree import Node
 from yamlsched.errors import CronError
 from yamlsched.jsontext import stored_size
@@ -33,7 +34,7 @@ LIMITS = {
 CRON_ONLY = ("overlap", "catchup", "catchup_window", "spread", "timezone")
 """Keys that say nothing about a job without cron."""
 
-INHERITABLE = frozenset(shape.SCHEMA["properties"]["defaults"]["properties"])
+INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
 parsed = lru_cache(maxsize=4096)(durations.parse)
 
@@ -133,13 +134,6 @@ class Reader:
             values["delays"] = tuple(
                 self.duration(item, (*path, "delays", number), use) for number, item in enumerate(given["delays"].value)
             )
-            if policy != "steps" and (*path, "policy") not in self.found.meant:
-                message = f"{where(path)} has delays, which the policy {policy} does not use"
-                remedy = "Write policy: steps, or delay: for the first delay."
-                self.found.add("YS113", key_of(given["delays"]), (*path, "delays"), use, message, remedy)
-        elif policy == "steps" and (*path, "delays") not in self.found.meant:
-            message = f"{where(path)} has the policy steps, but no delays"
-            self.found.add("YS113", given["policy"], (*path, "policy"), use, message, "Add delays: [1m, 10m, 1h]")
         return Backoff(**values) if path not in self.found.wrong else None
 
 
@@ -210,17 +204,13 @@ def _job(
     use = use if node.use is None else node.use
     own: dict[str, Node] = node.value
     values = {"timezone": timezone, **inherited}
-    on_call = "cron" not in own and (*path, "cron") not in reader.found.meant
+    is_on_call = "cron" not in own and (*path, "cron") not in reader.found.meant
     for key, item in own.items():
-        if not (on_call and key in CRON_ONLY):
+        if not (is_on_call and key in CRON_ONLY):
             values[key] = reader.read(key, item, (*path, key), use)
-    if on_call:
+    if is_on_call:
         for key in CRON_ONLY:
             values.pop(key, None)
-            if key in own and (*path, key) not in reader.found.wrong:
-                message = f"{key} of job {quoted(name)} has no meaning without cron"
-                remedy = "Remove it, or give the job a cron expression."
-                reader.found.add("YS114", key_of(own[key]), (*path, key), own[key].use or use, message, remedy)
     else:
         _together(values, own, defaults, path, use, reader.found)
     if node.flawed or path in reader.found.wrong or any(values[key] is None for key in values):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from yamlsched.sync.converge import Changes
     from yamlsched.sync.due import Made
 
-__all__ = ["Glance", "ScheduleFile", "Synced", "glance", "is_current", "settle", "sync"]
+__all__ = ["Glance", "ScheduleFile", "Synced", "glance", "is_current", "is_validated", "settle", "sync"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,11 @@ def is_current(seen: Glance, schedule: ScheduleFile) -> bool:
     return (seen.in_force_hash, seen.in_force_environment) == (ours.hash, ours.environment) and files.is_known(
         seen.in_force_yamlsched, seen.in_force_tzdata, ours
     )
+
+
+def is_validated(seen: Glance, schedule: ScheduleFile) -> bool:
+    """Say whether this version of yamlsched has applied the file: then its schema needs no second check."""
+    return is_current(seen, schedule) and seen.in_force_yamlsched == __version__
 
 
 def sync(

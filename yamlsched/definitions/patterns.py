@@ -1,0 +1,105 @@
+"""What is wrong with a string that does not match a pattern of the schema: durations, names, handlers, tags."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from datetime import timedelta
+
+from yamlsched import durations
+from yamlsched.definitions.diagnostic import Findings, Path, quoted, where
+from yamlsched.definitions.schema import HANDLER, NAME
+from yamlsched.definitions.tree import Node
+
+Use = int | None
+
+UNITS = {"w": 604800, **durations.UNITS}
+ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
+SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]*"
+
+
+def not_a_duration(node: Node, path: Path, use: Use, found: Findings) -> None:
+    text = str(node.value).strip()
+    guess = _guess_duration(text)
+    if re.fullmatch("[0-9]+", text):
+        reason, remedy = f"{quoted(text)[1:-1]} has no unit", f"Write {text}s for seconds or {text}m for minutes."
+    else:
+        reason, remedy = f"{quoted(text)} is not a duration", "Write for example 90s, 5m, 1h30m or 2d."
+    remedy = f'Did you mean "{guess}"?' if guess else remedy
+    found.add("YS107", node, path, use, f"{where(path)}: {reason}", remedy)
+
+
+def _guess_duration(text: str) -> str:
+    """Return the duration that ``5 minutes``, ``1.5h`` or ``2w`` mean, or "".
+
+    >>> _guess_duration("1 hour 30 min"), _guess_duration("90")
+    ('1h30m', '')
+    """
+    text = text.lower().replace(" and ", " ")
+    if len(text) > 50 or not re.fullmatch(rf"({SPELLED})+", text):
+        return ""
+    seconds = sum(float(number) * UNITS[unit] for number, unit in re.findall(SPELLED, text))
+    if seconds != int(seconds) or seconds > 10**9:
+        return ""
+    return durations.show(timedelta(seconds=seconds))
+
+
+def not_a_name(node: Node, path: Path, use: Use, found: Findings) -> None:
+    text = str(node.value)
+    allowed = "only a-z, 0-9 and _"
+    if not text:
+        reason = "is empty"
+    elif text.lower() != text and re.fullmatch(NAME, text.lower()):
+        reason = "has capital letters"
+    elif "-" in text:
+        reason = f"has a dash; {allowed} are taken"
+    elif not re.match("[a-z]", text.lower()):
+        reason = "does not begin with a letter"
+    elif re.search("[^a-z0-9_]", text.lower()):
+        character = re.search("[^a-z0-9_]", text.lower())
+        reason = f"has {quoted(character[0] if character else '')} in it; {allowed} are taken"
+    else:
+        reason = f"has {len(text)} characters, more than 63"
+    ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()
+    better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]
+    remedy = f'Write "{better}".' if re.fullmatch(NAME, better) else "Write a name such as cleanup_nightly."
+    if path == ("namespace",):
+        kind = "namespace"
+    else:
+        kind = "job name" if path[0] == "jobs" and len(path) == 2 else "environment"
+    found.add("YS106", node, path, use, f"the {kind} {quoted(text)} {reason}", remedy)
+
+
+def not_a_handler(node: Node, path: Path, use: Use, found: Findings) -> None:
+    text = str(node.value)
+    better = re.sub(r"\(.*\)$", "", text.strip()).replace("/", ".").removeprefix(".").removeprefix(".")
+    better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
+    if "(" in text:
+        reason = "is a call; the path alone names the function"
+    elif "/" in text or text.endswith(".py") or ".py:" in text:
+        reason = "is the path of a file"
+    elif "." not in text and ":" not in text:
+        reason = "names no module"
+    elif "-" in text:
+        reason = "has a dash, which no Python name has"
+    else:
+        reason = "is not a dotted path"
+    if re.fullmatch(HANDLER, better) and better != text:
+        ends_in_module = re.search(r"\.py$", re.sub(r"\(.*\)$", "", text.strip())) is not None
+        remedy = f'Write "{better}.run", with the name of the function.' if ends_in_module else f'Write "{better}".'
+    else:
+        remedy = "Write package.module.function."
+    found.add("YS301", node, path, use, f"{where(path)}: {quoted(text)} {reason}", remedy)
+
+
+def not_a_tag(node: Node, path: Path, use: Use, found: Findings) -> None:
+    message = f"{where(path)}: {quoted(node.value)} is not a word"
+    found.add("YS106", node, path, use, message, "Write letters, digits and . _ : / - only, at most 63.")
+
+
+PATTERNS: dict[str, Callable[[Node, Path, Use, Findings], None]] = {
+    durations.PATTERN: not_a_duration,
+    NAME: not_a_name,
+    HANDLER: not_a_handler,
+}

@@ -1,0 +1,26 @@
+"""The JSON Schema of schedules.yaml, the one source of what a file may look like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+Schema = dict[str, Any]
+
+SCHEMA: Schema = json.loads(Path(__file__).with_name("schedules.schema.json").read_text("utf-8"))
+JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
+NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
+HANDLER: str = JOB_KEYS["handler"]["pattern"]
+
+CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 301))
+"""The codes of what differs from the schema; all others are about what it cannot say."""
+
+
+def resolved(schema: Schema) -> Schema:
+    """Return the schema that ``schema`` is, or refers to."""
+    if "$ref" in schema:
+        path, schema = schema["$ref"], SCHEMA
+        for part in path.removeprefix("#/").split("/"):
+            schema = schema[part]
+    return schema
