@@ -1,16 +1,19 @@
 # Two commands do everything on a machine with Python 3.11+: `make run` and `make test`.
-# The environment is made in .venv, by uv where it is installed, else by venv and pip.
+# `make chaos` plays faults. The environment is made in .venv, by uv where it is installed, else by venv and pip.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
 
-.PHONY: run test lint bench clean
+.PHONY: run test chaos lint bench clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
 
 test: .venv/ready-dev
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+chaos: .venv/ready-dev
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -1,0 +1,311 @@
+"""The guarantees about runs, each checked on the evidence alone. A check yields one line for each violation.
+
+What the documentation excepts is excepted here, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+from .evidence import Attempt, Evidence, Version
+
+SIGNATURE = re.compile(r"by <([^>]*)>")
+FINAL = {"succeeded", "dead", "cancelled"}
+# from -> to: every step that the life of a run may take
+STEPS = {
+    ("queued", "running"), ("failed", "running"), ("running", "running"),
+    ("running", "succeeded"), ("running", "failed"), ("running", "dead"), ("running", "queued"),
+    ("queued", "cancelled"), ("failed", "cancelled"), ("running", "cancelled"),
+    ("dead", "queued"), ("cancelled", "queued"),
+    ("queued", "queued"), ("failed", "failed"),
+    ("succeeded", "deleted"), ("dead", "deleted"), ("cancelled", "deleted"),
+}  # fmt: skip
+WAKE_SECONDS = 1.5  # a worker that wakes up needs this to look at the clock, and to stop its handlers
+LATE_SECONDS = 0.5  # on a machine with more to do than processors
+
+
+def check_steps(e: Evidence) -> Iterator[str]:
+    """G3, G4: every change of a run is one that its state allows, and attempts are counted exactly."""
+    for run, versions in e.runs.items():
+        first = versions[0]
+        if (first.op, first.status, first.attempts) != ("INSERT", "queued", 0):
+            yield f"run {run} came into being as {first.op} {first.status} with {first.attempts} attempts"
+        if len(versions) == 2 and versions[1].op == "DELETE" and versions[1].xact == first.xact:
+            continue  # an enqueue of a key that had been used, and took it back
+        tokens: set[str] = set()
+        for before, after in pairwise(versions):
+            for problem in _problems(before, after, tokens):
+                yield f"run {run}, {before.status} -> {after.status} (version {after.seq}): {problem}"
+
+
+def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str]:
+    step = before.status, after.status
+    if step not in STEPS:
+        yield "no such step"
+        return
+    is_claim = after.status == "running" and (before.status != "running" or before.token != after.token)
+    refund = 1 if step == ("running", "queued") else 0
+    expected = before.attempts + is_claim - refund
+    if after.status != "deleted" and after.attempts != expected:
+        yield f"{after.attempts} attempts, not {expected}"
+    if is_claim:
+        assert after.token is not None
+        if after.token in tokens:
+            yield f"the claim {after.token} is not new"
+        tokens.add(after.token)
+        if before.status == "running" and (before.lease_ends or 0) > after.at:
+            yield f"taken over {before.lease_ends - after.at:.3f} s before the lease ended"  # type: ignore[operator]
+        if before.status != "running" and before.row["run_at"] > after.row["started_at"]:
+            yield f"claimed at {after.row['started_at']}, and due at {before.row['run_at']}"
+    elif before.status == "running" and after.token != before.token:
+        yield f"the owner {before.token} became {after.token}"
+    if after.status == "succeeded" and after.row["by"] not in (None, after.token):
+        yield f"the result is that of {after.row['by']}, and the claim {after.token}"
+    if before.status == "running" and after.status in ("failed", "dead"):
+        signature = SIGNATURE.search(after.row["last_error"] or "")
+        if signature and signature[1] != after.token:
+            yield f"the error is that of {signature[1]}, and the claim {after.token}"
+
+
+def check_one_live_attempt(e: Evidence) -> Iterator[str]:
+    """G3: no two attempts of a run are alive at once, and none outlives its lease."""
+    yield from e.doubled_starts
+    by_run: dict[int, list[Attempt]] = {}
+    for attempt in e.attempts.values():
+        by_run.setdefault(attempt.run, []).append(attempt)
+    for run, attempts in by_run.items():
+        claims = e.claims(run)
+        for attempt in attempts:
+            if attempt.token not in claims:
+                yield f"{attempt} was begun without a claim"
+            elif claims[attempt.token][0].attempts != attempt.number:
+                yield f"{attempt} was begun as number {claims[attempt.token][0].attempts}"
+        known = [attempt for attempt in attempts if attempt.token in claims]
+        known.sort(key=lambda attempt: claims[attempt.token][0].seq)
+        for one, other in combinations(known, 2):
+            if one.last > other.start and not _is_excepted(e, one):
+                yield f"{one} lived on for {one.last - other.start:.2f} s beside {other}"
+        for attempt in known:
+            lease_ends = claims[attempt.token][1]
+            if attempt.last_wall > lease_ends + LATE_SECONDS and not _is_excepted(e, attempt):
+                yield f"{attempt} outlived its lease by {attempt.last_wall - lease_ends:.2f} s"
+
+
+def _is_excepted(e: Evidence, attempt: Attempt) -> bool:
+    """Say whether an attempt may have lived on: its host had been suspended, or its run was cancelled."""
+    first, lease_ends, cancelled = e.claims(attempt.run)[attempt.token]
+    woken = [*e.woken(attempt.pid, attempt.last_wall), *e.woken(attempt.worker, attempt.last_wall)]
+    was_suspended = any(first.at <= at and attempt.last_wall <= at + WAKE_SECONDS for at in woken)
+    # docs/operations.md: a cancelled handler is stopped at the next heartbeat
+    return was_suspended or (cancelled is not None and attempt.last_wall <= lease_ends + LATE_SECONDS)
+
+
+def check_exclusive(e: Evidence) -> Iterator[str]:
+    """Two runs of slots of a job with overlap wait or skip never execute at once."""
+    by_job: dict[int, list[tuple[Attempt, float]]] = {}
+    for attempt in e.attempts.values():
+        claim = e.claims(attempt.run).get(attempt.token)
+        if claim is None or claim[0].row["scheduled_for"] is None:
+            continue
+        definition = claim[0].row["definition_id"]
+        if "allow" not in e.overlap_at(definition, claim[0].at):
+            by_job.setdefault(definition, []).append((attempt, claim[0].seq))
+    for definition, attempts in by_job.items():
+        name = e.definitions[definition][0].row["job_type"]
+        attempts.sort(key=lambda pair: pair[1])
+        for (one, _), (other, _) in combinations(attempts, 2):
+            if one.run != other.run and one.last > other.start and one.start < other.last and not _is_excepted(e, one):
+                yield f"{name}: {one} lived on for {one.last - other.start:.2f} s beside {other}"
+
+
+def check_failures(e: Evidence) -> Iterator[str]:
+    """G4, G6: every attempt that was charged failed by its own act, or by a fault that is documented to cost one."""
+    rows = {(row["run_id"], row["attempt"], row["worker"]): row for row in e.tables["failures"]}
+    pruned = {run for run, versions in e.runs.items() if versions[-1].op == "DELETE"}
+    for run, versions in e.runs.items():
+        for before, after in pairwise(versions):
+            is_lost = before.status == "running" and (
+                (after.status == "running" and after.token != before.token)
+                or (after.status == "dead" and after.row["error_type"] == "LostWorker")
+            )
+            if is_lost:
+                yield from _lost(e, run, before, after)
+            elif before.status == "running" and after.status in ("failed", "dead"):
+                yield from _charged(e, run, before, after)
+            else:
+                continue
+            if run not in pruned and (run, before.attempts, before.token) not in rows:
+                yield f"run {run}: job_failures has no row for attempt {before.attempts} of {before.token}"
+
+
+def _lost(e: Evidence, run: int, before: Version, after: Version) -> Iterator[str]:
+    """A lease may run out because its worker died or slept, or could not reach the database."""
+    claim = e.claims(run)[before.token or ""]
+    worker = int((before.token or "").split(":")[-2])
+    hits = [
+        x
+        for x in e.journal
+        if worker in x.pids and x.what in ("SIGKILL", "SIGSTOP", "SIGCONT") and claim[0].at - 15 <= x.wall <= after.at
+    ]
+    if not hits and not e.was_disturbed(claim[0].at, after.at):
+        yield f"run {run}: attempt {before.attempts} of {before.token} was lost, and nothing had happened to its worker"
+
+
+EXPECTED_ERRORS = {
+    "exit": "exited with status 7",
+    "segfault": "killed by signal 11",
+    "kill": "killed by signal 9",
+    "hang": "still running after",
+    "transaction": "exited with status 7",
+    "effect": "exited with status 7",
+    "business effect": "exited with status 7",
+}
+
+
+def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator[str]:
+    error = after.row["last_error"] or ""
+    attempt = e.attempts.get((run, before.token or ""))
+    what = f"run {run}: attempt {before.attempts} of {before.token} failed: {error[:120]!r}"
+    if (before.row["idempotency_key"] or "").startswith("on_dead:"):
+        return  # its handler logs the dead run
+    if attempt is None:
+        if not e.during(before.at - 1, after.at, "SIGKILL child"):
+            yield f"{what}, and it was never begun"
+        return
+    begun, ended = attempt.started_wall, after.at
+    if SIGNATURE.search(error):
+        return
+    if attempt.act in EXPECTED_ERRORS and EXPECTED_ERRORS[attempt.act] in error:
+        return
+    if "killed by signal 9" in error and any(attempt.pid in x.pids for x in e.journal if x.what == "SIGKILL child"):
+        return
+    if "still running after" in error and ended - begun > 11:
+        return
+    if "in doubt" in error and "effect" in attempt.act:
+        return
+    if attempt.act in ("transaction", "effect", "business effect") and e.was_disturbed(begun, ended):
+        return  # its own statements failed
+    if attempt.act in ("transaction", "effect", "business effect") and "LeaseLost" in (after.row["error_type"] or ""):
+        return
+    yield f"{what} ({attempt}, {attempt.end or 'no end'} {ended - attempt.last_wall:.1f} s before)"
+
+
+def check_transactions(e: Evidence) -> Iterator[str]:
+    """G5: what was written through run.transaction() stands exactly where the run succeeded by it."""
+    successes = e.successes()
+    ledger = Counter((row["run_id"], row["token"]) for row in e.tables["ledger"])
+    for (run, token), number in ledger.items():
+        if (run, token) not in successes:
+            yield f"run {run}: a row of {token} was committed without its success"
+        if number > 1:
+            yield f"run {run}: the row of {token} stands {number} times"
+    for run, token in successes:
+        attempt = e.attempts.get((run, token))
+        if attempt and attempt.act == "transaction" and (run, token) not in ledger:
+            yield f"{attempt} succeeded, and its row is not there"
+    for attempt in e.attempts.values():
+        if any(x["event"] == "committed" for x in attempt.events) and (attempt.run, attempt.token) not in ledger:
+            yield f"{attempt} was told of a commit, and its row is not there"
+
+
+def check_effects(e: Evidence) -> Iterator[str]:
+    """G5: an effect that is done is not done again, and one in doubt only where its author said so."""
+    done: set[str] = set()
+    begun: Counter[str] = Counter()
+    for event in e.events:
+        key = event.get("key", "")
+        if event["event"] == "effect":
+            begun[key] += 1
+            if key in done:
+                yield f"effect {key} was done again by run {event['run']} ({event['token']})"
+            elif begun[key] > 1 and event["in_doubt"] != "repeat":
+                yield f"effect {key} (in doubt: {event['in_doubt']}) was begun {begun[key]} times"
+        elif event["event"] == "effect done":
+            done.add(key)
+
+
+def check_fan_outs(e: Evidence) -> Iterator[str]:
+    """A fan-out is written whole, with the success of its run, or not at all."""
+    successes = e.successes()
+    expected: Counter[int] = Counter()
+    for attempt in e.attempts.values():
+        if (attempt.run, attempt.token) in successes:
+            expected[attempt.run] += sum(x["number"] for x in attempt.events if x["event"] == "fan out")
+    made = Counter(v[0].row["parent_id"] for v in e.runs.values() if v[0].row["parent_id"] is not None)
+    for run in made | expected:
+        if made[run] != expected[run]:
+            yield f"run {run} fanned out to {made[run]} runs, not {expected[run]}"
+
+
+def check_keys(e: Evidence) -> Iterator[str]:
+    """G1: one run for each key, for ever; and what was acknowledged exists."""
+    keys: Counter[str] = Counter()
+    for versions in e.runs.values():
+        was_taken_back = versions[-1].op == "DELETE" and versions[-1].xact == versions[0].xact
+        if (key := versions[0].row["idempotency_key"]) and not was_taken_back:
+            keys[key] += 1
+    yield from (f"key {key} had {number} runs" for key, number in keys.items() if number > 1)
+    used = {row["idempotency_key"] for row in e.tables["used_keys"]}
+    for run, versions in e.runs.items():
+        key, last = versions[0].row["idempotency_key"], versions[-1]
+        if key and last.op == "DELETE" and last.xact != versions[0].xact and key not in used:
+            yield f"run {run} was pruned, and its key {key} forgotten"
+    for run, key in e.acknowledged:
+        if run not in e.runs:
+            yield f"run {run} was acknowledged, and does not exist (key {key})"
+
+
+def check_deaths(e: Evidence) -> Iterator[str]:
+    """A run that dies has its on_dead called by a run."""
+    keys = {versions[0].row["idempotency_key"] for versions in e.runs.values()}
+    for run, versions in e.runs.items():
+        row = versions[0].row
+        died = any(version.status == "dead" for version in versions)
+        is_report = (row["idempotency_key"] or "").startswith("on_dead:")
+        if died and row["job_type"] == "mortal" and not is_report and not any(
+            (key or "").startswith(f"on_dead:{run}") for key in keys
+        ):  # fmt: skip
+            yield f"run {run} died, and nobody was told"
+
+
+def check_end(e: Evidence) -> Iterator[str]:
+    """G4: once the faults are over everything drains."""
+    for run, versions in e.runs.items():
+        if versions[-1].status not in FINAL | {"deleted"}:
+            yield f"run {run} of {versions[-1].row['job_type']} was left {versions[-1].status}"
+
+
+def check_processes(e: Evidence) -> Iterator[str]:
+    """A worker ends as it was told to, without a traceback; a loop never by itself."""
+    for member in e.members:
+        name = f"{member.kind} {member.pid} ({member.process.log.name})"
+        codes = {"loop": {0} if member.expected else set(), "tick": {0, 1}}.get(member.kind, {0, 1})
+        if member.expected == "killed":
+            codes = {*codes, -9}
+        if member.expected and not member.was_ready:
+            codes = {*codes, -15}  # the signal came before it had a handler
+        # what begins without a database says so; a loop that has begun stays
+        may_give_up = member.kind != "loop" or not member.was_ready
+        is_away = member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
+        if member.code not in codes and not is_away:
+            yield f"{name} ended with {member.code}: {member.process.text.strip()[-300:]}"
+        if "Traceback" in re.sub(r"^\[.*$", "", member.process.text, flags=re.MULTILINE):
+            yield f"{name} wrote a traceback: {member.process.text.strip()[-300:]}"
+
+
+CHECKS = (
+    check_steps,
+    check_one_live_attempt,
+    check_exclusive,
+    check_failures,
+    check_transactions,
+    check_effects,
+    check_fan_outs,
+    check_keys,
+    check_deaths,
+    check_end,
+    check_processes,
+)

@@ -1,0 +1,182 @@
+"""The processes under test, the PostgreSQL server of their own, and the journal of what was done to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from working import Forker, Process, is_alive, until
+
+from yamlsched import embedded
+
+from .proxy import Proxy
+from .schedule import ENVIRONMENT
+
+HOSTS = ("a", "b", "c")
+LOOPS = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something that was done, at ``at`` (monotonic) and ``wall``, to the processes ``pids``."""
+
+    at: float
+    wall: float
+    what: str
+    pids: tuple[int, ...] = ()
+    detail: str = ""
+
+
+@dataclass(eq=False)
+class Member:
+    """A process under test."""
+
+    process: Process
+    kind: str  # "loop", "tick" or a verb
+    host: str
+    is_behind_proxy: bool
+    started: float = field(default_factory=time.time)
+    ended: float | None = None
+    code: int | None = None
+    expected: str = ""  # why it ends: "killed", "told to stop"
+    was_ready: bool = False  # it has taken the signals into its own hands
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Cluster:
+    """Starts and watches processes. Times of the journal are those of one machine, so they compare."""
+
+    def __init__(self, folder: Path, server_file: Path, forker: Forker, dsn: str) -> None:
+        self.folder, self.server_file, self.dsn = folder, server_file, dsn
+        self.forker, self.proxy = forker, Proxy(dsn)
+        self.journal: list[Entry] = []
+        self.members: list[Member] = []
+        self.stopped: dict[Member, float] = {}  # members that SIGSTOP holds, and until when
+        self.number = 0
+
+    def note(self, what: str, *pids: int, detail: str = "") -> None:
+        self.journal.append(Entry(time.monotonic(), time.time(), what, pids, detail))
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def start(self, kind: str, words: list[str], host: str, by_proxy: bool, file: Path | None = None) -> Member:
+        self.number += 1
+        (temporary := self.folder / f"host-{host}").mkdir(exist_ok=True)
+        file = file or self.folder / "schedules.yaml"
+        verb, *rest = words
+        argv = [verb, "--file", str(file), "--dsn", self.proxy.dsn if by_proxy else self.dsn, "--env", ENVIRONMENT]
+        log = self.folder / f"{kind}-{self.number}.log"
+        pid = self.forker.start(
+            argv=[*argv, *rest],
+            env={"CHAOS": str(self.folder), "TMPDIR": str(temporary)},
+            stdout=str(log.with_suffix(".out")),
+            stderr=str(log),
+            before="",
+        )
+        member = Member(Process(self.forker, pid, log), kind, host, by_proxy)
+        self.members.append(member)
+        self.note(f"start {kind}", pid, detail=f"{log.name} {'by proxy' if by_proxy else ''}")
+        return member
+
+    def start_loop(self, host: str, by_proxy: bool) -> Member:
+        return self.start("loop", ["work", "--loop", "--concurrency", "3", "--grace", "1s"], host, by_proxy)
+
+    def start_tick(self, host: str, by_proxy: bool, file: Path | None = None) -> Member:
+        words = ["tick", "--concurrency", "3", "--grace", "1s", "--max-seconds", "5"]
+        return self.start("tick", words, host, by_proxy, file)
+
+    def alive(self, kind: str | None = None) -> list[Member]:
+        for member in self.members:
+            member.was_ready = member.was_ready or (member.ended is None and catches_hang_up(member.pid))
+            if member.ended is None and not member.process.is_alive:
+                member.ended, member.code = time.time(), self.forker.code(member.pid, 0)
+                self.note(f"end {member.kind}", member.pid, detail=f"exit {member.code}")
+        return [m for m in self.members if m.ended is None and kind in (None, m.kind)]
+
+    def workers(self) -> list[Member]:
+        return [member for member in self.alive() if member.kind in ("loop", "tick")]
+
+    def kill(self, member: Member, number: signal.Signals, *, with_children: bool = False) -> None:
+        """Signal a process, and first its children where it is told to."""
+        children = children_of(member) if with_children else []
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            member.expected = "killed" if number == signal.SIGKILL else member.expected or "told to stop"
+        self.note(number.name, member.pid, *children, detail=member.kind)
+        for pid in (*children, member.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self, member: Member, seconds: float) -> None:
+        """Stop a worker with its children, as a host that is suspended stops them."""
+        if member not in self.stopped:
+            # the parent first: nothing must be forked while its children are being stopped
+            os.kill(member.pid, signal.SIGSTOP)
+            children = children_of(member)
+            for pid in children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            self.stopped[member] = time.monotonic() + seconds
+            self.note("SIGSTOP", member.pid, *children, detail=f"{seconds:.1f}s")
+
+    def wake(self, now: float) -> None:
+        """Let go on whatever has been stopped for its time."""
+        for member, end in list(self.stopped.items()):
+            if now >= end:
+                del self.stopped[member]
+                children = children_of(member)
+                self.note("SIGCONT", member.pid, *children)
+                for pid in (*children, member.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+
+    # -- the server ------------------------------------------------------------------------------------------------
+
+    def restart_server(self, how: signal.Signals) -> None:
+        """Stop the server, immediately (SIGQUIT) or fast (SIGINT), and start it again."""
+        pid = embedded.status(self.server_file).pid
+        assert pid is not None
+        self.note("server down", detail=how.name)
+        os.kill(pid, how)
+        until(lambda: not is_alive(pid), "the server has ended")
+        with embedded.running(self.server_file):
+            self.note("server up")
+
+    def close(self) -> None:
+        self.forker.close()
+        self.proxy.close()
+
+
+def catches_hang_up(pid: int) -> bool:
+    """Say whether a process has a handler for SIGHUP, which a worker sets when it begins to work."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    mask = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(mask & 1 << (signal.SIGHUP - 1))
+
+
+def children_of(member: Member) -> list[int]:
+    try:
+        return member.process.children()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def as_lines(journal: list[Entry], begun: float) -> list[str]:
+    return [f"{e.at - begun:8.3f} {e.what} {' '.join(map(str, e.pids))} {e.detail}" for e in journal]
+
+
+def counted(journal: list[Entry]) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for entry in journal:
+        counts[entry.what] = counts.get(entry.what, 0) + 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,159 @@
+"""What was recorded, as values: versions of rows, attempts as their handlers lived them, and the journal of faults."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from .cluster import Cluster, Entry, Member
+
+
+def seconds(text: str | datetime | None) -> float | None:
+    """Return an instant as seconds of the wall clock."""
+    if text is None:
+        return None
+    return (datetime.fromisoformat(text) if isinstance(text, str) else text).timestamp()
+
+
+@dataclass(frozen=True)
+class Version:
+    """A row as a statement left it; ``deleted``: as it was before."""
+
+    seq: int
+    at: float
+    xact: str
+    op: str
+    row: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        return "deleted" if self.op == "DELETE" else str(self.row["status"])
+
+    @property
+    def token(self) -> str | None:
+        return self.row["locked_by"]
+
+    @property
+    def attempts(self) -> int:
+        return int(self.row["attempts"])
+
+    @property
+    def lease_ends(self) -> float | None:
+        return seconds(self.row["locked_until"])
+
+
+@dataclass
+class Attempt:
+    """An attempt, as its handler has logged it. Times are monotonic; ``last`` is when it last showed that it lived."""
+
+    run: int
+    number: int
+    token: str
+    pid: int
+    born: str
+    act: str
+    start: float
+    started_wall: float
+    last: float
+    last_wall: float
+    end: str | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def worker(self) -> int:
+        """The process that claimed it: a token is host:pid:random."""
+        return int(self.token.split(":")[-2])
+
+    def __str__(self) -> str:
+        return f"run {self.run} attempt {self.number} ({self.act}, pid {self.pid}, {self.token})"
+
+
+@dataclass
+class Evidence:
+    runs: dict[int, list[Version]]
+    definitions: dict[int, list[Version]]
+    attempts: dict[tuple[int, str], Attempt]
+    events: list[dict[str, Any]]
+    tables: dict[str, list[dict[str, Any]]]
+    journal: list[Entry]
+    members: list[Member]
+    acknowledged: list[tuple[int, str | None]]
+    doubled_starts: list[str]
+
+    def successes(self) -> set[tuple[int, str]]:
+        """Return which claims made their runs succeed."""
+        return {
+            (run, after.token or "")
+            for run, versions in self.runs.items()
+            for before, after in pairwise(versions)
+            if before.status == "running" and after.status == "succeeded"
+        }
+
+    def claims(self, run: int) -> dict[str, tuple[Version, float, float | None]]:
+        """Return the claims of a run: by token the first version, the end of the lease, and when it was cancelled."""
+        found: dict[str, tuple[Version, float, float | None]] = {}
+        for version in self.runs.get(run, []):
+            token = version.token
+            if version.status == "running" and token and version.lease_ends:
+                first, end, _ = found.get(token, (version, 0.0, None))
+                found[token] = first, max(end, version.lease_ends), None
+            elif version.status == "cancelled" and token in found and found[token][2] is None:
+                first, end, _ = found[token]
+                found[token] = first, end, version.at
+        return found
+
+    def overlap_at(self, definition: int, wall: float) -> set[str]:
+        """Return the policies that a job had within three seconds of an instant."""
+        found: list[tuple[float, str]] = [(v.at, v.row["overlap"]) for v in self.definitions.get(definition, [])]
+        before = [overlap for at, overlap in found if at <= wall - 3]
+        return {*before[-1:], *(overlap for at, overlap in found if wall - 3 < at <= wall + 3)}
+
+    def woken(self, pid: int, wall: float) -> list[float]:
+        """Return when a process was let go on before an instant, after it had been stopped."""
+        return [e.wall for e in self.journal if e.what == "SIGCONT" and pid in e.pids and e.wall <= wall]
+
+    def during(self, start: float, end: float, *whats: str) -> list[Entry]:
+        """Return what was done between two instants of the wall clock."""
+        return [e for e in self.journal if start <= e.wall <= end and e.what in whats]
+
+    def was_disturbed(self, start: float, end: float) -> bool:
+        """Say whether server or network were in trouble between two instants, or shortly before."""
+        # the longest disturbance is 6 s, and who has lost a session waits up to 2 s before the next
+        whats = ("server down", "server up", "sessions terminated", "network disturbed", "network calm", "network cut")
+        return bool(self.during(start - 9, end + 1, *whats))
+
+
+def collect(
+    tables: dict[str, list[dict[str, Any]]], log: Path, cluster: Cluster, acknowledged: list[tuple[int, str | None]]
+) -> Evidence:
+    runs: dict[int, list[Version]] = defaultdict(list)
+    definitions: dict[int, list[Version]] = defaultdict(list)
+    for row in tables["flight"]:
+        version = Version(row["seq"], row["at"].timestamp(), row["xact"], row["op"], row["row"])
+        (runs if row["table_name"] == "job_runs" else definitions)[version.row["id"]].append(version)
+    events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    attempts: dict[tuple[int, str], Attempt] = {}
+    doubled = []
+    for event in events:
+        key = event["run"], event["token"]
+        if event["event"] == "start":
+            if key in attempts:
+                doubled.append(f"{attempts[key]} was begun twice under one claim")
+            attempts[key] = Attempt(
+                event["run"], event["attempt"], event["token"], event["pid"], event["born"], event["act"],
+                event["at"], event["wall"], event["at"], event["wall"],
+            )  # fmt: skip
+        elif key in attempts:
+            attempt = attempts[key]
+            attempt.last, attempt.last_wall = event["at"], event["wall"]
+            attempt.events.append(event)
+            if event["event"] == "end":
+                attempt.end = event["how"]
+    return Evidence(
+        dict(runs), dict(definitions), attempts, events, tables, cluster.journal, cluster.members, acknowledged, doubled
+    )

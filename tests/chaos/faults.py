@@ -1,0 +1,149 @@
+"""Faults: what happens to processes, to the server and to the network. Each is drawn at random.
+
+A parent is never stopped without its children for longer than a lease: no system does that to it, and nothing could
+stop the handlers then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from .cluster import Cluster, Member, children_of
+
+SERVER_REST_SECONDS = 10.0  # between two restarts of the server
+
+
+class Faults:
+    """Causes one fault at each call of ``cause``."""
+
+    def __init__(self, cluster: Cluster, choice: random.Random) -> None:
+        self.cluster, self.choice = cluster, choice
+        self._server_rests_until = time.monotonic() + SERVER_REST_SECONDS / 2
+        self._network_until = 0.0
+        self.table: list[tuple[Callable[[], None], int]] = [
+            (self.kill_worker, 6),
+            (self.kill_child, 6),
+            (self.stop_briefly, 4),
+            (self.stop_longer_than_a_lease, 3),
+            (self.stop_child, 2),
+            (self.terminate_worker, 4),
+            (self.terminate_twice, 1),
+            (self.terminate_everything, 1),
+            (self.hang_up, 2),
+            (self.restart_server, 2),
+            (self.terminate_sessions, 4),
+            (self.disturb_network, 5),
+            (self.cut_network, 3),
+        ]
+
+    def cause(self) -> None:
+        functions, weights = zip(*self.table, strict=True)
+        self.choice.choices(functions, weights)[0]()
+
+    def tick(self, now: float) -> None:
+        """End what has lasted for its time."""
+        self.cluster.wake(now)
+        if self.cluster.proxy.mode != "open" and now >= self._network_until:
+            self.calm_network()
+
+    def end(self) -> None:
+        """End everything that still lasts."""
+        self.cluster.wake(float("inf"))
+        self.calm_network()
+
+    # -- processes
+
+    def _worker(self) -> Member | None:
+        workers = self.cluster.workers()
+        return self.choice.choice(workers) if workers else None
+
+    def kill_worker(self) -> None:
+        if member := self._worker():
+            self.cluster.kill(member, signal.SIGKILL)
+
+    def terminate_worker(self) -> None:
+        if member := self._worker():
+            self.cluster.kill(member, signal.SIGTERM)
+
+    def terminate_twice(self) -> None:
+        if member := self._worker():
+            self.cluster.kill(member, signal.SIGTERM)
+            self.cluster.kill(member, signal.SIGTERM)
+
+    def terminate_everything(self) -> None:
+        """As at a reboot: to every process, children included."""
+        for member in self.cluster.workers():
+            self.cluster.kill(member, signal.SIGTERM, with_children=True)
+
+    def hang_up(self) -> None:
+        loops = [member for member in self.cluster.alive("loop") if member.was_ready]
+        if loops:
+            self.cluster.kill(self.choice.choice(loops), signal.SIGHUP)
+
+    def stop_briefly(self) -> None:
+        if member := self._worker():
+            self.cluster.stop(member, self.choice.uniform(0.1, 1.5))
+
+    def stop_longer_than_a_lease(self) -> None:
+        if member := self._worker():
+            self.cluster.stop(member, self.choice.uniform(4, 8))
+
+    def _child(self) -> int | None:
+        children = [pid for member in self.cluster.workers() for pid in children_of(member)]
+        return self.choice.choice(children) if children else None
+
+    def kill_child(self) -> None:
+        if pid := self._child():
+            self.cluster.note("SIGKILL child", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop_child(self) -> None:
+        """For its worker, this is a handler that hangs: it keeps the lease, and kills it after its timeout."""
+        if pid := self._child():
+            self.cluster.note("SIGSTOP child", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    # -- the server
+
+    def restart_server(self) -> None:
+        if time.monotonic() >= self._server_rests_until:
+            self.cluster.restart_server(self.choice.choice([signal.SIGQUIT, signal.SIGINT]))
+            self._server_rests_until = time.monotonic() + SERVER_REST_SECONDS
+
+    def terminate_sessions(self) -> None:
+        part = self.choice.choice([0.2, 1.0])
+        self.cluster.note("sessions terminated", detail=f"{part:.0%}")
+        with suppress(psycopg.OperationalError), psycopg.connect(self.cluster.dsn, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid() and random() < %s",
+                [part],
+            )
+
+    # -- the network
+
+    def disturb_network(self) -> None:
+        if self.cluster.proxy.mode == "open":
+            mode = self.choice.choice(["slow", "silent", "mute"])
+            seconds = self.choice.choice([0.3, 2.0, 6.0])
+            self.cluster.proxy.mode = mode
+            self._network_until = time.monotonic() + seconds
+            self.cluster.note("network disturbed", detail=f"{mode} for {seconds}s")
+
+    def calm_network(self) -> None:
+        if self.cluster.proxy.mode != "open":
+            self.cluster.proxy.mode = "open"
+            self.cluster.note("network calm")
+
+    def cut_network(self) -> None:
+        self.cluster.note("network cut")
+        self.cluster.proxy.cut()

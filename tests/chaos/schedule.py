@@ -1,0 +1,124 @@
+"""Writes schedules.yaml, and edits it at random: always the whole file at once, and never the same bytes twice."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = "chaos"
+QUICK = ["succeed", "nothing", "nap", "raise", "snooze", "transaction", "exit"]
+ALL = [
+    "succeed", "nothing", "nap", "nap", "long", "hang", "raise", "raise late", "discard", "retry after", "snooze",
+    "exit", "segfault", "kill", "print", "return",
+]  # fmt: skip
+
+# Every minute counts: the cron expressions differ in their minute field only, see slots_check.
+SCHEDULED: dict[str, dict[str, Any]] = {
+    "wait_all": {"cron": "* * * * *", "overlap": "wait", "catchup": "all", "acts": QUICK},
+    "wait_latest": {"cron": "* * * * *", "overlap": "wait", "catchup": "latest", "acts": ALL},
+    "wait_none": {"cron": "*/2 * * * *", "overlap": "wait", "catchup": "none", "acts": QUICK},
+    "skip_latest": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ALL},
+    "skip_often": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ["nap", "raise late"]},
+    "allow_all": {"cron": "*/3 * * * *", "overlap": "allow", "catchup": "all", "acts": ALL},
+    "allow_latest": {"cron": "1-59/2 * * * *", "overlap": "allow", "catchup": "latest", "acts": QUICK},
+}
+ENQUEUED: dict[str, dict[str, Any]] = {
+    "anything": {"acts": ALL, "max_attempts": 4},
+    "ledger": {"acts": ["transaction"], "max_attempts": 10},
+    "effects": {"acts": ["effect", "business effect"], "max_attempts": 10},
+    "fans": {"acts": ["fan out"], "max_attempts": 10},
+    "leaf": {"acts": ["nothing"]},
+    "coroutine": {"acts": ["nap", "nap", "raise"], "handler": "scripted.play_async"},
+    "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.bury"},
+    "long_lived": {"acts": ["long"], "lease": "3s", "max_attempts": 20},
+}
+CRONS = ["* * * * *", "*/2 * * * *", "*/3 * * * *", "1-59/2 * * * *"]
+LEASES = ["3s", "5s", "10s", "30s"]
+MISTAKES = [
+    "version: 1\njobs: {wait_all: {cron: 61 * * * *, hanlder: a.b}}\n",
+    "jobs: [",
+    "version: 1\njobs: {}\nx: 1\n",
+]
+
+
+class Schedule:
+    """The file, and what it says: ``jobs`` by name, of which those in ``removed`` are not in it just now."""
+
+    def __init__(self, file: Path, seed: int, choice: random.Random) -> None:
+        self.file, self.seed, self._choice = file, seed, choice
+        self.jobs = copy.deepcopy({**SCHEDULED, **ENQUEUED})
+        self.removed: set[str] = set()
+        self.edits = 0
+
+    def write(self) -> None:
+        self._put(self._text())
+
+    def _text(self) -> str:
+        self.edits += 1
+        entries = {name: self._entry(job) for name, job in self.jobs.items() if name not in self.removed}
+        return json.dumps(
+            {
+                "version": 1,
+                "x-edit": f"{self.seed} {self.edits}",
+                "environments": [ENVIRONMENT, "elsewhere"],
+                "defaults": {
+                    "lease": "5s",
+                    "timeout": "12s",
+                    "backoff": {"policy": "fixed", "delay": "1s", "max_delay": "1s"},
+                },
+                "retention": {"succeeded": "10s", "dead": "20s", "cancelled": "10s"},
+                "jobs": entries,
+            }
+        )
+
+    def _entry(self, job: dict[str, Any]) -> dict[str, Any]:
+        entry = {"handler": "scripted.play", **job}
+        return entry | {"payload": {"seed": self.seed, "acts": entry.pop("acts")}}
+
+    def _put(self, text: str) -> None:
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        os.replace(new, self.file)
+
+    def edit(self) -> str:
+        """Change something; return what."""
+        name = self._choice.choice([*SCHEDULED, *SCHEDULED, *ENQUEUED])
+        what = self._choice.choice(EDITS_OF_SCHEDULED if name in SCHEDULED else EDITS)
+        job = self.jobs[name]
+        if what == "remove or return":
+            self.removed ^= {name}
+        elif what == "lease":
+            job["lease"] = self._choice.choice(LEASES)
+        elif what == "overlap":
+            job["overlap"] = self._choice.choice(["wait", "skip", "allow"])
+            if job["overlap"] == "skip" and job["catchup"] == "all":
+                job["catchup"] = "latest"
+        elif what == "cron":
+            job["cron"] = self._choice.choice(CRONS)
+        elif what == "max_attempts" and name != "mortal":
+            job["max_attempts"] = self._choice.choice([1, 3, 10])
+        elif what == "handler" and name != "coroutine":
+            job["handler"] = self._choice.choice(["scripted.play", "scripted:play_again"])
+        elif what == "environments":
+            job["environments"] = self._choice.choice([[ENVIRONMENT], ["elsewhere"], ["elsewhere", ENVIRONMENT]])
+        self.write()
+        return f"{what} of {name}: {job.get(what, 'removed' if name in self.removed else 'as before')}"
+
+    def break_file(self) -> None:
+        """Write a file with a mistake; the next edit repairs it."""
+        self._put(f"# {self.seed} {self.edits}\n{self._choice.choice(MISTAKES)}")
+
+    def complete(self) -> None:
+        """Write a file with every job in it, and enabled: for the end."""
+        self.removed = set()
+        for job in self.jobs.values():
+            job.pop("environments", None)
+        self.write()
+
+
+EDITS = ["lease", "max_attempts", "handler", "environments", "remove or return"]
+EDITS_OF_SCHEDULED = [*EDITS, "overlap", "overlap", "cron", "lease"]

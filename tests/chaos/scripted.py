@@ -1,0 +1,248 @@
+"""The handlers. What an attempt does is drawn at random from the acts of its job; each logs what it lives through.
+
+This file is copied beside schedules.yaml. A line of the log is one write to a file opened for appending, so that lines
+of several processes do not mix, and what a killed process has written stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from yamlsched import Discard, RetryAfter, Run, Snooze
+
+PLACE = Path(os.environ.get("CHAOS", "."))
+EVIDENCE_INTERVAL_SECONDS = 0.05  # a handler that waits shows as often that it lives
+
+
+def note(event: str, run: Run, **more: Any) -> None:
+    line = {
+        "event": event,
+        "run": run.id,
+        "attempt": run.attempt,
+        "token": run.claim.locked_by,
+        "pid": os.getpid(),
+        "at": time.monotonic(),
+        "wall": time.time(),
+        **more,
+    }
+    log = os.open(PLACE / "handlers.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(log, f"{json.dumps(line)}\n".encode())
+    os.close(log)
+
+
+def birth() -> str:
+    """Return what tells this process from a later one with the same id."""
+    return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def choose(run: Run, seed: int, acts: list[str]) -> tuple[str, random.Random]:
+    """Return what this attempt does; once the faults are over, nothing but succeed."""
+    choice = random.Random(f"{seed} {run.id} {run.claim.locked_by}")
+    act = "succeed" if (PLACE / "calm").exists() else choice.choice(acts)
+    note("start", run, act=act, born=birth())
+    return act, choice
+
+
+def pause(run: Run, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(EVIDENCE_INTERVAL_SECONDS)
+        note("alive", run)
+
+
+def play(run: Run, seed: int, acts: list[str], filler: str = "", at_end: str = "") -> Any:
+    act, choice = choose(run, seed, acts)
+    try:
+        value = ACTS[act](run, choice)
+    except BaseException as error:
+        note("end", run, how=type(error).__name__)
+        raise
+    note("end", run, how="returned")
+    return value
+
+
+play_again = play  # the same under another name, for edits of `handler`
+
+
+async def play_async(run: Run, seed: int, acts: list[str], filler: str = "") -> Any:
+    act, choice = choose(run, seed, acts)
+    end = time.monotonic() + choice.uniform(0, 2)
+    try:
+        while act == "nap" and time.monotonic() < end:
+            await asyncio.sleep(EVIDENCE_INTERVAL_SECONDS)
+            note("alive", run)
+        if act == "raise":
+            fail(run, choice)
+    except BaseException as error:
+        note("end", run, how=type(error).__name__)
+        raise
+    note("end", run, how="returned")
+    return {"by": run.claim.locked_by}
+
+
+def bury(run: Run) -> None:
+    """For on_dead: the run is the dead one."""
+    note("told", run)
+
+
+# -- acts: what they return or raise names the claim, so that a write under another claim's name shows
+
+
+def signed(run: Run, text: str) -> str:
+    return f"{text} by <{run.claim.locked_by}>"
+
+
+def succeed(run: Run, choice: random.Random) -> Any:
+    return {"by": run.claim.locked_by}
+
+
+def nothing(run: Run, choice: random.Random) -> None:
+    return None
+
+
+def nap(run: Run, choice: random.Random) -> Any:
+    pause(run, choice.uniform(0, 1.5))
+    return {"by": run.claim.locked_by}
+
+
+def work_long(run: Run, choice: random.Random) -> Any:
+    pause(run, choice.uniform(3, 9))
+    return {"by": run.claim.locked_by}
+
+
+def hang(run: Run, choice: random.Random) -> None:
+    pause(run, 120)  # the job's timeout ends it
+
+
+def fail(run: Run, choice: random.Random) -> None:
+    raise RuntimeError(signed(run, "raised"))
+
+
+def fail_late(run: Run, choice: random.Random) -> None:
+    pause(run, choice.uniform(0, 1))
+    raise RuntimeError(signed(run, "raised"))
+
+
+def discard(run: Run, choice: random.Random) -> None:
+    raise Discard(signed(run, "discarded"))
+
+
+def retry_after(run: Run, choice: random.Random) -> None:
+    raise RetryAfter(choice.choice([0, 1, 2]), signed(run, "later"))
+
+
+def snooze(run: Run, choice: random.Random) -> None:
+    raise Snooze(choice.choice([0, 1, 2]))
+
+
+def exit_at_once(run: Run, choice: random.Random) -> None:
+    os._exit(7)
+
+
+def segfault(run: Run, choice: random.Random) -> None:
+    ctypes.string_at(0)
+
+
+def kill_itself(run: Run, choice: random.Random) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def print_much(run: Run, choice: random.Random) -> Any:
+    for _ in range(choice.choice([1, 200])):
+        print("x" * 1000)
+    if choice.random() < 0.3:
+        fail(run, choice)
+    return {"by": run.claim.locked_by}
+
+
+def return_much(run: Run, choice: random.Random) -> Any:
+    return {"by": run.claim.locked_by, "filler": "x" * choice.choice([30_000, 65_000])}
+
+
+def transaction(run: Run, choice: random.Random) -> None:
+    """Write a row together with the run's success; at times die before or after the commit."""
+    accident = choice.choice(["", "", "", "raise", "exit", "late exit", "late raise"])
+    with run.transaction() as connection:
+        connection.execute(
+            "insert into chaos.ledger (run_id, attempt, token) values (%s, %s, %s)",
+            [run.id, run.attempt, run.claim.locked_by],
+        )
+        pause(run, choice.choice([0, 0, 0.1, 1.0]))
+        if accident == "raise":
+            fail(run, choice)
+        if accident == "exit":
+            os._exit(7)
+        run.result = {"by": run.claim.locked_by}
+    note("committed", run)
+    if accident == "late exit":
+        os._exit(7)
+    if accident == "late raise":
+        fail(run, choice)
+
+
+def effect(run: Run, choice: random.Random) -> Any:
+    """Do something to the world at most once, or until it is known to be done."""
+    in_doubt = ["skip", "raise", "repeat"][run.id % 3]
+    once(run, choice, "mail", in_doubt, "run")
+    return {"by": run.claim.locked_by}
+
+
+def business_effect(run: Run, choice: random.Random) -> Any:
+    """The same under a key that several runs share."""
+    number = run.id % 10
+    once(run, choice, f"invoice {number}", ["skip", "raise", "repeat"][number % 3], "namespace")
+    return {"by": run.claim.locked_by}
+
+
+def once(run: Run, choice: random.Random, name: str, in_doubt: str, scope: str) -> None:
+    accident = choice.choice(["", "", "", "before", "exit", "wait"])
+    with run.once(name, in_doubt=in_doubt, scope=scope) as guarded:  # type: ignore[arg-type]
+        if guarded.first:
+            if accident == "before":
+                raise ConnectionRefusedError(signed(run, "nobody listened"))
+            note("effect", run, key=guarded.key, in_doubt=in_doubt)
+            if accident == "exit":
+                os._exit(7)
+            if accident == "wait":
+                pause(run, choice.uniform(0, 4))
+            guarded.result = {"by": run.claim.locked_by}
+    if guarded.first:
+        note("effect done", run, key=guarded.key, in_doubt=in_doubt)
+
+
+def fan_out(run: Run, choice: random.Random) -> Any:
+    number = choice.choice([1, 5, 300])
+    note("fan out", run, number=number)
+    run.enqueue_many("leaf", [{"filler": f"{run.id} {nth}"} for nth in range(number)])
+    return {"by": run.claim.locked_by}
+
+
+ACTS = {
+    "succeed": succeed,
+    "nothing": nothing,
+    "nap": nap,
+    "long": work_long,
+    "hang": hang,
+    "raise": fail,
+    "raise late": fail_late,
+    "discard": discard,
+    "retry after": retry_after,
+    "snooze": snooze,
+    "exit": exit_at_once,
+    "segfault": segfault,
+    "kill": kill_itself,
+    "print": print_much,
+    "return": return_much,
+    "transaction": transaction,
+    "effect": effect,
+    "business effect": business_effect,
+    "fan out": fan_out,
+}
