@@ -1,0 +1,193 @@
+"""What a Python module binds at its top level, read from its source.
+
+A name is *decided* if exactly one statement binds it and nothing in the module can rebind it at run time. Everything
+else is *unknown*: the name may be a handler, and a checker must not report it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+DYNAMIC = {
+    *("globals", "exec", "eval", "builtins", "__builtins__", "modules", "__globals__", "f_globals", "getmodule"),
+    *("update_wrapper", "__path__", "extend_path", "declare_namespace", "meta_path", "path_hooks"),
+}
+"""Names whose use lets a module change its own names, replace itself, or find submodules elsewhere."""
+METHODS = {"exec", "eval"}
+"""Those of ``DYNAMIC`` that are harmless as attributes, such as ``frame.eval``."""
+DYNAMIC_AT_IMPORT = {"setattr", "delattr", "vars", "locals", "__dict__"}
+"""The same, of code that runs while the module is imported. Inside functions they work on other objects."""
+SIGNATURE = {"__signature__", "__wrapped__", "__defaults__", "__kwdefaults__", "__code__"}
+IMPORTERS = {"import_module", "__import__"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+class Scope(Enum):
+    """Where code stands. Only names of the module's own scope are its attributes."""
+
+    MODULE = "module"
+    CLASS = "class"
+    FUNCTION = "function"
+
+
+@dataclass
+class Bindings:
+    """The names that a module or a class body binds.
+
+    ``statements`` has each bound name; its value is None where more than one statement binds it or where the
+    statement does not determine the value. ``is_dynamic``: the names can change in ways that its source does not show.
+    """
+
+    statements: dict[str, ast.stmt | None] = field(default_factory=dict)
+    is_dynamic: bool = False
+    last_star_import: int = 0
+    """The line of the last ``from x import *``, which may rebind all names above it; 0 without one."""
+    top: frozenset[int] = frozenset()
+    """The ids of the unconditional statements."""
+
+    def is_unknown(self, name: str) -> bool:
+        """Return whether ``name`` may be bound to something that its source does not determine."""
+        if self.is_dynamic or (name.startswith("__") and name.endswith("__")):
+            return True
+        if name not in self.statements:
+            return bool(self.last_star_import) or "__getattr__" in self.statements
+        statement = self.statements[name]
+        if statement is None:
+            return True
+        after_stars = id(statement) in self.top and statement.lineno > self.last_star_import
+        return bool(self.last_star_import) and not after_stars
+
+    def functions(self) -> list[str]:
+        """Return the names of the public functions, sorted."""
+        return sorted(
+            name
+            for name, statement in self.statements.items()
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not name.startswith("_")
+        )
+
+    def bind(self, name: str, statement: ast.stmt | None) -> None:
+        """Record that ``statement`` binds ``name``; None if it does not determine the value."""
+        self.statements[name] = None if name in self.statements else statement
+
+
+def read(body: list[ast.stmt], module: str = "") -> Bindings:
+    """Return the bindings of the body of a module or a class. ``module`` is the last part of the module's name."""
+    found = Bindings(top=frozenset(map(id, body)))
+    todo: list[tuple[ast.AST, Scope]] = [(statement, Scope.MODULE) for statement in body]
+    while todo:
+        node, scope = todo.pop()
+        todo.extend(_visit(node, scope, found, module))
+    return found
+
+
+def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterable[tuple[ast.AST, Scope]]:
+    """Record what a node binds; return the nodes to visit inside it, with their scope."""
+    match node:
+        case ast.Name():
+            _name(node, scope, found)
+            return ()
+        case ast.Attribute():
+            _attribute(node, scope, found)
+            return ((node.value, scope),)
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            if scope is Scope.MODULE:
+                found.bind(node.name, node)
+            outer = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
+            return [*((each, scope) for each in outer), *((each, Scope.FUNCTION) for each in node.body)]
+        case ast.ClassDef():
+            if scope is Scope.MODULE:
+                found.bind(node.name, node)
+            inner = Scope.CLASS if scope is Scope.MODULE else scope
+            outer = [*node.decorator_list, *node.bases, *node.keywords]
+            return [*((each, scope) for each in outer), *((each, inner) for each in node.body)]
+        case ast.Lambda():
+            return ((node.args, scope), (node.body, Scope.FUNCTION))
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return [(each, scope) for each in _inside(node)]
+        case ast.Import() | ast.ImportFrom():
+            _import(node, scope, found, module)
+            return ()
+        case ast.Global():
+            found.statements.update(dict.fromkeys(node.names))
+            return ()
+        case ast.Call():
+            if _imports_itself(node, module):
+                found.is_dynamic = True
+        case _ if scope is Scope.MODULE:
+            return [(each, scope) for each in _bind(node, found)]
+    return [(each, scope) for each in ast.iter_child_nodes(node)]
+
+
+def _bind(node: ast.AST, found: Bindings) -> Iterable[ast.AST]:
+    """Record what a node in the module's scope binds; return the nodes to visit inside it."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    found.bind(target.id, node)
+                    found.is_dynamic |= target.id in DYNAMIC
+            return [value, *(target for target in targets if not isinstance(target, ast.Name))]
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
+            found.bind(name, node if value is not None else None)
+            return [node.annotation, value] if value is not None else [node.annotation]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            found.bind(name, None)
+        case ast.MatchMapping(rest=str(name)):
+            found.bind(name, None)
+    return ast.iter_child_nodes(node)
+
+
+def _name(node: ast.Name, scope: Scope, found: Bindings) -> None:
+    if not isinstance(node.ctx, ast.Load) and scope is Scope.MODULE:
+        found.bind(node.id, None)
+    if node.id in DYNAMIC or (node.id in DYNAMIC_AT_IMPORT and scope is not Scope.FUNCTION):
+        found.is_dynamic = True
+
+
+def _attribute(node: ast.Attribute, scope: Scope, found: Bindings) -> None:
+    at_import = scope is not Scope.FUNCTION
+    if node.attr in DYNAMIC - METHODS or (node.attr in DYNAMIC_AT_IMPORT and at_import):
+        found.is_dynamic = True
+    is_stored = not isinstance(node.ctx, ast.Load)
+    if is_stored and isinstance(node.value, ast.Name) and (at_import or node.attr in SIGNATURE):
+        found.statements[node.value.id] = None  # the object changes: its definition may no longer describe it
+
+
+def _inside(node: Comprehension) -> Iterator[ast.AST]:
+    """Yield the expressions of a comprehension without its targets, which are names of its own."""
+    if isinstance(node, ast.DictComp):
+        yield from (node.key, node.value)
+    else:
+        yield node.elt
+    for generator in node.generators:
+        yield from (generator.iter, *generator.ifs)
+
+
+def _import(node: ast.Import | ast.ImportFrom, scope: Scope, found: Bindings, module: str) -> None:
+    for alias in node.names:
+        last = alias.name.rpartition(".")[2]
+        if last in DYNAMIC or last == module:
+            found.is_dynamic = True  # a module that imports itself can set its own attributes
+        if alias.name == "*":
+            found.last_star_import = max(found.last_star_import, node.lineno)
+        elif scope is Scope.MODULE:
+            bound = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
+            found.bind(bound, node)
+
+
+def _imports_itself(call: ast.Call, module: str) -> bool:
+    """Return whether a call gets the module's own name, with which it can set attributes of the module."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if "logger" in function.lower() or function[:1].isupper():
+        return False  # logging.getLogger(__name__), Flask(__name__)
+    for argument in call.args:
+        if isinstance(argument, ast.Name) and argument.id == "__name__":
+            return True
+        if isinstance(argument, ast.Constant) and function in IMPORTERS:
+            return str(argument.value).rpartition(".")[2] == module
+    return False
