@@ -9,9 +9,18 @@ where r.id = any (%(ids)s::bigint[])
 order by r.id
 for no key update;
 
+-- name: lock_jobs
+-- The jobs of runs, held against a sync that edits them: what it changes on unfinished runs would pass by a run that
+-- becomes one meanwhile. Before `lock`, in the order in which a sync locks.
+select d.id
+from yamlsched.job_definitions d
+where d.id = any (array(select r.definition_id from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])))
+order by d.id
+for share;
+
 -- name: standing
 -- How the runs are, and what of their jobs decides whether they may be retried.
-select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, d.enabled, d.retired_at,
+select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,
        coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 from yamlsched.job_runs r
@@ -20,13 +29,19 @@ where r.id = any (%(ids)s::bigint[]);
 
 -- name: retry
 -- What is finished gets a new budget on top of the attempts made, which are never taken back; what waits is made due.
--- `expected` are the states in which the runs were chosen.
+-- A cancelled run is due when the lease that the cancel cut short would have ended: its handler may live until then.
+-- Whether it excludes other runs of its job is what the job says now. `expected` are the states in which the runs were
+-- chosen.
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,
     max_attempts = case when r.finished_at is null then r.max_attempts
                         else r.attempts + (select d.max_attempts from yamlsched.job_definitions d
                                            where d.id = r.definition_id) end,
-    run_at       = least(case when r.finished_at is null then r.run_at end, coalesce(%(now)s::timestamptz, clock_timestamp())),
+    prior_attempts = case when r.finished_at is null then r.prior_attempts else r.attempts end,
+    run_at       = greatest(r.held_until, least(case when r.finished_at is null then r.run_at end,
+                                                coalesce(%(now)s::timestamptz, clock_timestamp()))),
+    exclusive    = r.scheduled_for is not null
+                   and (select d.overlap <> 'allow' from yamlsched.job_definitions d where d.id = r.definition_id),
     result       = null,
     finished_at  = null,
     dead_at      = null,
@@ -42,6 +57,7 @@ returning r.id;
 update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    held_until   = coalesce(r.locked_until, r.held_until),
     locked_until = null,
     exclusive_of = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())

@@ -115,14 +115,17 @@ set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: follow_overlap
--- Whether runs of a job exclude each other is written on its runs. What is running keeps what it was claimed under.
+-- Whether runs of a job exclude each other is written on its runs. Several that are running now may exclude each other
+-- from now on: none of them has exclusive_of, and each holds up the job's next run until it has ended.
 update yamlsched.job_runs r
-set exclusive = d.overlap <> 'allow', updated_at = %(now)s
+set exclusive    = d.overlap <> 'allow',
+    exclusive_of = null,
+    held_until   = case when d.overlap <> 'allow' and r.status = 'running' then r.locked_until end,
+    updated_at   = %(now)s
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)
   and r.definition_id = d.id
   and r.finished_at is null
-  and r.status <> 'running'
   and r.scheduled_for is not null
   and r.exclusive <> (d.overlap <> 'allow');
 

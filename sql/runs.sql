@@ -20,6 +20,7 @@ with clock as materialized (
       and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
       and case when w.status = 'running' or w.definition_id > %(newest)s::bigint
                     or w.definition_id in (select unnest(%(others)s::bigint[])) then false
+               when w.attempts >= w.max_attempts then false   -- edited by hand: `claim` marks it dead
                else w.definition_id not in (
                     select d.id from yamlsched.job_definitions d
                     where d.namespace = %(namespace)s
@@ -34,11 +35,11 @@ update yamlsched.job_runs r
 set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
     locked_until = (select c.now from clock c)
                    + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
-    started_at = (select c.now from clock c), updated_at = (select c.now from clock c)
+    held_until = null, started_at = (select c.now from clock c), updated_at = (select c.now from clock c)
 where r.ctid = any (array(select p.ctid from picked p))
 returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts, r.max_attempts, r.payload::text,
-          r.scheduled_for is not null and r.created_at - r.scheduled_for > interval '2 minutes',
-          date_part('epoch', r.locked_until - r.started_at),
+          r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes',
+          date_part('epoch', r.locked_until - r.started_at), r.locked_by, r.prior_attempts,
           (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1),
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1);
 
@@ -51,7 +52,8 @@ returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts
 -- Of both kinds together `limit` runs are taken, half and half where there are so many, so that neither starves the
 -- other; of which kind the odd one is, is left to chance, so that this holds for claims of one run. The jobs that a
 -- worker may claim are those up to `newest` without `others`: the few ids cost less than the many.
--- A run whose lease is over is taken from its worker, which costs the attempt; on its last attempt it is buried.
+-- A run whose lease is over is taken from its worker, which costs the attempt; after its last attempt it is marked
+-- dead. So is a waiting run without attempts left, which only an edit by hand can make.
 -- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
 with recursive clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd
@@ -75,6 +77,9 @@ with recursive clock as materialized (
     left join lateral (
         select r.id from yamlsched.job_runs r
         where running.id is null
+          and (select h.id from yamlsched.job_runs h
+               where h.definition_id = j.id and h.held_until >= (select c.now from clock c) and h.exclusive
+               limit 1) is null
           and r.namespace = %(namespace)s and r.definition_id = j.id and r.finished_at is null and r.exclusive
           and r.run_at <= (select c.now from clock c)
           and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
@@ -93,7 +98,9 @@ with recursive clock as materialized (
            r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
     from yamlsched.job_runs r
     where r.id = any (array(select h.id from heads h))
-      and (r.status in ('queued', 'failed') or r.status = 'running' and r.locked_until < (select c.now from clock c))
+      -- asked again of the locked row: it may have been claimed, finished and put off since the walk
+      and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
+               else r.finished_at is null and r.run_at <= (select c.now from clock c) end
     for no key update of r skip locked
 ), from_others as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
@@ -124,16 +131,18 @@ with recursive clock as materialized (
     on conflict (run_id, attempt) do nothing
 ), buried as (
     update yamlsched.job_runs r
-    set status = 'dead', locked_until = null, exclusive_of = null,
+    set status = 'dead', locked_until = null, exclusive_of = null, held_until = null,
         finished_at = (select c.now from clock c), dead_at = (select c.now from clock c),
         failed_at = (select c.now from clock c), updated_at = (select c.now from clock c),
-        last_error = 'lost its worker', error_type = 'LostWorker'
-    where r.id = any (array(select p.id from picked p where p.lost and p.is_last))
+        last_error = case when r.status = 'running' then 'lost its worker'
+                          else 'no attempts are left: attempts or max_attempts was edited by hand' end,
+        error_type = case when r.status = 'running' then 'LostWorker' else 'AttemptsExhausted' end
+    where r.id = any (array(select p.id from picked p where p.is_last))
     returning r.id, r.namespace, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.attempts,
               r.max_attempts, r.finished_at, r.locked_by
 ), reports as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select b.namespace, b.definition_id, b.job_type, 'on_dead:' || b.id, b.finished_at,
+    select b.namespace, b.definition_id, b.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts), b.finished_at,
            (select d.max_attempts from yamlsched.job_definitions d where d.id = b.definition_id)
     from buried b
     where (select d.on_dead is not null from yamlsched.job_definitions d where d.id = b.definition_id)
@@ -142,28 +151,28 @@ with recursive clock as materialized (
 ), claimed as (
     update yamlsched.job_runs r
     set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
-        exclusive_of = case when r.exclusive then r.definition_id end,
+        exclusive_of = case when r.exclusive then r.definition_id end, held_until = null,
         locked_until = (select c.now from clock c)
                        + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
         started_at = (select c.now from clock c), updated_at = (select c.now from clock c),
         failed_at = case when r.status = 'running' then (select c.now from clock c) else r.failed_at end,
         last_error = case when r.status = 'running' then 'lost its worker' else r.last_error end,
         error_type = case when r.status = 'running' then 'LostWorker' else r.error_type end
-    where r.id = any (array(select p.id from picked p where not (p.lost and p.is_last)))
+    where r.id = any (array(select p.id from picked p where not p.is_last))
     returning r.id, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-              r.max_attempts, r.payload, r.created_at, r.locked_until, r.started_at, r.locked_by
+              r.max_attempts, r.payload, r.created_at, r.locked_until, r.started_at, r.locked_by, r.prior_attempts
 )
 select 'claimed' as kind, (select count(*) from heads) as heads, c.exclusive, c.definition_id,
        c.id, c.job_type, c.idempotency_key, c.scheduled_for::text, c.attempts, c.max_attempts, c.payload::text,
-       c.scheduled_for is not null and c.created_at - c.scheduled_for > interval '2 minutes',
-       date_part('epoch', c.locked_until - c.started_at), c.locked_by
+       c.scheduled_for is not null and c.scheduled_for < c.created_at - interval '2 minutes',
+       date_part('epoch', c.locked_until - c.started_at), c.locked_by, c.prior_attempts
 from claimed c
 union all
 select 'dead', (select count(*) from heads), b.exclusive, b.definition_id,
-       b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0, b.locked_by
+       b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0, b.locked_by, 0
 from buried b
 union all
-select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0, p.locked_by
+select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0, p.locked_by, 0
 from picked p where p.lost;
 
 -- name: heartbeat
@@ -171,7 +180,10 @@ from picked p where p.lost;
 -- to finish. `is true` makes the planner hash the list instead of walking it once per row.
 update yamlsched.job_runs r
 set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp())
-                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id)
+                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
+    held_until   = case when r.held_until is not null
+                        then coalesce(%(now)s::timestamptz, clock_timestamp())
+                             + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id) end
 where r.id = any (array(
     select m.id from yamlsched.job_runs m
     where m.id = any (%(ids)s::bigint[])
@@ -183,14 +195,14 @@ returning r.id;
 
 -- name: fates
 -- What became of runs: ours still (also one that is locked just now), finished by our claim, or somebody else's.
-select r.id, r.status, r.locked_by
+select r.id, r.status, r.locked_by, r.attempts
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
 -- Write successes without a result, each only if its run is still ours. The fence is the whole `where`.
 update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null, exclusive_of = null,
+set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
@@ -202,7 +214,7 @@ returning r.id;
 -- name: succeed_claim
 -- The same for runs of one claim.
 update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null, exclusive_of = null,
+set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s;
@@ -210,7 +222,7 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = 
 -- name: succeed_in
 -- The same for one run, as the last statement of its handler's own transaction.
 update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null, exclusive_of = null, result = %(result)s::jsonb,
+set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null, result = %(result)s::jsonb,
     finished_at = clock_timestamp(), updated_at = clock_timestamp()
 where r.id = %(id)s and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s
 returning r.id;
@@ -231,6 +243,7 @@ with outcome as materialized (
         run_at       = case when o.delay is null then r.run_at else o.now + make_interval(secs => o.delay) end,
         locked_until = null,          -- locked_by stays: the last owner, and the proof for a lost commit answer
         exclusive_of = null,
+        held_until   = null,
         finished_at  = case when o.status in ('succeeded', 'dead', 'cancelled') then o.now end,
         dead_at      = case when o.status = 'dead' then o.now end,
         failed_at    = case when o.error is null then r.failed_at else o.now end,
@@ -255,7 +268,7 @@ with outcome as materialized (
     on conflict (run_id, attempt) do nothing
 ), reports as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select f.namespace, f.definition_id, f.job_type, 'on_dead:' || f.id, f.now,
+    select f.namespace, f.definition_id, f.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now,
            (select d.max_attempts from yamlsched.job_definitions d where d.id = f.definition_id)
     from finished f
     where f.status = 'dead'
@@ -266,11 +279,20 @@ with outcome as materialized (
 select f.id, f.run_at from finished f;
 
 -- name: give_back_claim
--- A claim whose answer was lost may have happened: nothing of it was begun.
+-- A claim whose answer was lost may have happened: nothing of it was begun. The claim's runs are looked for among the
+-- unfinished ones, of which each kind has its own index.
 update yamlsched.job_runs r
-set status = 'queued', attempts = r.attempts - 1, locked_until = null, exclusive_of = null,
+set status = 'queued', attempts = r.attempts - 1, locked_until = null, exclusive_of = null, held_until = null,
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
-where r.namespace = %(namespace)s and r.finished_at is null and r.status = 'running' and r.locked_by = %(token)s
+where r.id = any (array(
+    select o.id from yamlsched.job_runs o
+    where o.namespace = %(namespace)s and o.finished_at is null and not o.exclusive
+      and o.status = 'running' and o.locked_by = %(token)s
+    union all
+    select o.id from yamlsched.job_runs o
+    where o.namespace = %(namespace)s and o.finished_at is null and o.exclusive
+      and o.status = 'running' and o.locked_by = %(token)s))
+  and r.status = 'running' and r.locked_by = %(token)s
 returning r.id;
 
 -- name: scope

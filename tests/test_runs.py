@@ -149,15 +149,38 @@ def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
     assert storable(text) == text
 
 
-@pytest.mark.parametrize("key, dead", [("on_dead:118", 118), ("purge:2026-01-14", None), (None, None)])
-def test_a_run_that_reports_a_death_names_it_in_its_key(key: str | None, dead: int | None) -> None:
-    assert a_claim(key=key).dead_run_id == dead
+@pytest.mark.parametrize(
+    "key, is_report, dead",
+    [
+        ("on_dead:118", True, 118),
+        ("on_dead:118:10", True, 118),
+        ("on_dead:boom", True, None),
+        ("on_dead:", True, None),
+        ("on_dead:²", True, None),
+        ("on_dead:" + 5000 * "1", True, None),
+        ("purge:2026-01-14", False, None),
+        (None, False, None),
+    ],
+)
+def test_a_run_that_reports_a_death_names_it_in_its_key(key: str | None, is_report: bool, dead: int | None) -> None:
+    run = a_claim(key=key)
+
+    assert (run.is_report, run.dead_run_id) == (is_report, dead)
 
 
 def test_backoff_starts_over_when_an_operator_retries_a_dead_run() -> None:
     # given a job of 5 attempts, and a run of it that died, was given 5 more, and fails the first of these
-    run = a_claim(attempt=6, max_attempts=10)
+    run = a_claim(attempt=6, max_attempts=10, prior_attempts=5)
 
-    outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0, budget=5)
+    outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0)
 
     assert outcome.delay == timedelta(minutes=1)
+
+
+def test_backoff_does_not_depend_on_how_many_attempts_are_allowed() -> None:
+    # given a run from before its job's max_attempts was lowered
+    run = a_claim(attempt=4, max_attempts=10)
+
+    outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0)
+
+    assert outcome.delay == timedelta(minutes=8)

@@ -12,14 +12,17 @@ import psycopg
 import pytest
 from operating import a_job, a_run, row
 from psycopg.rows import namedtuple_row
+from syncing import prune
 
 from yamlsched import store as database
+from yamlsched.operations import actions
 from yamlsched.runs import Claimed, Outcome, Status
 from yamlsched.store import runs as store
 from yamlsched.store.runs import LOST, OURS, Scope
+from yamlsched.store.statements import load
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
-SECOND, MINUTE, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=2)
+SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=2)
 SUCCESS = Outcome(Status.SUCCEEDED)
 FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host", error_type="OSError", stack="at x", output="o")
 DEATH = Outcome(Status.DEAD, error="no route to host")
@@ -492,6 +495,106 @@ def test_the_death_of_a_run_is_reported_once_and_the_death_of_the_report_is_not(
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 2  # type: ignore[union-attr]
 
 
+def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: Ask) -> None:
+    # given a run that died, was retried, and died again, and once more of a lost worker
+    job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=2)
+    run_id = due(db, job, max_attempts=1)
+    keys = []
+    for number in range(3):
+        run = one(ask, f"A{number}", limit=1)
+        assert run.id == run_id
+        if number < 2:
+            ask(store.finish, [(run, DEATH)])
+        else:
+            for late in (LEASE + SECOND, 2 * LEASE + 2 * SECOND):
+                claim(ask, f"late {late}", now=NOON + late)
+        # when each death is reported, and the report succeeds
+        report = one(ask, f"R{number}", now=NOON + HOUR)
+        assert (report.dead_run_id, report.is_report) == (run_id, True)
+        keys.append(report.key)
+        ask(store.finish, [(report, SUCCESS)])
+        if number == 0:  # a report that was pruned is not made again
+            prune(db, f"id = {report.id}")
+        actions.retry(db, [run_id], "ann", now=NOON)
+
+    # then each has a report of its own
+    assert keys == [f"on_dead:{run_id}", f"on_dead:{run_id}:2", f"on_dead:{run_id}:4"]
+    assert one(ask, "last", limit=1).id == run_id
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize("status", ["queued", "failed"])
+def test_a_run_that_was_edited_to_have_no_attempts_left_is_dead_and_stops_no_claim(
+    db: psycopg.Connection[Any], ask: Ask, status: str, exclusive: bool
+) -> None:
+    job = a_job(db, on_dead="handlers.alerts.mail_operator")
+    edited = due(db, job, status=status, attempts=3, max_attempts=3, exclusive=exclusive)
+    other = due(db, a_job(db, "other"))
+
+    usual = ask(store.claim_waiting, "default", "A", 10)
+    complete = claim(ask, "B")
+
+    assert [run.id for run in usual.runs] == [other]
+    assert ([run.id for run in complete.dead], complete.runs, complete.lost) == ([edited], [], [])
+    after = row(db, edited)
+    assert (after.status, after.attempts, after.error_type) == ("dead", 3, "AttemptsExhausted")
+    assert after.last_error == "no attempts are left: attempts or max_attempts was edited by hand"
+    assert [run.dead_run_id for run in claim(ask, "C").runs] == [edited]
+
+
+def test_a_run_whose_attempts_were_edited_is_lost_to_its_worker_and_taken_up_after_its_lease(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    due(db, a_job(db))
+    run = one(ask)
+    db.execute("update yamlsched.job_runs set attempts = 3")
+
+    assert ask(store.finish, [(run, SUCCESS)]) == {}
+    assert ask(store.heartbeat, [run]) == set()
+    assert ask(store.fates, [run]) == {run.id: LOST}
+    assert one(ask, "B", now=NOON + LEASE + SECOND).attempt == 4
+
+
+def test_a_slot_at_the_end_of_time_stops_no_claim(db: psycopg.Connection[Any], ask: Ask) -> None:
+    job = a_job(db)
+    for slot in ("(timestamptz 'infinity')", "(timestamptz '-infinity')"):
+        due(db, job, scheduled_for=slot)
+        due(db, a_job(db, f"waits_{len(slot)}"), scheduled_for=slot, exclusive=True)
+
+    assert len(ask(store.claim_waiting, "default", "A", 1).runs) == 1
+    assert len(claim(ask, "B").runs) == 3
+
+
+def test_a_head_that_was_put_off_while_the_claim_read_is_not_taken(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
+    # given a claim that has read a job's head, and is held up before it locks it
+    run = due(db, a_job(db), exclusive=True)
+    heads = b"array(select h.id from heads h)"
+    held_up = heads.replace(b"heads h", b"heads h, (select pg_advisory_xact_lock(4711)) l")
+    statement = load("runs")["claim"]
+    assert statement.count(heads) == 1
+    answers: list[Any] = []
+    given = {"namespace": "default", "token": "A", "limit": 10, "newest": 10**9, "others": [], "after": 0, "now": NOON}
+    with database.connect(dsn) as holder, database.connect(dsn) as claimer:
+        holder.execute("select pg_advisory_lock(4711)")
+        thread = threading.Thread(
+            target=lambda: answers.append(claimer.execute(statement.replace(heads, held_up), given).fetchall())
+        )
+        thread.start()
+        while not db.execute("select 1 from pg_stat_activity where wait_event = 'advisory'").fetchone():
+            pass
+
+        # when meanwhile another worker claims the run, and its attempt fails
+        ask(store.finish, [(one(ask, "B"), FAILURE)])
+        holder.execute("select pg_advisory_unlock(4711)")
+        thread.join()
+
+    # then the claim leaves it until its backoff is over
+    assert answers == [[]]
+    assert (row(db, run).status, row(db, run).run_at) == ("failed", NOON + MINUTE)
+
+
 def test_the_fate_of_a_run_says_whose_doing_it_was(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(6):
@@ -530,7 +633,7 @@ def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psyco
     job = a_job(db, overlap="allow")
     due(db, job)
     run = one(ask)
-    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], None)]
+    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], {"run_at": None, "delay": None})]
 
     async def finish(connection: Any, now: Any, held: Claimed) -> Any:
         return await store.finish_with(connection, "default", held, SUCCESS, enqueued)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
@@ -16,7 +17,9 @@ LONGEST_STACK = 16_000
 LONGEST_OUTPUT = 65_536
 """Characters of what a handler printed that are kept with a failure, the last ones."""
 ON_DEAD = "on_dead:"
-"""Keys of the runs that call a job's ``on_dead``; the id of the dead run follows."""
+"""Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a retry, for a later death
+of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``."""
+REPORT = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
 class Status(StrEnum):
@@ -46,11 +49,18 @@ class Claimed(NamedTuple):
     is_catchup: bool
     lease: float  # seconds
     locked_by: str
+    prior_attempts: int = 0  # before an operator's retry
+
+    @property
+    def is_report(self) -> bool:
+        """Whether the run is a call of ``on_dead``."""
+        return self.key is not None and self.key.startswith(ON_DEAD)
 
     @property
     def dead_run_id(self) -> int | None:
-        """The run whose death this run reports, where it is a call of ``on_dead``."""
-        return int(self.key.removeprefix(ON_DEAD)) if self.key and self.key.startswith(ON_DEAD) else None
+        """The run whose death this run reports; None also for a key that only an edit by hand can make."""
+        found = REPORT.fullmatch(self.key or "")
+        return int(found[1]) if found else None
 
 
 class End(StrEnum):
@@ -101,12 +111,10 @@ def after_attempt(
     backoff: Backoff,
     random: float,
     conceal: Callable[[str], str] = str,
-    budget: int | None = None,
 ) -> Outcome:
     """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``.
 
-    ``conceal`` takes secrets out of a text that is kept for people. ``budget`` is the job's ``max_attempts``: a run
-    that has more was retried by an operator, and its backoff starts over.
+    ``conceal`` takes secrets out of a text that is kept for people. After an operator's retry the backoff starts over.
     """
     if ending.end is End.RETURNED or ending.end is End.COMMITTED:
         return PLAIN_SUCCESS if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
@@ -115,9 +123,8 @@ def after_attempt(
     if ending.end is End.SNOOZED:
         return Outcome(Status.QUEUED, delay=_bounded(ending.delay), refund=True)
     is_dead = ending.end is End.DISCARDED or run.attempt >= run.max_attempts
-    wait = (
-        _bounded(ending.delay) if ending.end is End.RETRY_AFTER else delay(backoff, _since_retry(run, budget), random)
-    )
+    since_retry = max(1, run.attempt - run.prior_attempts)
+    wait = _bounded(ending.delay) if ending.end is End.RETRY_AFTER else delay(backoff, since_retry, random)
     return Outcome(
         Status.DEAD if is_dead else Status.FAILED,
         delay=None if is_dead else wait,
@@ -126,11 +133,6 @@ def after_attempt(
         stack=storable(conceal(ending.stack))[-LONGEST_STACK:] or None,
         output=storable(conceal(ending.output))[-LONGEST_OUTPUT:] or None,
     )
-
-
-def _since_retry(run: Claimed, budget: int | None) -> int:
-    """Return the number of the attempt, counted from the operator's retry if there was one."""
-    return max(1, run.attempt - max(0, run.max_attempts - (budget or run.max_attempts)))
 
 
 def _bounded(wait: timedelta | None) -> timedelta:

@@ -66,8 +66,10 @@ create table yamlsched.job_runs (
                     check (status in ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
     attempts        integer not null default 0 check (attempts >= 0),
     max_attempts    integer not null check (max_attempts >= 1),
+    prior_attempts  integer not null default 0,  -- attempts before the latest retry: the backoff starts over
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job
     exclusive_of    bigint,            -- the definition's id while such a run is running
+    held_until      timestamptz,       -- until then its handler may be alive although exclusive_of is null; see below
     locked_by       text,              -- new for every claim; stays when the lease ends: the last owner
     locked_until    timestamptz,       -- the lease
     started_at      timestamptz,       -- of the latest claim
@@ -95,6 +97,10 @@ create table yamlsched.job_runs (
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key) where idempotency_key is not null;
 -- At most one slot run of a wait or skip job executes at once, whoever made it.
 create unique index job_runs_exclusive on yamlsched.job_runs (exclusive_of) where exclusive_of is not null;
+-- Runs that exclude others of their job and may be executing without exclusive_of, up to the end of their lease: claimed
+-- while the job still had overlap: allow, or cancelled, when the handler lives until its worker's next heartbeat. No
+-- other run of the job starts before.
+create index job_runs_held on yamlsched.job_runs (definition_id, held_until) where held_until is not null and exclusive;
 -- What is unfinished, for the claim. No index mentions status: that would make every claim rewrite the indexes.
 create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
     where finished_at is null and not exclusive;

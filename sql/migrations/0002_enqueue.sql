@@ -16,6 +16,20 @@ as $$
     end
 $$;
 
+-- The key of the run that calls on_dead: one for each death, and a run that was retried may die again. Its first death
+-- has the plain key, a later one the number of its attempts behind.
+create function yamlsched.on_dead_key(namespace text, run_id bigint, attempts integer) returns text
+    language sql stable parallel safe
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when exists (select from yamlsched.job_runs r
+                             where r.namespace = on_dead_key.namespace and r.idempotency_key = 'on_dead:' || on_dead_key.run_id)
+                  or exists (select from yamlsched.used_keys u
+                             where u.namespace = on_dead_key.namespace and u.idempotency_key = 'on_dead:' || on_dead_key.run_id)
+                then 'on_dead:' || on_dead_key.run_id || ':' || on_dead_key.attempts
+                else 'on_dead:' || on_dead_key.run_id end
+$$;
+
 -- Enqueue runs of one job, in order, by one statement. What a payload does not say, the job's own payload in
 -- schedules.yaml says. Answers with a row for each position (from 1): the run's id, and whether it was made now. An
 -- existing run with the same key is returned as it is; a null id means that the key was used by a run that has been

@@ -18,6 +18,7 @@ from yamlsched.operations.history import unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
 from yamlsched.store.actions import Record
+from yamlsched.wall import utc
 from yamlsched.zones import zone
 
 AT_ONCE = 200
@@ -125,9 +126,11 @@ def retry(
 
     def success(run: actions.Standing) -> str:
         waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
+        if run.held_until is not None and run.held_until > run.now:
+            return f"is due at {utc(run.held_until)}: its cancelled handler may be alive until then{waits}"
         return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
 
-    return _runs(connection, ids, who, "retry", change, success, refusal, now)
+    return _runs(connection, ids, who, "retry", change, success, refusal, now, hold_jobs=True)
 
 
 def cancel(
@@ -166,6 +169,7 @@ def _runs(
     refusal: Callable[[actions.Standing], str],
     now: datetime | None,
     reason: str | None = None,
+    hold_jobs: bool = False,
 ) -> list[Answer]:
     """Carry out ``change`` in transactions of ``AT_ONCE`` runs, and say for each run what happened or why not."""
     wanted = list(dict.fromkeys(ids))
@@ -175,6 +179,8 @@ def _runs(
 
         def attempt(batch: list[int] = batch) -> tuple[dict[int, actions.Standing], set[int]]:
             with connection.transaction():
+                if hold_jobs:
+                    actions.hold_jobs(connection, batch)
                 held = actions.hold(connection, batch, now)
                 changed = change(batch)
                 if changed:

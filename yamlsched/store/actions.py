@@ -24,6 +24,7 @@ class Standing:
     status: str
     run_at: datetime
     locked_until: datetime | None
+    held_until: datetime | None
     enabled: bool
     retired_at: datetime | None
     paused: bool
@@ -55,6 +56,11 @@ class Record:
     namespace: str
     target: str
     detail: dict[str, Any]
+
+
+def hold_jobs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
+    """Keep syncs from editing the jobs of the runs ``ids`` until the transaction ends."""
+    connection.execute(load("actions")["lock_jobs"], {"ids": list(ids)})
 
 
 def hold(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> dict[int, Standing]:

@@ -114,7 +114,7 @@ async def claim_waiting(
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(load("runs")["claim_waiting"], parameters)
         rows = await cursor.fetchall()
-    runs = sorted(Claimed._make((*row[:-2], token)) for row in rows)
+    runs = sorted(Claimed._make(row[:-2]) for row in rows)
     return Claim(runs, past=rows[0][-2:] if rows else past)
 
 
@@ -165,8 +165,10 @@ async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed
         row = rows.get(run.id)
         if row is None or row.locked_by != run.locked_by:
             answer[run.id] = LOST
+        elif row.status == Status.RUNNING:
+            answer[run.id] = OURS if row.attempts == run.attempt else LOST  # edited by hand: no write of ours will fit
         else:
-            answer[run.id] = OURS if row.status == Status.RUNNING else row.status
+            answer[run.id] = row.status
     return answer
 
 

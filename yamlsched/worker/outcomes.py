@@ -133,7 +133,7 @@ class Outcomes:
 
     def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
         job = held.job
-        outcome = after_attempt(held.run, ending, job.backoff, random.random(), self._conceal, job.max_attempts)
+        outcome = after_attempt(held.run, ending, job.backoff, random.random(), self._conceal)
         return Item(held, ending, outcome, enqueued, is_replaced)
 
     async def write(self) -> None:

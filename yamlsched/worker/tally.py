@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations, log
-from yamlsched.runs import ON_DEAD, Claimed, End, Ending, Outcome, Status
+from yamlsched.runs import Claimed, End, Ending, Outcome, Status
 
 if TYPE_CHECKING:
     from yamlsched.store.runs import Claim
@@ -41,9 +41,11 @@ class Tally:
         """Say what a claim took, and from whom."""
         for run in claim.lost:
             log.warning("attempt.lost", **_names(run), attempt=run.attempt, worker=run.locked_by)
+        lost = {run.id for run in claim.lost}
         for run in claim.dead:
             self._count(run, Status.DEAD)
-            log.error("run.dead", **_names(run), attempt=_of(run), error="lost its worker")
+            error = "lost its worker" if run.id in lost else "no attempts are left: the run was edited by hand"
+            log.error("run.dead", **_names(run), attempt=_of(run), error=error)
         if log.says("debug"):
             for run in claim.runs:
                 log.debug("run.claimed", **_names(run), attempt=_of(run))
@@ -51,7 +53,7 @@ class Tally:
     def note_successes(self, ends: list[Success]) -> None:
         """Count and say successes that stand in the database."""
         self.states[Status.SUCCEEDED] += len(ends)
-        for job in {held.run.job_type for held, _ in ends if not _is_report(held.run)}:
+        for job in {held.run.job_type for held, _ in ends if not held.run.is_report}:
             self._note_job(job, Status.SUCCEEDED)
         if log.says("info"):
             for held, took in ends:
@@ -74,7 +76,7 @@ class Tally:
 
     def _count(self, run: Claimed, status: Status) -> None:
         self.states[status] += 1
-        if not _is_report(run):
+        if not run.is_report:
             self._note_job(run.job_type, status)
 
     def _note_job(self, job: str, status: Status) -> None:
@@ -85,10 +87,6 @@ class Tally:
 def _say_succeeded(run: Claimed, took: float) -> None:
     seconds = timedelta(seconds=round(took, 3))
     log.info("attempt.succeeded", **_names(run), attempt=_of(run), took=durations.show(seconds))
-
-
-def _is_report(run: Claimed) -> bool:
-    return (run.key or "").startswith(ON_DEAD)
 
 
 def _names(run: Claimed) -> dict[str, Any]:

@@ -337,8 +337,10 @@ class Worker:
         held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, sent, None, sent)
         if job is None or self.stop_at is not None:
             self._ended(held, STOPPED, [])
-        elif run.key and job.on_dead is None and run.dead_run_id is not None:
-            self._ended(held, Ending(End.DISCARDED, "the file names no on_dead for this job any more"), [])
+        elif run.key and run.is_report and run.dead_run_id is None:
+            self._ended(held, Ending(End.DISCARDED, f'key "{run.key}" is reserved, and names no dead run'), [])
+        elif run.key and run.is_report and job.on_dead is None:
+            self._ended(held, Ending(End.DISCARDED, "on_dead was removed from schedules.yaml"), [])
         else:
             self.waiting.append(held)
 

@@ -1,0 +1,282 @@
+"""With overlap wait and skip two runs of a job's slots never execute at once, whatever edits and operators do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from operating import row
+from psycopg.rows import namedtuple_row
+from syncing import HOUR, MINUTE, a_file, at
+
+from yamlsched import store as database
+from yamlsched.operations import actions
+from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.store import definitions
+from yamlsched.store import runs as store
+from yamlsched.sync import sync
+from yamlsched.sync.backfill import backfill, definition_for
+
+Db = psycopg.Connection[Any]
+HOURLY = {"cron": "0 * * * *", "max_attempts": 2}
+SECOND, LEASE = timedelta(seconds=1), timedelta(minutes=2)
+FIRST, EDIT = at("2026-01-14 12:00"), at("2026-01-14 14:10")
+SUCCESS, DEATH = Outcome(Status.SUCCEEDED), Outcome(Status.DEAD, error="no route to host")
+FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host")
+RELEASED = Outcome(Status.QUEUED, refund=True)
+
+
+class Worker:
+    """Claims on a session of its own, each time under a new token."""
+
+    def __init__(self, dsn: str) -> None:
+        self.runner = asyncio.Runner()
+        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        self.connection = self.runner.run(connect)
+        self.claims = 0
+
+    def claim(self, now: Any, limit: int = 10) -> list[Claimed]:
+        self.claims += 1
+        claimed: store.Claim = self.call(store.claim, "default", f"claim {self.claims}", limit, now=now)
+        return claimed.runs
+
+    def finish(self, run: Claimed, outcome: Outcome, now: Any) -> None:
+        assert run.id in self.call(store.finish, [(run, outcome)], now=now)
+
+    def call(self, function: Any, *given: Any, **named: Any) -> Any:
+        return self.runner.run(function(self.connection, *given, **named))
+
+    def close(self) -> None:
+        self.runner.run(self.connection.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def worker(dsn: str) -> Iterator[Worker]:
+    worker = Worker(dsn)
+    yield worker
+    worker.close()
+
+
+def edit(db: Db, overlap: str, now: Any = EDIT) -> None:
+    """Apply a file that is new each time: one from before would not be applied at once."""
+    sync(db, a_file(x={**HOURLY, "overlap": overlap, "description": str(now)}), now)
+
+
+def two_slots(db: Db, overlap: str = "allow") -> None:
+    """Sync an hourly job with two runs, of 13:00 and 14:00."""
+    edit(db, overlap, FIRST)
+    if overlap == "allow":
+        for hour in (1, 2):
+            edit(db, overlap, FIRST + hour * HOUR)
+    else:
+        backfill_two(db)
+
+
+def backfill_two(db: Db) -> None:
+    job = definition_for(db, "default", "x")
+    backfill(db, "default", job, FIRST + HOUR, FIRST + 2 * HOUR, "ann", now=EDIT - MINUTE)
+
+
+@pytest.mark.parametrize("overlap", ["wait", "skip"])
+@pytest.mark.parametrize(
+    "outcome, status",
+    [(FAILURE, None), (RELEASED, None), (DEATH, "dead"), (SUCCESS, "succeeded"), (None, "cancelled")],
+    ids=["fails and is retried", "is released", "dies and is retried", "is run again", "is cancelled and retried"],
+)
+def test_a_run_of_a_job_that_allowed_overlap_excludes_the_others_after_the_edit_however_it_comes_back(
+    db: Db, worker: Worker, overlap: str, outcome: Outcome | None, status: str | None
+) -> None:
+    # given two runs that are running side by side when their job stops to allow it
+    two_slots(db)
+    first, second = worker.claim(EDIT - MINUTE)
+    edit(db, overlap)
+
+    # when both come back, each by way of a worker or an operator
+    later = EDIT + SECOND
+    for run in (first, second):
+        if outcome is not None:
+            worker.finish(run, outcome, later)
+        else:
+            actions.cancel(db, [run.id], "ann", now=later)
+        if status is not None:
+            actions.retry(db, [run.id], "ann", force=True, now=later)
+
+    # then they execute one after the other
+    again = later + HOUR
+    [one] = worker.claim(again)
+    assert worker.claim(again) == []
+    worker.finish(one, SUCCESS, again)
+    [other] = worker.claim(again)
+    assert {one.id, other.id} == {first.id, second.id}
+
+
+def test_no_run_starts_while_one_from_before_the_edit_is_running(db: Db, worker: Worker) -> None:
+    # given a job that allowed overlap, with two runs running and one queued
+    two_slots(db)
+    first, second = worker.claim(EDIT - MINUTE)
+    backfill(db, "default", definition_for(db, "default", "x"), FIRST - HOUR, FIRST - HOUR, "ann", now=EDIT - SECOND)
+    edit(db, "wait")
+    assert worker.claim(EDIT) == []
+
+    # when the worker of the first is lost, and that of the second goes on
+    assert worker.call(store.heartbeat, [second], now=EDIT + MINUTE) == {second.id}
+    assert worker.claim(EDIT + MINUTE + SECOND) == []
+
+    # then the others execute once the second has ended, one at a time
+    now = EDIT + 2 * MINUTE
+    worker.finish(second, SUCCESS, now)
+    order = []
+    for _ in range(2):
+        [run] = worker.claim(now)
+        assert worker.claim(now) == []
+        worker.finish(run, SUCCESS, now)
+        order.append((run.id, run.attempt))
+    assert sorted(order)[0] == (first.id, 2)
+    assert sorted(order)[1][1] == 1
+
+
+@pytest.mark.parametrize("status", ["running", "expired"])
+def test_runs_lost_by_their_worker_after_the_edit_come_back_one_at_a_time(db: Db, worker: Worker, status: str) -> None:
+    two_slots(db)
+    first, second = worker.claim(EDIT - MINUTE)
+    if status == "expired":  # their leases are over when the edit comes
+        edit(db, "skip", EDIT + 5 * MINUTE)
+    else:
+        edit(db, "skip")
+
+    now = EDIT + 10 * MINUTE
+    [one] = worker.claim(now)
+    assert worker.claim(now) == []
+    worker.finish(one, SUCCESS, now)
+    [other] = worker.claim(now)
+
+    assert [(one.id, one.attempt), (other.id, other.attempt)] == [(first.id, 2), (second.id, 2)]
+
+
+def test_a_run_that_is_being_claimed_during_the_edit_holds_up_the_others(db: Db, dsn: str, worker: Worker) -> None:
+    # given a claim of one of two runs that has not been committed yet
+    two_slots(db)
+    [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+    with database.connect(dsn) as claimer, database.connect(dsn) as syncer:
+        claimer.execute("begin")
+        claimer.execute(
+            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'B', started_at = %s, "
+            "locked_until = %s where id = %s",
+            [EDIT, EDIT + LEASE, first],
+        )
+
+        # when the edit comes, and the claim is committed while it waits
+        committing(claimer, db, syncer, lambda: edit(syncer, "wait"))
+
+    # then the other run waits for the end of the first
+    assert worker.claim(EDIT + SECOND) == []
+    assert [run.id for run in worker.claim(EDIT + LEASE + SECOND)] == [first]
+    assert row(db, second).status == "queued"
+
+
+def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: str) -> None:
+    # given an edit that has passed over a dead run, and is not committed yet
+    two_slots(db)
+    db.execute(
+        "update yamlsched.job_runs set status = 'dead', attempts = 1, finished_at = %(now)s, dead_at = %(now)s",
+        {"now": EDIT},
+    )
+    ids = [run.id for run in db.execute("select id from yamlsched.job_runs").fetchall()]
+    job = definition_for(db, "default", "x").id
+    with database.connect(dsn) as syncer, database.connect(dsn) as operator:
+        syncer.execute("begin")
+        definitions.lock(syncer, [job])
+        syncer.execute("update yamlsched.job_definitions set overlap = 'wait' where id = %s", [job])
+        definitions.follow_overlap(syncer, [job], EDIT)
+
+        # when the runs are retried meanwhile
+        answers = committing(syncer, db, operator, lambda: actions.retry(operator, ids, "ann", now=EDIT))
+
+    assert [answer.changed for answer in answers] == [True, True]
+    assert [row(db, id).exclusive for id in ids] == [True, True]
+
+
+def committing(first: Db, watcher: Db, second: Db, act: Any) -> Any:
+    """Call ``act`` on the session ``second``; commit on ``first`` once it is seen to wait for a lock."""
+
+    def commit() -> None:
+        sql = "select count(*) as n from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        while not watcher.execute(sql, [second.info.backend_pid]).fetchone().n:  # type: ignore[union-attr]
+            pass
+        first.execute("commit")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        return act()
+    finally:
+        thread.join()
+
+
+def test_a_wait_that_becomes_allow_lets_the_others_start_at_once(db: Db, worker: Worker) -> None:
+    two_slots(db, "wait")
+    [first] = worker.claim(EDIT - MINUTE)
+    assert worker.claim(EDIT - MINUTE) == []
+
+    edit(db, "allow")
+
+    [second] = worker.claim(EDIT)
+    assert second.id != first.id
+    assert worker.call(store.heartbeat, [first, second], now=EDIT) == {first.id, second.id}
+    worker.finish(first, FAILURE, EDIT)
+    assert not row(db, first.id).exclusive
+    # and back again: what is running now holds up what comes
+    edit(db, "wait", EDIT + SECOND)
+    assert worker.claim(EDIT + MINUTE + SECOND) == []
+    worker.finish(second, SUCCESS, EDIT + MINUTE)
+    assert [run.id for run in worker.claim(EDIT + MINUTE + SECOND)] == [first.id]
+
+
+# -- cancelled, and still alive ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["wait", "skip", "allow"])
+def test_a_run_that_is_cancelled_and_retried_is_due_when_its_former_lease_would_have_ended(
+    db: Db, worker: Worker, overlap: str
+) -> None:
+    two_slots(db, overlap)
+    run = worker.claim(EDIT)[0]
+    actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
+
+    # retried twice, for the second time while it waits
+    for now in (EDIT + 2 * SECOND, EDIT + 3 * SECOND):
+        [answer] = actions.retry(db, [run.id], "ann", now=now)
+
+    assert answer.what == "is due at 2026-01-14T14:12Z: its cancelled handler may be alive until then"
+    db.execute("delete from yamlsched.job_runs where id <> %s", [run.id])
+    assert worker.claim(EDIT + LEASE - SECOND) == []
+    assert [claimed.id for claimed in worker.claim(EDIT + LEASE + SECOND)] == [run.id]
+
+
+@pytest.mark.parametrize("overlap", ["wait", "skip"])
+def test_the_next_run_of_a_job_waits_for_the_former_lease_of_the_cancelled_one(
+    db: Db, worker: Worker, overlap: str
+) -> None:
+    two_slots(db, overlap)
+    [run] = worker.claim(EDIT)
+    actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
+
+    assert worker.claim(EDIT + LEASE) == []
+    [other] = worker.claim(EDIT + LEASE + SECOND)
+    assert other.id != run.id
+
+
+def test_a_run_that_is_cancelled_while_it_waits_holds_nothing_up(db: Db, worker: Worker) -> None:
+    two_slots(db, "wait")
+    [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+    actions.cancel(db, [first], "ann", now=EDIT)
+
+    assert [run.id for run in worker.claim(EDIT)] == [second]
+    [answer] = actions.retry(db, [first], "ann", now=EDIT)
+    assert (answer.what, row(db, first).run_at) == ("is queued again", EDIT)
