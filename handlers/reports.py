@@ -49,7 +49,7 @@ def send_weekly_report(run: Run, user_id: int, week: str) -> None:
             run.result = {"sent": False, "why": "another run has sent it"}
             return
         message = compose(user, week, activity(connection, user_id, week))
-        with run.once("mail") as effect:
+        with run.once("mail", in_doubt="skip") as effect:
             if effect.first:
                 # the same id in every attempt: should one mail leave twice all the same (a connection lost at the
                 # last byte), mail stores know the second as a copy

@@ -91,7 +91,7 @@ select e.key,
                 select from yamlsched.job_runs r
                 where r.id = e.run_id and r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt)
             then 'in_doubt' else e.state end as state,
-       e.attempt, e.result, e.claimed_at, e.done_at
+       e.provider_key::text, e.attempt, e.result, e.claimed_at, e.doubted_at, e.done_at
 from yamlsched.effects e
 where e.run_id = %(id)s
 order by e.id;

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import psycopg
 
-from yamlsched import Discard, Run
-from yamlsched.errors import EffectInDoubt
+from yamlsched import Run
 from yamlsched.store import effects
 from yamlsched.store import runs as store
 
@@ -43,13 +42,10 @@ def story(run: Run, policy: Literal["raise", "skip", "repeat"], point: str | Non
     _plan = (run, point, victim)
     if point is None and not marked(run):
         post(f"/arm/{os.getpid()}/{os.getppid()}/{victim}")
-    try:
-        with run.once("post", in_doubt=policy) as effect:
-            if effect.first:
-                post(f"/effect/{run.id}", effect.key)
-                effect.result = {"posted_in": run.attempt}
-    except EffectInDoubt as error:
-        raise Discard(str(error)) from error
+    with run.once("post", in_doubt=policy) as effect:
+        if effect.first:
+            post(f"/effect/{run.id}", effect.key)
+            effect.result = {"posted_in": run.attempt}
     with run.transaction() as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         run.enqueue_many("leaf", [{"n": n} for n in range(FAN_OUT)], run_at=NEVER)

@@ -12,10 +12,11 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,13 +30,13 @@ from psycopg.rows import namedtuple_row
 from working import Project, a_project
 
 import yamlsched
-from yamlsched import Refused, Run, Snooze, YamlschedError, cli
+from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
 from yamlsched import ledger as ledger_module
 from yamlsched.enqueueing import due
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.ledger import Claim, effect_key
 from yamlsched.operations.effects import settle
-from yamlsched.runs import Claimed
+from yamlsched.runs import Claimed, one_line
 from yamlsched.store import effects, history
 from yamlsched.store import runs as store
 
@@ -82,7 +83,9 @@ def lapse(db: psycopg.Connection[Any], run: Run) -> None:
 
 def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     """Claim the key of an effect and say no more, as a process that is killed inside."""
-    key = effects.Key("default", effect_key(run.id, name, scope), run.id, run.attempt, run.claim.locked_by)
+    key = effects.Key(
+        "default", effect_key(run.id, name, scope), run.id, run.attempt, run.claim.locked_by, str(uuid.uuid4())
+    )
     claimed = effects.claim(run.claim.session("effects"), key)
     assert claimed is not None
     assert claimed.is_first
@@ -98,70 +101,190 @@ def status(db: psycopg.Connection[Any], run: Run) -> str:
 
 def test_a_later_attempt_passes_by_an_effect_that_was_done_and_reads_its_result(db, dsn, job):
     first = attempt(db, dsn)
-    with first.once("post") as effect:
-        assert (effect.first, effect.key) == (True, f"run:{first.id}:post")
-        assert ledger(db) == [(effect.key, "claimed")]
+    with first.once("post", in_doubt="raise") as effect:
+        assert effect.first
+        assert ledger(db) == [(f"run:{first.id}:post", "claimed")]
         effect.result = {"id": [7]}
 
-    with attempt(db, dsn, first.id).once("post") as again:
+    with attempt(db, dsn, first.id).once("post", in_doubt="raise") as again:
         assert (again.first, again.key, again.result) == (False, effect.key, {"id": [7]})
-    with attempt(db, dsn).once("post") as other:
+    with attempt(db, dsn).once("post", in_doubt="raise") as other:
         assert other.first
 
 
-def test_an_exception_releases_the_effect_for_the_next_attempt_and_for_this_one(db, dsn, job):
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Discard("no"), RetryAfter(9), Snooze(9)])
+def test_an_exception_that_proves_that_nothing_happened_frees_the_effect(db, dsn, job, error):
     run = attempt(db, dsn)
-    with pytest.raises(ZeroDivisionError), run.once("post"):
-        raise ZeroDivisionError
+    with pytest.raises(type(error)), run.once("post", in_doubt="raise"):
+        raise error
     assert ledger(db) == []
 
-    with run.once("post") as effect:
+    with run.once("post", in_doubt="raise") as effect:
         assert effect.first
 
 
-@pytest.mark.parametrize("error, on_error", [(ZeroDivisionError, "in_doubt"), (KeyboardInterrupt, "release")])
-def test_an_exception_that_proves_nothing_leaves_the_effect_in_doubt(db, dsn, job, error, on_error):
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError, TimeoutError, ConnectionResetError, KeyboardInterrupt, SystemExit, LeaseLost]
+)
+def test_any_other_exception_leaves_the_effect_in_doubt_and_says_so(db, dsn, job, error):
     run = attempt(db, dsn)
-    with pytest.raises(error), run.once("post", on_error=on_error):
+    with pytest.raises(error) as raised, run.once("post", in_doubt="raise"):
         raise error
 
-    assert ledger(db) == [(f"run:{run.id}:post", "in_doubt")]
+    key = f"run:{run.id}:post"
+    assert ledger(db) == [(key, "in_doubt")]
+    assert raised.value.__notes__ == [f'effect "{key}" is in doubt: this error does not prove that nothing happened']
 
 
-def test_in_doubt_an_attempt_fails_by_default_and_says_what_to_look_up_and_how_to_go_on(db, dsn, job):
+def test_the_author_says_which_exceptions_free_an_effect_in_place_of_the_usual_ones(db, dsn, job):
     run = attempt(db, dsn)
-    die_inside(run, "welcome mail")
+    for name, error in (("own", ZeroDivisionError), ("usual", ConnectionRefusedError)):
+        with pytest.raises(error), run.once(name, in_doubt="raise", release_on=(ArithmeticError,)):
+            raise error
+
+    assert ledger(db) == [(f"run:{run.id}:usual", "in_doubt")]
+
+
+def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job):
+    run = attempt(db, dsn)
+    with suppress(TimeoutError), run.once("welcome mail", in_doubt="raise") as effect:
+        raise TimeoutError
 
     for _ in range(2):
         run = attempt(db, dsn, run.id)
-        with pytest.raises(EffectInDoubt) as raised, run.once("welcome mail"):
+        with pytest.raises(EffectInDoubt) as raised, run.once("welcome mail", in_doubt="raise"):
             raise AssertionError("entered")
     assert re.fullmatch(
-        rf'effect "run:{run.id}:welcome mail" is in doubt: attempt 1 began it at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ '
-        r"and could not say how it ended\. Look up whether it happened, then: yamlsched settle "
-        rf"'run:{run.id}:welcome mail' --done \(or --not-done\), and: yamlsched retry {run.id}",
+        rf"effect in doubt: attempt 1 of run {run.id} started it at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ and did not "
+        rf"report its end\. Look up whether it happened \(idempotency key {effect.key}\), then run: yamlsched settle "
+        rf"--done 'run:{run.id}:welcome mail' \(or --not-done\), then: yamlsched retry {run.id}",
         str(raised.value),
     )
 
 
-def test_in_doubt_skip_takes_it_for_done_and_repeat_does_it_again_with_the_same_key(db, dsn, job):
+@pytest.mark.parametrize(
+    "name, command",
+    [
+        ("x" * 200, f"yamlsched settle --done {'x' * 200} (or --not-done)"),
+        ("-rf", "yamlsched settle --done -- -rf (or --not-done)"),
+        ("o'hara; reboot", "yamlsched settle --done 'o'\"'\"'hara; reboot' (or --not-done)"),
+        ("'" * 200, "the settle command that `yamlsched show {id}` prints"),
+    ],
+)
+def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn, job, name, command):
+    die_inside(first := attempt(db, dsn), name, scope="namespace")
+
+    with pytest.raises(EffectInDoubt) as raised:
+        attempt(db, dsn, first.id).once(name, in_doubt="raise", scope="namespace").__enter__()
+
+    kept = one_line(str(raised.value))
+    assert f"then run: {command.format(id=first.id)}, then: yamlsched retry {first.id}" in kept
+    assert kept.endswith(f"retry {first.id}")
+
+
+def test_in_doubt_skip_counts_it_as_done_for_every_later_attempt(db, dsn, job, caplog):
     run = attempt(db, dsn)
     die_inside(run)
 
     with attempt(db, dsn, run.id).once("post", in_doubt="skip") as effect:
         assert (effect.first, effect.result) == (False, None)
-    assert ledger(db) == [(f"run:{run.id}:post", "in_doubt")]
-    with attempt(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
-        assert (effect.first, effect.key) == (True, f"run:{run.id}:post")
+
+    assert f'effect "run:{run.id}:post" was in doubt and now counts as done' in caplog.text
     assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    with attempt(db, dsn, run.id).once("post", in_doubt="raise") as effect:
+        assert not effect.first
+
+
+def test_in_doubt_repeat_does_it_again_with_the_same_key(db, dsn, job):
+    run = attempt(db, dsn)
+    keys = []
+    for error in (TimeoutError, KeyboardInterrupt, ConnectionRefusedError):
+        with suppress(error), attempt(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
+            assert effect.first
+            keys.append(effect.key)
+            raise error
+    with attempt(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
+        assert effect.first
+        keys.append(effect.key)
+
+    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    assert len(keys) == 4
+    assert len(set(keys)) == 1
+
+
+def test_what_in_doubt_skip_counted_as_done_can_still_be_settled(db, dsn, job):
+    for name, happened in (("did", True), ("did not", False)):
+        die_inside(run := attempt(db, dsn), name, scope="namespace")
+        with attempt(db, dsn, run.id).once(name, in_doubt="skip", scope="namespace"):
+            pass
+        settle(db, "default", name, "ada", happened, 7 if happened else None)
+
+    with attempt(db, dsn).once("did", in_doubt="raise", scope="namespace") as effect:
+        assert (effect.first, effect.result) == (False, 7)
+    with attempt(db, dsn).once("did not", in_doubt="raise", scope="namespace") as effect:
+        assert effect.first
+    with pytest.raises(Refused, match="is not in doubt: it was done"):
+        settle(db, "default", "did", "ada", False)
+
+
+# effect.key
+
+
+def key_of(run: Run, scope: Any = "run", name: str = "post") -> str:
+    with run.once(name, in_doubt="repeat", scope=scope) as effect:
+        return effect.key
+
+
+def test_the_key_for_a_provider_is_a_uuid_whatever_the_effects_name(db, dsn, job):
+    for name in ("post", "Überweisung 'x'", "x" * 200):
+        key = key_of(attempt(db, dsn), name=name)
+        assert str(uuid.UUID(key)) == key
+        assert uuid.UUID(key).version == 8
+
+
+def test_a_run_that_was_lost_and_whose_id_is_used_again_gives_another_key(db, dsn, job):
+    first = attempt(db, dsn)
+    keys = [key_of(first), key_of(first, "namespace", "charge:812")]
+
+    # given a failover to a standby that had not heard of the run, and a run that gets its id
+    db.execute("delete from yamlsched.effects")
+    db.execute("delete from yamlsched.job_runs")
+    db.execute("select setval('yamlsched.job_runs_id_seq', %s, false)", [first.id])
+    second = attempt(db, dsn)
+
+    # then its own effects have other keys, and what is of the business has the same
+    assert second.id == first.id
+    assert key_of(second) != keys[0]
+    assert key_of(second, "namespace", "charge:812") == keys[1]
+
+
+def test_an_effect_that_was_lost_gives_the_same_key_again(db, dsn, job):
+    run = attempt(db, dsn)
+    key = key_of(run)
+    db.execute("delete from yamlsched.effects")
+
+    assert key_of(run) == key
+
+
+def test_keys_differ_by_database_namespace_scope_and_name(db, dsn, job):
+    run = attempt(db, dsn)
+    keys = {key_of(run), key_of(run, name="other"), key_of(run, "namespace"), key_of(attempt(db, dsn))}
+    db.execute("update yamlsched.database_identity set identity = gen_random_uuid()")
+    db.execute("delete from yamlsched.effects")
+    keys |= {key_of(run), key_of(run, "namespace")}
+
+    assert len(keys) == 6
+
+
+# several runs, attempts and threads
 
 
 def test_a_business_key_is_done_once_by_whichever_run_comes_first(db, dsn, job):
-    with attempt(db, dsn).once("charge:812", scope="namespace") as effect:
-        assert (effect.first, effect.key) == (True, "charge:812")
+    with attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
+        assert effect.first
         effect.result = "ch_1"
 
-    with attempt(db, dsn).once("charge:812", scope="namespace") as effect:
+    with attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
         assert (effect.first, effect.result) == (False, "ch_1")
 
 
@@ -169,13 +292,13 @@ def test_while_a_live_attempt_of_another_run_holds_a_business_key_a_run_snoozes(
     die_inside(holder := attempt(db, dsn), "charge:812", scope="namespace")
 
     with pytest.raises(Snooze, match=f'"charge:812" is held by run {holder.id}, which is running') as raised:
-        attempt(db, dsn).once("charge:812", scope="namespace").__enter__()
+        attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert raised.value.delay == timedelta(seconds=15)
 
     # and when its lease is over, it is in doubt
     lapse(db, holder)
-    with pytest.raises(EffectInDoubt, match=f"attempt 1 of run {holder.id} began it"):
-        attempt(db, dsn).once("charge:812", scope="namespace").__enter__()
+    with pytest.raises(EffectInDoubt, match=f"attempt 1 of run {holder.id} started it"):
+        attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert ledger(db) == [("charge:812", "in_doubt")]
 
 
@@ -183,11 +306,11 @@ def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
     run = attempt(db, dsn)
     lapse(db, run)
     with pytest.raises(LeaseLost, match="attempt 1 outlived its lease"):
-        run.once("post").__enter__()
+        run.once("post", in_doubt="raise").__enter__()
 
     attempt(db, dsn, run.id)
     with pytest.raises(LeaseLost):
-        run.once("post").__enter__()
+        run.once("post", in_doubt="raise").__enter__()
     assert ledger(db) == []
 
 
@@ -206,41 +329,41 @@ def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn,
 
 def test_what_a_zombie_did_is_recorded_although_it_was_doubted_meanwhile(db, dsn, job):
     zombie = attempt(db, dsn)
-    with zombie.once("post") as effect:
+    with zombie.once("post", in_doubt="raise") as effect:
         with attempt(db, dsn, zombie.id).once("post", in_doubt="skip") as doubted:
             assert not doubted.first
         effect.result = "posted"
 
-    with attempt(db, dsn, zombie.id).once("post") as later:
+    with attempt(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert (later.first, later.result) == (False, "posted")
 
 
 def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about(db, dsn, job):
     zombie = attempt(db, dsn)
-    with pytest.raises(ZeroDivisionError), zombie.once("post"):  # noqa: PT012
+    with pytest.raises(ConnectionRefusedError), zombie.once("post", in_doubt="raise"):  # noqa: PT012
         with attempt(db, dsn, zombie.id).once("post", in_doubt="skip"):
             pass
-        raise ZeroDivisionError
+        raise ConnectionRefusedError
 
-    assert ledger(db) == [(f"run:{zombie.id}:post", "in_doubt")]
+    assert ledger(db) == [(f"run:{zombie.id}:post", "done")]
 
 
 def test_a_zombie_says_nothing_about_an_effect_that_was_begun_again(db, dsn, job, caplog):
     zombie = attempt(db, dsn)
-    with zombie.once("post") as effect:
+    with zombie.once("post", in_doubt="raise") as effect:
         with attempt(db, dsn, zombie.id).once("post", in_doubt="repeat") as again:
             assert again.first
             again.result = "the second"
         effect.result = "the first"
 
-    assert "was done, but meanwhile it was begun again" in caplog.text
-    with attempt(db, dsn, zombie.id).once("post") as later:
+    assert "was done, but meanwhile it was started again" in caplog.text
+    with attempt(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert later.result == "the second"
 
 
 def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db, dsn, job, monkeypatch):
     zombie = attempt(db, dsn)
-    manager = zombie.once("post")
+    manager = zombie.once("post", in_doubt="raise")
     manager.__enter__().result = "posted"
     real = effects.doubt
 
@@ -249,7 +372,7 @@ def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db,
         return real(*given)
 
     monkeypatch.setattr(effects, "doubt", doubt)
-    with attempt(db, dsn, zombie.id).once("post") as later:
+    with attempt(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert (later.first, later.result) == (False, "posted")
 
 
@@ -258,12 +381,12 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
     # given a claim whose transaction has not ended
     holder, run = attempt(db, dsn), attempt(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
-        effects.claim(other, effects.Key("default", "k", holder.id, 1, holder.claim.locked_by))
+        effects.claim(other, effects.Key("default", "k", holder.id, 1, holder.claim.locked_by, str(uuid.uuid4())))
         session = run.claim.session("effects")
 
         # when a run comes to the key, waits, and the other's end is known
         def enter() -> Any:
-            return run.once("k", scope="namespace").__enter__()
+            return run.once("k", in_doubt="raise", scope="namespace").__enter__()
 
         if commit:
             with pytest.raises(Snooze, match="is held by run"):
@@ -274,11 +397,11 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
 
 def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn, job):
     run = attempt(db, dsn)
-    with run.once("post") as effect:
+    with run.once("post", in_doubt="raise") as effect:
         db.execute("select pg_terminate_backend(%s)", [run.claim.session("effects").info.backend_pid])
         effect.result = "posted"
 
-    assert ledger(db) == [(effect.key, "done")]
+    assert ledger(db) == [(f"run:{run.id}:post", "done")]
 
 
 @pytest.mark.parametrize("statement", ["claim", "take_over", "done", "doubt", "release"])
@@ -297,18 +420,34 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
         return answer
 
     monkeypatch.setattr(effects, statement, answer_lost)
-    error = ZeroDivisionError if statement in ("doubt", "release") else None
-    on_error: Any = "in_doubt" if statement == "doubt" else "release"
-    with suppress(ZeroDivisionError), run.once("post", in_doubt="repeat", on_error=on_error) as effect:
+    error = {"doubt": ZeroDivisionError, "release": Discard}.get(statement)
+    with suppress(ZeroDivisionError, Discard), run.once("post", in_doubt="repeat") as effect:
         assert effect.first
         if error:
             raise error
 
     assert len(lost) == 1
-    assert ledger(db) == {
-        "doubt": [(effect.key, "in_doubt")],
-        "release": [],
-    }.get(statement, [(effect.key, "done")])
+    key = f"run:{run.id}:post"
+    assert ledger(db) == {"doubt": [(key, "in_doubt")], "release": []}.get(statement, [(key, "done")])
+
+
+def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
+    die_inside(run := attempt(db, dsn))
+    real, lost = effects.assume_done, []
+
+    def answer_lost(*given: Any) -> Any:
+        answer = real(*given)
+        if not lost:
+            lost.append(answer)
+            raise psycopg.OperationalError("the connection was lost")
+        return answer
+
+    monkeypatch.setattr(effects, "assume_done", answer_lost)
+    with attempt(db, dsn, run.id).once("post", in_doubt="skip") as effect:
+        assert not effect.first
+
+    assert lost == [True]
+    assert ledger(db) == [(f"run:{run.id}:post", "done")]
 
 
 def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
@@ -316,45 +455,75 @@ def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, mon
     monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
     run = attempt(db, dsn)
 
-    with pytest.raises(ZeroDivisionError), run.once("post"):
-        raise ZeroDivisionError
+    with pytest.raises(ConnectionRefusedError), run.once("post", in_doubt="raise"):
+        raise ConnectionRefusedError
 
     assert "stays in doubt, because the database does not answer: gone" in caplog.text
     # and the same attempt does not take its own remainder for a claim that it may act upon
-    with pytest.raises(EffectInDoubt), run.once("post"):
+    with pytest.raises(EffectInDoubt), run.once("post", in_doubt="raise"):
         raise AssertionError("entered")
 
 
 def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_in_doubt(db, dsn, job):
     run = attempt(db, dsn)
-    with pytest.raises(Refused, match='the result of effect "post" is a set'), run.once("post") as effect:
+    with (
+        pytest.raises(Refused, match='the result of effect "post" is a set'),
+        run.once("post", in_doubt="raise") as effect,
+    ):
         effect.result = {1}
 
-    assert ledger(db) == [(effect.key, "in_doubt")]
+    assert ledger(db) == [(f"run:{run.id}:post", "in_doubt")]
+
+
+@pytest.mark.parametrize("bytes_over, state", [(-1, "done"), (0, "done"), (1, "in_doubt")])
+def test_a_result_has_at_most_64_kib(db, dsn, job, bytes_over, state):
+    run = attempt(db, dsn)
+    refused = pytest.raises(Refused, match="has 65537 bytes as JSON, over the limit of 64 KiB")
+    with refused if bytes_over > 0 else nullcontext(), run.once("post", in_doubt="raise") as effect:
+        effect.result = "ü" + "x" * (65_536 - 4 + bytes_over)
+
+    assert ledger(db) == [(f"run:{run.id}:post", state)]
+    if state == "done":
+        with attempt(db, dsn, run.id).once("post", in_doubt="raise") as later:
+            assert later.result == effect.result
+
+
+@pytest.mark.parametrize("scope", ["run", "namespace"])
+@pytest.mark.parametrize("name", ["x", "\U0001f4e7" * 199, "\U0001f4e7" * 200, "'; drop table x --", '%s {0} $$ \\ "'])
+def test_a_name_may_be_any_printable_text_of_1_to_200_characters(db, dsn, job, name, scope):
+    with attempt(db, dsn).once(name, in_doubt="raise", scope=scope) as effect:
+        assert effect.first
+    [(key, state)] = ledger(db)
+    assert key.endswith(name)
+    assert state == "done"
 
 
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("", "a text of 1 to 200 characters"),
-        ("x" * 201, "a text of 1 to 200 characters"),
-        (7, "a text of 1 to 200 characters, not 7"),
+        ("", "a string of 1 to 200 characters"),
+        ("x" * 201, "a string of 1 to 200 characters"),
+        (7, "a string of 1 to 200 characters, not 7"),
         ("a\x00b", "contains a NUL character"),
-        ("run:118:mail", 'names that begin with "run:" are reserved'),
+        ("run:118:mail", 'names that start with "run:" are reserved'),
+        ("run:", 'names that start with "run:" are reserved'),
+        ("a\nb", "printable characters only"),
+        ("\u202email", "printable characters only"),
+        ("\ud800", "contains"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(db, dsn, job, name, message):
     with pytest.raises(Refused, match=message):
-        attempt(db, dsn).once(name, scope="namespace").__enter__()
+        attempt(db, dsn).once(name, in_doubt="raise", scope="namespace").__enter__()
 
 
 def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, dsn, job):
     run = attempt(db, dsn)
-    with run.once("outer"):
-        with run.once("inner") as inner:
+    with run.once("outer", in_doubt="raise"):
+        with run.once("inner", in_doubt="raise") as inner:
             assert inner.first
-        with pytest.raises(YamlschedError, match="is used inside itself"):
-            run.once("outer").__enter__()
+        with pytest.raises(YamlschedError, match="is used inside itself, or by two threads at once"):
+            run.once("outer", in_doubt="raise").__enter__()
 
     assert [state for _, state in ledger(db)] == ["done", "done"]
 
@@ -363,13 +532,94 @@ def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
     run = attempt(db, dsn)
 
     def post(n: int) -> None:
-        with run.once(f"post {n}") as effect:
+        with run.once(f"post {n}", in_doubt="raise") as effect:
             effect.result = n
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(post, range(40)))
 
     assert [state for _, state in ledger(db)] == ["done"] * 40
+
+
+def test_of_threads_that_come_to_one_effect_at_once_one_does_it(db, dsn, job):
+    run, start, entered = attempt(db, dsn), threading.Barrier(8), []
+
+    def post(n: int) -> bool:
+        start.wait()
+        try:
+            with run.once("post", in_doubt="raise") as effect:
+                entered.append(effect.first)
+        except YamlschedError as error:
+            return "by two threads at once" in str(error)
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(post, range(8)))
+
+    assert entered.count(True) == 1
+    # and once it is done, threads pass by side by side
+    later = attempt(db, dsn, run.id)
+    with later.once("post", in_doubt="raise") as one, later.once("post", in_doubt="raise") as other:
+        assert (one.first, other.first) == (False, False)
+
+
+def in_a_fork(do: Callable[[], None]) -> int:
+    """Call ``do`` in a process that is forked here, as a handler might, and return that one's exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            do()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_process_that_a_handler_forks_has_effects_on_a_session_of_its_own(db, dsn, job):
+    run = attempt(db, dsn)
+    session = run.claim.session("effects").info.backend_pid
+
+    def post() -> None:
+        with run.once("of the child", in_doubt="raise") as effect:
+            assert effect.first
+            assert run.claim.session("effects").info.backend_pid != session
+            effect.result = 7
+
+    assert in_a_fork(post) == 0
+    with run.once("of the parent", in_doubt="raise") as effect:
+        assert effect.first
+        assert run.claim.session("effects").info.backend_pid == session
+    with run.once("of the child", in_doubt="raise") as effect:
+        assert (effect.first, effect.result) == (False, 7)
+
+
+@pytest.mark.parametrize("error", [None, SystemExit, ConnectionRefusedError])
+def test_a_process_that_is_forked_inside_an_effect_says_nothing_of_how_it_ends(db, dsn, job, error):
+    run = attempt(db, dsn)
+    manager = run.once("post", in_doubt="raise")
+    effect = manager.__enter__()
+
+    def leave() -> None:
+        with suppress(StopIteration):
+            assert not manager.__exit__(error, error and error(), None)
+
+    assert in_a_fork(leave) == 0
+    assert ledger(db) == [(f"run:{run.id}:post", "claimed")]
+    effect.result = "posted"
+    manager.__exit__(None, None, None)
+    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+
+
+def test_two_processes_of_one_attempt_do_not_both_do_an_effect(db, dsn, job):
+    # given a process that was forked before, and is inside the effect
+    run = attempt(db, dsn)
+    die_inside(run)
+
+    # then this one of the same attempt does not take it for its own
+    with pytest.raises(YamlschedError, match="is entered by two processes of one attempt"):
+        run.once("post", in_doubt="repeat").__enter__()
+    assert ledger(db) == [(f"run:{run.id}:post", "claimed")]
 
 
 # the run's own transaction
@@ -419,11 +669,11 @@ def test_an_attempt_whose_run_was_taken_over_commits_nothing(db, dsn, job):
 def test_an_effect_inside_a_transaction_that_is_rolled_back_is_known_to_the_next_attempt(db, dsn, job):
     run = attempt(db, dsn)
     with pytest.raises(ZeroDivisionError), run.transaction():  # noqa: PT012
-        with run.once("post") as effect:
+        with run.once("post", in_doubt="raise") as effect:
             effect.result = "posted"
         raise ZeroDivisionError
 
-    with attempt(db, dsn, run.id).once("post") as effect:
+    with attempt(db, dsn, run.id).once("post", in_doubt="raise") as effect:
         assert (effect.first, effect.result) == (False, "posted")
 
 
@@ -434,7 +684,7 @@ def test_after_the_transaction_the_run_is_over_for_everything(db, dsn, job):
 
     for use in (
         lambda: run.transaction().__enter__(),
-        lambda: run.once("post").__enter__(),
+        lambda: run.once("post", in_doubt="raise").__enter__(),
         lambda: run.enqueue("mail"),
     ):
         with pytest.raises(YamlschedError, match=r"once in an attempt|has ended, and the run with it"):
@@ -552,9 +802,9 @@ def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, 
         'effect "not done" is free: the next attempt does it'
     )
 
-    with attempt(db, dsn).once("done", scope="namespace") as effect:
+    with attempt(db, dsn).once("done", in_doubt="raise", scope="namespace") as effect:
         assert (effect.first, effect.result) == (False, {"id": 7})
-    with attempt(db, dsn).once("not done", scope="namespace") as effect:
+    with attempt(db, dsn).once("not done", in_doubt="raise", scope="namespace") as effect:
         assert effect.first
     actions = db.execute("select who, verb, target, detail from yamlsched.operator_actions order by id").fetchall()
     assert actions == [
@@ -565,7 +815,7 @@ def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, 
 
 def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
     die_inside(run := attempt(db, dsn))
-    with run.once("other"):
+    with run.once("other", in_doubt="raise"):
         pass
 
     for key, message in (
@@ -754,7 +1004,10 @@ def outcomes(db: psycopg.Connection[Any]) -> list[Any]:
     return db.execute(
         """
         select r.id, r.payload ->> 'policy' as policy, r.payload ->> 'point' as point, r.payload ->> 'victim' as victim,
-               r.status, r.attempts, r.last_error, e.state, e.result, e.key,
+               r.status, r.attempts, r.last_error, r.error_type, e.state, e.result, e.doubted_at,
+               e.provider_key::text as provider_key,
+               (select count(*) from yamlsched.job_failures f
+                where f.run_id = r.id and f.error_type = 'EffectInDoubt') as times_asked,
                (select count(*) from ledger l where l.run_id = r.id) as rows,
                (select count(*) from yamlsched.job_runs c where c.parent_id = r.id) as children
         from yamlsched.job_runs r
@@ -771,18 +1024,20 @@ def hold(outcome: Any, receiver: Receiver) -> None:
     said = f"{outcome} {times} times"
     # in the same database exactly once: the rows, the fan-out and the success, or none of them
     assert (outcome.status, outcome.rows, outcome.children) in [("succeeded", 1, FAN_OUT), ("dead", 0, 0)], said
-    # the ledger: what happened is known, or known to be in doubt
+    # the ledger: what happened is known, or known to be in doubt, or was counted as done although it was
     assert outcome.state in ("done", "in_doubt"), said
-    assert receiver.keys.get(outcome.id, {outcome.key}) == {f"run:{outcome.id}:post"}, said
-    if outcome.state == "done":
+    assert receiver.keys.get(outcome.id, {outcome.provider_key}) == {outcome.provider_key}, said
+    if outcome.state == "done" and not outcome.doubted_at:
         assert times == 1 or (outcome.policy == "repeat" and times > 1), said
     if outcome.policy == "repeat":
         assert (outcome.status, outcome.state) == ("succeeded", "done"), said
     else:
         assert times <= 1, said
+        assert (outcome.state == "in_doubt" or outcome.doubted_at is not None) == (times == 0 or outcome.result is None)
         assert outcome.status == ("dead" if (outcome.policy, outcome.state) == ("raise", "in_doubt") else "succeeded")
     if outcome.status == "dead":
-        assert f"yamlsched settle run:{outcome.id}:post --done (or --not-done)" in outcome.last_error, said
+        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), said  # dead at once
+        assert f"yamlsched settle --done run:{outcome.id}:post (or --not-done)" in outcome.last_error, said
 
 
 @pytest.mark.slow
@@ -810,7 +1065,7 @@ def test_killed_at_any_point_rows_happen_once_and_effects_as_the_author_chose(pr
             is_hit = (marks / str(outcome.id)).exists()
             hits[outcome.point, outcome.victim] += is_hit
             if is_hit and outcome.point in POINTS[1:4] and outcome.victim in ("child", "both"):
-                assert outcome.state == "in_doubt" or outcome.policy == "repeat", outcome
+                assert outcome.state == "in_doubt" or outcome.doubted_at or outcome.policy == "repeat", outcome
         project.db.execute("delete from yamlsched.job_runs")
 
     assert {pair: hits[pair] for pair in wanted if hits[pair] < 5} == {}

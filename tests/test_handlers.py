@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 
 from handlers import alerts, app, cache, cleanup, flaky, payment, reports, web, webhook
 from yamlsched import Discard, RetryAfter, Snooze
-from yamlsched.testing import Enqueue, FakeRun
+from yamlsched.testing import Enqueue, FakeRun, provider_key
 
 ROOT = Path(__file__).resolve().parent.parent
 MONDAY = datetime(2026, 1, 19, 5, 0, tzinfo=UTC)
@@ -308,6 +308,7 @@ def test_a_mail_refused_for_now_is_sent_by_the_next_attempt(
     with pytest.raises(error):
         reports.send_weekly_report(run, user_id=1, week="2026-W03")
     assert ask(tables, "select count(*) from app.sent_reports") == 0
+    run.effects.clear()
 
     reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
 
@@ -471,7 +472,7 @@ def test_a_webhook_is_posted_with_the_key_of_its_effect(receiver: Receiver):
     result = send(FakeRun(id=118), receiver)
 
     assert result == {"status": 204}
-    assert receiver.requests == [("/hook", "run:118:post", {"event": "user.created", "data": {"id": 7}})]
+    assert receiver.requests == [("/hook", provider_key("run:118:post"), {"event": "user.created", "data": {"id": 7}})]
 
 
 def test_a_webhook_that_was_received_is_not_posted_by_a_later_attempt(receiver: Receiver):
@@ -489,7 +490,7 @@ def test_a_webhook_in_doubt_is_posted_again_with_the_same_key(receiver: Receiver
 
     send(run.next_attempt(), receiver)
 
-    assert [key for _, key, _ in receiver.requests] == ["run:118:post"]
+    assert [key for _, key, _ in receiver.requests] == [provider_key("run:118:post")]
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
@@ -501,7 +502,7 @@ def test_an_answer_that_may_change_is_retried_with_the_same_key(receiver: Receiv
         send(run, receiver)
     send(run.next_attempt(), receiver)
 
-    assert [key for _, key, _ in receiver.requests] == ["run:118:post"] * 2
+    assert [key for _, key, _ in receiver.requests] == [provider_key("run:118:post")] * 2
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -563,7 +564,9 @@ def test_an_invoice_is_charged_and_recorded(run: FakeRun, tables, provider: Prov
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 
     assert run.result == {"charge_id": "ch_1"}
-    assert provider.charges == {"invoice_charge:812": {"id": "ch_1", "invoice_id": 812, "amount_cents": 4900}}
+    [(key, charge)] = provider.charges.items()
+    assert key == provider_key("invoice_charge:812")
+    assert charge == {"id": "ch_1", "invoice_id": 812, "amount_cents": 4900}
     assert (
         ask(tables, "select charge_id || ' ' || amount_cents from app.payments where invoice_id = 812") == "ch_1 4900"
     )

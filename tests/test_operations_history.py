@@ -119,8 +119,10 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
             [run, attempt, error, "\n".join(f"frame {n}" for n in range(20)), "tried\x1b[31m red"],
         )
     db.execute(
-        "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, state, done_at) "
-        "values ('default', %s, %s, 3, 'w', 'done', '2026-01-14T12:01Z')",
+        "insert into yamlsched.effects "
+        "(namespace, key, run_id, attempt, locked_by, entry, provider_key, state, done_at) values "
+        "('default', %s, %s, 3, 'w', gen_random_uuid(), '2f1b0c5e-0000-8000-8000-000000000001', 'done', "
+        "'2026-01-14T12:01Z')",
         [f"run:{run}:mail", run],
     )
     db.execute(
@@ -147,6 +149,7 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
         "    OSError: lost its worker",
         "attempt 3  succeeded",
         f"run:{run}:mail  done",
+        "2f1b0c5e-0000-8000-8000-000000000001",
         f"enqueued by run {parent} of purge, succeeded",
         "mail:7",
         "retry by ann, was: dead",
@@ -175,12 +178,13 @@ def test_show_says_what_a_person_may_do_next(db: Db, say: Say) -> None:
 def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, say: Say) -> None:
     dead = a_run(db, a_job(db), "dead")
     db.execute(
-        "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, state) "
-        "values ('default', 'the mail', %s, 1, 'web-1:1:c0ffee', 'in_doubt')",
+        "insert into yamlsched.effects "
+        "(namespace, key, run_id, attempt, locked_by, entry, provider_key, state, doubted_at) values "
+        "('default', 'the mail', %s, 1, 'web-1:1:c0ffee', gen_random_uuid(), gen_random_uuid(), 'in_doubt', now())",
         [dead],
     )
 
-    step = f"next       yamlsched settle 'the mail' --done | --not-done; then yamlsched retry {dead}\n"
+    step = f"next       yamlsched settle --done 'the mail' (or --not-done); then yamlsched retry {dead}\n"
     assert step in say("show", dead).out
 
 

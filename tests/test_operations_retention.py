@@ -109,20 +109,36 @@ def test_the_audit_trail_of_a_run_goes_with_it(db: Db) -> None:
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
 
 
+AN_EFFECT = """
+insert into yamlsched.effects
+    (namespace, key, run_id, attempt, locked_by, entry, provider_key, state, claimed_at, done_at)
+values ('default', %s, %s, 1, 'w', gen_random_uuid(), gen_random_uuid(), 'done', %s, %s)
+"""
+
+
 def test_an_effect_outlives_its_run(db: Db) -> None:
     # given two effects of equal age, one of a run that is still there and could be retried
     kept = ended(db, a_job(db), "dead", NOON - DAY)
     for run in (kept, 999_999):
-        db.execute(
-            "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, state, claimed_at, done_at) "
-            "values ('default', %s, %s, 1, 'w', 'done', %s, %s)",
-            [f"run:{run}:mail", run, NOON - 400 * DAY, NOON - 400 * DAY],
-        )
+        db.execute(AN_EFFECT, [f"run:{run}:mail", run, NOON - 400 * DAY, NOON - 400 * DAY])
 
     done = housekeep(db, "default", PLENTY, NOON)
 
     assert done.effects == 1
     assert value(db, "select run_id from yamlsched.effects") == kept
+
+
+@pytest.mark.parametrize(
+    "age, kept", [(0 * SECOND, 1), (DAY, 1), (365 * DAY - SECOND, 1), (365 * DAY, 1), (365 * DAY + SECOND, 0)]
+)
+def test_a_business_key_is_known_for_as_long_as_effects_are_kept_although_its_run_is_gone(
+    db: Db, age: timedelta, kept: int
+) -> None:
+    db.execute(AN_EFFECT, ["weekly_report:12345:2026-W03", 999_999, NOON - age, NOON - age])
+
+    housekeep(db, "default", PLENTY, NOON)
+
+    assert value(db, "select count(*) from yamlsched.effects") == kept
 
 
 def test_another_namespace_is_left_alone(db: Db) -> None:

@@ -117,7 +117,7 @@ def test_a_tick_and_what_operators_ask_need_no_more_than_a_worker(granted: Db, o
     # given a schedule with a job that succeeds, one that fails, and effects, and a login that is a worker and no more
     (tmp_path / "jobs.py").write_text(
         "def good(run):\n"
-        "    with run.once('mail') as effect:\n"
+        "    with run.once('mail', in_doubt='raise') as effect:\n"
         "        effect.result = 1\n"
         "    run.enqueue('child')\n"
         "def bad(): raise OSError('no route to host')\n"

@@ -11,7 +11,7 @@ import pytest
 
 from yamlsched import Refused, Run, YamlschedError
 from yamlsched.errors import EffectInDoubt
-from yamlsched.testing import IN_DOUBT, Enqueue, FakeRun, call
+from yamlsched.testing import IN_DOUBT, Enqueue, FakeRun, call, provider_key
 
 
 def charge(run: Run, invoice: int) -> Any:
@@ -52,22 +52,26 @@ def test_the_next_attempt_finds_what_the_first_has_done_as_json_brings_it_back()
 
 def test_effects_are_released_doubted_skipped_and_repeated_as_a_real_run_does_it():
     run = FakeRun()
-    with pytest.raises(ZeroDivisionError), run.once("a"):
+    with pytest.raises(ConnectionRefusedError), run.once("a", in_doubt="raise"):
+        raise ConnectionRefusedError
+    with pytest.raises(ZeroDivisionError), run.once("b", in_doubt="raise"):
         raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError), run.once("b", on_error="in_doubt"):
+    with pytest.raises(ZeroDivisionError), run.once("d", in_doubt="raise", release_on=(ZeroDivisionError,)):
         raise ZeroDivisionError
     run.leave_in_doubt("c", scope="namespace")
     assert run.effects == {"run:1:b": IN_DOUBT, "c": IN_DOUBT}
 
     with pytest.raises(EffectInDoubt, match="run:1:b"):
-        run.once("b").__enter__()
-    with run.once("b", in_doubt="skip") as effect:
-        assert (effect.first, effect.result) == (False, None)
+        run.once("b", in_doubt="raise").__enter__()
     with run.once("c", scope="namespace", in_doubt="repeat") as effect:
-        assert (effect.first, effect.key) == (True, "c")
+        assert (effect.first, effect.key) == (True, provider_key("c"))
         with pytest.raises(YamlschedError, match="inside itself"):
-            run.once("c", scope="namespace").__enter__()
+            run.once("c", scope="namespace", in_doubt="repeat").__enter__()
     assert run.effects["c"] is None
+    for in_doubt in ("skip", "raise"):  # what was skipped counts as done from then on
+        with run.once("b", in_doubt=in_doubt) as effect:
+            assert (effect.first, effect.result) == (False, None)
+    assert run.effects == {"run:1:b": None, "c": None}
 
 
 def test_what_a_handler_enqueues_can_be_read():
@@ -99,7 +103,11 @@ def test_a_transaction_runs_inside_the_tests_own_and_its_result_is_the_runs(dsn:
 
         assert connection.execute("select * from things").fetchall() == []
         assert len(run.enqueued) == 2
-        for use in (lambda: run.enqueue("mail"), run.transaction().__enter__, run.once("x").__enter__):
+        for use in (
+            lambda: run.enqueue("mail"),
+            run.transaction().__enter__,
+            run.once("x", in_doubt="raise").__enter__,
+        ):
             with pytest.raises(YamlschedError, match=r"ended|once in an attempt"):
                 use()
 

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from yamlsched.attempt import Run
     from yamlsched.enqueueing import Enqueued, enqueue, enqueue_many
     from yamlsched.errors import Discard, EffectInDoubt, Refused, RetryAfter, Snooze, YamlschedError
+    from yamlsched.ledger import DEFAULT_RELEASE_ON
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEFAULT_RELEASE_ON",
     "Discard",
     "EffectInDoubt",
     "Enqueued",
@@ -30,6 +32,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DEFAULT_RELEASE_ON": "yamlsched.ledger",
     "Run": "yamlsched.attempt",
     "Enqueued": "yamlsched.enqueueing",
     "enqueue": "yamlsched.enqueueing",

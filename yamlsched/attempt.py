@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 from yamlsched import enqueueing, jsontext, ledger
-from yamlsched.errors import LeaseLost, Refused, YamlschedError
-from yamlsched.ledger import Claim, Effect
+from yamlsched.errors import LeaseLost, YamlschedError
+from yamlsched.ledger import DEFAULT_RELEASE_ON, Claim, Effect, requires_in_doubt
 
 if TYPE_CHECKING:
     import psycopg
@@ -43,8 +45,8 @@ class Run:
     enqueued: list[Any] = field(default_factory=list, repr=False)
     committed: bool = field(default=False, repr=False)
     _outside: int | None = field(default=None, repr=False)  # inside transaction(): what had been enqueued before it
-    _begun: set[str] = field(default_factory=set, repr=False)  # effects that this attempt was the first to enter
-    _open: set[str] = field(default_factory=set, repr=False)  # effects that it is inside of
+    _entered: set[str] = field(default_factory=set, repr=False)  # effects that this attempt was the first to enter
+    _open: dict[str, str] = field(default_factory=dict, repr=False)  # effects that it is inside of, and their entries
 
     @property
     def log(self) -> logging.Logger:
@@ -133,25 +135,33 @@ class Run:
         if not store.succeed_in(connection, (self.id, self.attempt, self.claim.locked_by), result):
             raise LeaseLost(f"run {self.id}: attempt {self.attempt} outlived its lease; nothing was committed")
 
+    @requires_in_doubt
     @contextmanager
     def once(
         self,
         name: str,
         *,
+        in_doubt: Literal["raise", "skip", "repeat"],
         scope: Literal["run", "namespace"] = "run",
-        on_error: Literal["release", "in_doubt"] = "release",
-        in_doubt: Literal["raise", "skip", "repeat"] = "raise",
+        release_on: tuple[type[Exception], ...] = DEFAULT_RELEASE_ON,
     ) -> Iterator[Effect]:
-        """Keep an effect on the world from being repeated: ``with run.once("mail") as effect: if effect.first: ...``.
+        """Keep an effect on the world from being repeated.
+
+            with run.once("mail", in_doubt="skip") as effect:
+                if effect.first:
+                    effect.result = send(...)
 
         The key is claimed before the effect and the result stored after it, each at once, outside of any transaction.
-        A later attempt gets ``first`` false and the stored result. An exception inside releases the key, or leaves the
-        effect in doubt (``on_error``). A process that dies inside leaves it in doubt, and the next attempt does as
-        ``in_doubt`` says: ``raise`` fails it and says what to look up, ``skip`` takes it for done (at most once),
-        ``repeat`` does it again (at least once; the provider's idempotency key makes it once).
+        A later attempt gets ``first`` false and the stored result. An exception that leaves the block, or a process
+        that dies inside it, leaves the effect in doubt, because nobody can know whether it happened. Only an exception
+        of ``release_on``, or one that such an exception caused, proves that nothing happened: it frees the key.
+
+        The next attempt does as ``in_doubt`` says: ``raise`` ends the run dead at once, and says what to look up;
+        ``skip`` counts the effect as done (at most once); ``repeat`` does it again with the same ``effect.key`` (at
+        least once; a receiver that knows idempotency keys makes it once).
 
         ``scope="namespace"`` shares the name, a business key, with all runs of the namespace; while a live attempt of
-        another run holds it, this attempt snoozes. Raises LeaseLost where the run is not ours any more.
+        another run holds it, this attempt snoozes. Raises LeaseLost if the run is not ours any more.
         """
         from yamlsched.store import effects
 
@@ -159,35 +169,34 @@ class Run:
             raise YamlschedError(
                 "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
             )
+        ledger.check_options(name, in_doubt, release_on)
         key = effects.Key(
-            self.claim.namespace, ledger.effect_key(self.id, name, scope), self.id, self.attempt, self.claim.locked_by
+            self.claim.namespace,
+            ledger.effect_key(self.id, name, scope),
+            self.id,
+            self.attempt,
+            self.claim.locked_by,
+            str(uuid4()),
         )
-        if key.key in self._open:
-            raise YamlschedError(f'effect "{key.key}" is used inside itself')
-        effect = ledger.enter(self.claim, key, in_doubt, is_begun=key.key in self._begun)
+        if self._open.setdefault(key.key, key.entry) != key.entry:
+            raise YamlschedError(f'effect "{key.key}" is used inside itself, or by two threads at once')
+        try:
+            effect = ledger.enter(self.claim, key, in_doubt, key.key in self._entered, self.log)
+            if effect.first:
+                self._entered.add(key.key)
+                process = os.getpid()
+                try:
+                    yield effect
+                except BaseException as error:
+                    if os.getpid() == process:
+                        ledger.leave(self.claim, key, error, release_on, self.log)
+                    raise
+                if os.getpid() == process:  # a process that the handler forked inside the block records nothing
+                    ledger.finish(self.claim, key, name, effect.result, self.log)
+        finally:
+            del self._open[key.key]
         if not effect.first:
             yield effect
-            return
-        self._begun.add(key.key)
-        self._open.add(key.key)
-        try:
-            yield effect
-        except BaseException as error:
-            # what is no Exception has stopped us in the middle: nobody knows
-            is_undone = on_error == "release" and isinstance(error, Exception)
-            ledger.leave(self.claim, key, effects.release if is_undone else effects.doubt, self.log)
-            raise
-        finally:
-            self._open.discard(key.key)
-        try:
-            result = jsontext.dumps(effect.result, f'the result of effect "{name}"')
-        except Refused:
-            ledger.leave(
-                self.claim, key, effects.doubt, self.log
-            )  # it was done, and what a later attempt must know of it is lost
-            raise
-        if not self.claim.record(effects.done, key, result):
-            self.log.warning("effect %s was done, but meanwhile it was begun again, or settled", key.key)
 
     def dead_run(self, run_id: int) -> Run:
         """Return the dead run that this run, a call of ``on_dead``, is about."""

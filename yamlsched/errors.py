@@ -6,7 +6,7 @@
     ├── EnvironmentFailed    database, file system or binaries are not as needed      exit code 3
     │   └── NoDatabase       nothing says which database to use
     ├── LeaseLost            an attempt that is not its run's any more: whatever it writes is refused
-    ├── EffectInDoubt        nobody knows whether an effect happened: a person looks it up
+    ├── EffectInDoubt        nobody knows whether an effect happened: the run is dead, a person looks it up
     └── HandlerSignal        raised by a handler to say how its attempt ends
         ├── Discard          straight to ``dead``
         ├── RetryAfter       fail, and try again after this delay
@@ -56,7 +56,7 @@ class LeaseLost(YamlschedError):
 
 
 class EffectInDoubt(YamlschedError):
-    """A process died inside ``run.once()``: whether the effect happened is not known."""
+    """Nobody knows whether an effect happened, and its ``in_doubt`` is "raise": the run is ``dead`` at once."""
 
 
 class HandlerSignal(YamlschedError):

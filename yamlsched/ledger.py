@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from yamlsched import jsontext
-from yamlsched.errors import EffectInDoubt, EnvironmentFailed, LeaseLost, Refused, Snooze
+from yamlsched.errors import (
+    Discard,
+    EffectInDoubt,
+    EnvironmentFailed,
+    LeaseLost,
+    Refused,
+    RetryAfter,
+    Snooze,
+    YamlschedError,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,6 +37,23 @@ PATIENCE = 30.0
 """Seconds for which a statement about an effect is tried again while the database is away."""
 LONGEST_NAME = 200
 """Characters of an effect's name."""
+MAX_COMMAND_CHARS = 260
+"""Characters of a command that an error message repeats: the whole message must fit into ``last_error``."""
+MAX_CAUSES = 50
+"""Errors of a chain of causes that are looked at."""
+DEFAULT_RELEASE_ON: tuple[type[Exception], ...] = (
+    ConnectionRefusedError,
+    socket.gaierror,
+    Discard,
+    RetryAfter,
+    Snooze,
+)
+"""Exceptions that prove that the effect did not happen: nobody was reached, or the handler says so on purpose."""
+IN_DOUBT_CHOICES = {
+    "raise": "the run is dead at once, and a person looks it up",
+    "skip": "it counts as done: at most once",
+    "repeat": "it is done again with the same effect.key: for a receiver that knows idempotency keys",
+}
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -39,6 +68,13 @@ class Claim:
     # of this process, for whatever runs it carries out
     _sessions: ClassVar[dict[tuple[str, str], psycopg.Connection[Any]]] = {}
     _lock: ClassVar[threading.RLock] = threading.RLock()  # a handler's threads may enter effects side by side
+    _inherited: ClassVar[list[Any]] = []  # from before a fork: neither used nor closed, for they are the parent's
+
+    @classmethod
+    def forget_sessions(cls) -> None:
+        """Let a process that a handler forked open sessions of its own."""
+        cls._inherited.append(cls._sessions)
+        cls._sessions, cls._lock = {}, threading.RLock()
 
     def session(self, use: str) -> psycopg.Connection[Any]:
         """Return this process's session for ``use``: an effect is recorded beside the transaction, not inside."""
@@ -80,11 +116,15 @@ class Claim:
                 wait = min(2 * wait, 2.0)
 
 
+os.register_at_fork(after_in_child=Claim.forget_sessions)
+
+
 @dataclass(slots=True)
 class Effect:
     """What ``once`` yields. Where ``first`` is true, do it, and set ``result`` to what a later attempt must know.
 
-    ``key`` is the same for all attempts: pass it to a provider as its idempotency key.
+    ``key`` is a UUID, the same for all attempts, and unique to this effect, run and database: pass it to a provider as
+    its idempotency key.
     """
 
     first: bool
@@ -93,18 +133,74 @@ class Effect:
 
 
 def effect_key(run_id: int, name: str, scope: str) -> str:
-    """Return the key of an effect. Raises Refused for a name that cannot be one."""
+    """Return the key under which an effect is recorded. Raises Refused for a name or a scope that is not valid."""
     if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
-        raise Refused(f"an effect's name is a text of 1 to {LONGEST_NAME} characters, not {name!r:.300}")
+        raise Refused(f"the name of an effect must be a string of 1 to {LONGEST_NAME} characters, not {name!r:.300}")
     if fault := jsontext.text_fault(name):
         raise Refused(f"the name of an effect {fault}")
+    if not name.isprintable():
+        raise Refused(f"the name of an effect must have printable characters only, not {name!r:.300}")
     if name.startswith("run:"):
-        raise Refused(f'effect "{name}": names that begin with "run:" are reserved')
+        raise Refused(f'effect "{name}": names that start with "run:" are reserved')
+    if scope not in ("run", "namespace"):
+        raise Refused(f'effect "{name}": scope must be "run" or "namespace", not {scope!r:.100}')
     return f"run:{run_id}:{name}" if scope == "run" else name
 
 
-def enter(claim: Claim, key: effects.Key, in_doubt: str, is_begun: bool) -> Effect:
-    """Return the effect as this attempt is to treat it; ``is_begun``: it has been inside before.
+def requires_in_doubt(once: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """Let a call of ``once`` without ``in_doubt`` fail with an explanation: there is no default that is right."""
+
+    @wraps(once)
+    def checked(*given: Given.args, **named: Given.kwargs) -> Answer:
+        if "in_doubt" not in named:
+            choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_CHOICES.items())
+            raise TypeError(
+                "run.once() needs the argument in_doubt, which says what the next attempt does if nobody knows "
+                f"whether the effect happened. {choices}"
+            )
+        return once(*given, **named)
+
+    return checked
+
+
+def check_options(name: str, in_doubt: str, release_on: tuple[type[Exception], ...]) -> None:
+    """Raise Refused for what ``once`` does not support, before anything is claimed."""
+    if in_doubt not in IN_DOUBT_CHOICES:
+        choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_CHOICES)
+        raise Refused(f'effect "{name}": in_doubt must be one of {choices}, not {in_doubt!r:.100}')
+    if not isinstance(release_on, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in release_on
+    ):
+        raise Refused(
+            f'effect "{name}": release_on must be a tuple of exception classes, not {release_on!r:.100}. Write for '
+            "example release_on=(*yamlsched.DEFAULT_RELEASE_ON, MyError)"
+        )
+
+
+def proves_nothing_happened(error: BaseException, release_on: tuple[type[Exception], ...]) -> bool:
+    """Return whether ``error`` is one of ``release_on``, or says that such an error is its cause.
+
+    Libraries wrap the error that says it: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument (URLError,
+    requests). A group says it if all of its errors do. What merely happened while another error was handled
+    (``__context__``) is not a cause.
+    """
+    seen: set[int] = set()
+
+    def proves(error: object, depth: int = 0) -> bool:
+        if not isinstance(error, Exception) or id(error) in seen or depth > MAX_CAUSES:
+            return False  # what is not an Exception stopped us in the middle
+        seen.add(id(error))
+        if isinstance(error, release_on):
+            return True
+        if isinstance(error, ExceptionGroup):
+            return all(proves(each, depth + 1) for each in error.exceptions)
+        return any(proves(cause, depth + 1) for cause in (error.__cause__, *error.args))
+
+    return proves(error)
+
+
+def enter(claim: Claim, key: effects.Key, in_doubt: str, is_over: bool, log: logging.Logger) -> Effect:
+    """Return the effect as this attempt must treat it; ``is_over``: it has entered and left the effect before.
 
     Between two statements others may act: then it looks again. Raises LeaseLost, EffectInDoubt, or Snooze.
     """
@@ -114,46 +210,75 @@ def enter(claim: Claim, key: effects.Key, in_doubt: str, is_begun: bool) -> Effe
         found = claim.record(effects.claim, key)
         if found is None:
             raise LeaseLost(f"run {key.run_id}: attempt {key.attempt} outlived its lease")
-        is_our_claim = found.state == "claimed" and found.holder == (key.run_id, key.attempt, key.locked_by)
-        if found.is_first or (is_our_claim and not is_begun):
-            return Effect(True, key.key)  # the second: ours by a statement whose answer was lost
+        if found.is_first or found.entry == key.entry:
+            return Effect(True, found.provider_key)  # the second: ours by a statement whose answer was lost
         if found.state == "done":
-            return Effect(False, key.key, found.result)
+            return Effect(False, found.provider_key, found.result)
         if found.state == "claimed":
-            if found.holder_is_live and not is_our_claim:
+            if found.holder_is_live and found.run_id != key.run_id:
                 raise Snooze(SNOOZE, f'effect "{key.key}" is held by run {found.run_id}, which is running')
-            claim.record(effects.doubt, key, found)
+            if found.holder_is_live and not is_over:
+                raise YamlschedError(f'effect "{key.key}" is entered by two processes of one attempt')
+            claim.record(effects.doubt, key, found.entry)
         elif found.state == "in_doubt":
-            if in_doubt == "skip":
-                return Effect(False, key.key)
             if in_doubt == "raise":
                 raise EffectInDoubt(_what_to_look_up(key, found))
-            if claim.record(effects.take_over, key):
-                return Effect(True, key.key)
+            if in_doubt == "skip" and claim.record(effects.assume_done, key):
+                log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', key.key)
+                return Effect(False, found.provider_key)
+            if in_doubt == "repeat" and claim.record(effects.take_over, key):
+                return Effect(True, found.provider_key)
     raise Snooze(1, f'effect "{key.key}" changes hands too quickly')
 
 
 def leave(
     claim: Claim,
     key: effects.Key,
-    how: Callable[[psycopg.Connection[Any], effects.Key], object],
+    error: BaseException,
+    release_on: tuple[type[Exception], ...],
     log: logging.Logger,
 ) -> None:
-    """Record how an effect was left by an exception, which is the news: what fails here must not hide it."""
+    """Record that ``error`` left the effect. It is the news: what fails here must not hide it."""
     import psycopg
 
+    from yamlsched.store import effects
+
+    is_released = proves_nothing_happened(error, release_on)
+    if not is_released:
+        error.add_note(f'effect "{key.key}" is in doubt: this error does not prove that nothing happened')
     try:
-        claim.record(how, key)
-    except (psycopg.Error, EnvironmentFailed) as error:
-        log.warning("effect %s stays in doubt, because the database does not answer: %s", key.key, error)
+        claim.record(effects.release if is_released else effects.doubt, key)
+    except (psycopg.Error, EnvironmentFailed) as failure:
+        log.warning("effect %s stays in doubt, because the database does not answer: %s", key.key, failure)
+
+
+def finish(claim: Claim, key: effects.Key, name: str, result: Any, log: logging.Logger) -> None:
+    """Record that the effect was done, with its result. Raises Refused for a result that cannot be stored."""
+    from yamlsched.store import effects
+
+    try:
+        text = jsontext.dumps(result, f'the result of effect "{name}"')
+    except Refused:
+        claim.record(effects.doubt, key)  # it was done, and what a later attempt must know of it is lost
+        raise
+    if not claim.record(effects.done, key, text):
+        log.warning("effect %s was done, but meanwhile it was started again, or settled", key.key)
 
 
 def _what_to_look_up(key: effects.Key, found: effects.Claimed) -> str:
-    whose = "" if found.run_id == key.run_id else f" of run {found.run_id}"
-    when = f"{found.claimed_at:%Y-%m-%d %H:%M:%SZ}" if found.claimed_at else "some time"
-    name = shlex.quote(key.key)
+    when = f"{found.claimed_at:%Y-%m-%d %H:%M:%SZ}" if found.claimed_at else "an unknown time"
+    settle = settle_command(key.namespace, key.key)
+    if len(settle) > MAX_COMMAND_CHARS:
+        settle = f"the settle command that `yamlsched show {key.run_id}` prints"
     return (
-        f'effect "{key.key}" is in doubt: attempt {found.attempt}{whose} began it at {when} and could not say how it '
-        f"ended. Look up whether it happened, then: yamlsched settle {name} --done (or --not-done), and: "
-        f"yamlsched retry {key.run_id}"
+        f"effect in doubt: attempt {found.attempt} of run {found.run_id} started it at {when} and did not report its "
+        f"end. Look up whether it happened (idempotency key {found.provider_key}), then run: {settle}, "
+        f"then: yamlsched retry {key.run_id}"
     )
+
+
+def settle_command(namespace: str, key: str) -> str:
+    """Return the command that settles an effect in doubt."""
+    where = "" if namespace == "default" else f" --namespace {namespace}"
+    name = shlex.quote(key) if not key.startswith("-") else f"-- {shlex.quote(key)}"
+    return f"yamlsched settle --done{where} {name} (or --not-done)"

@@ -17,11 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
 from yamlsched import enqueueing, jsontext
 from yamlsched.attempt import Claim, Effect, Run
 from yamlsched.errors import EffectInDoubt, YamlschedError
-from yamlsched.ledger import effect_key
+from yamlsched.ledger import (
+    DEFAULT_RELEASE_ON,
+    check_options,
+    effect_key,
+    proves_nothing_happened,
+    requires_in_doubt,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -66,7 +73,7 @@ class FakeRun(Run):
         """Return the run as its next attempt finds it."""
         return replace(
             self, attempt=self.attempt + 1, result=None, enqueued=[], committed=False, commit_fails=False,
-            _outside=None, _begun=set(), _open=set(),
+            _outside=None, _entered=set(), _open={},
         )  # fmt: skip
 
     def leave_in_doubt(self, name: str, *, scope: Literal["run", "namespace"] = "run") -> None:
@@ -111,41 +118,50 @@ class FakeRun(Run):
         finally:
             self._outside = None
 
+    @requires_in_doubt
     @contextmanager
     def once(
         self,
         name: str,
         *,
+        in_doubt: Literal["raise", "skip", "repeat"],
         scope: Literal["run", "namespace"] = "run",
-        on_error: Literal["release", "in_doubt"] = "release",
-        in_doubt: Literal["raise", "skip", "repeat"] = "raise",
+        release_on: tuple[type[Exception], ...] = DEFAULT_RELEASE_ON,
     ) -> Iterator[Effect]:
         """See ``Run``."""
-        key = effect_key(self.id, name, scope)
         if self.committed:
             raise YamlschedError(
                 "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
             )
+        check_options(name, in_doubt, release_on)
+        key = effect_key(self.id, name, scope)
         if key in self._open:
-            raise YamlschedError(f'effect "{key}" is used inside itself')
-        found = self.effects.get(key)
-        if found is IN_DOUBT and in_doubt == "raise":
+            raise YamlschedError(f'effect "{key}" is used inside itself, or by two threads at once')
+        if self.effects.get(key) is IN_DOUBT and in_doubt == "raise":
             raise EffectInDoubt(f'effect "{key}" is in doubt')
-        if key in self.effects and not (found is IN_DOUBT and in_doubt == "repeat"):
-            yield Effect(False, key, None if found is IN_DOUBT else found)
+        if self.effects.get(key) is IN_DOUBT and in_doubt == "skip":
+            self.effects[key] = None  # counts as done
+        effect = Effect(key not in self.effects or self.effects[key] is IN_DOUBT, provider_key(key))
+        if not effect.first:
+            effect.result = self.effects[key]
+            yield effect
             return
-        effect = Effect(True, key)
         self.effects[key] = IN_DOUBT
-        self._open.add(key)
+        self._open[key] = ""
         try:
             yield effect
         except BaseException as error:
-            if on_error == "release" and isinstance(error, Exception):
+            if proves_nothing_happened(error, release_on):
                 del self.effects[key]
             raise
         finally:
-            self._open.discard(key)
+            del self._open[key]
         self.effects[key] = _stored(effect.result, f'the result of effect "{name}"')
+
+
+def provider_key(key: str) -> str:
+    """Return ``effect.key`` as a FakeRun has it: a UUID, the same for the same ``key`` of ``FakeRun.effects``."""
+    return str(uuid5(NAMESPACE_OID, key))
 
 
 def call(handler: Callable[..., Any], run: FakeRun) -> Any:

@@ -8,6 +8,15 @@ create table yamlsched.migrations (
     applied_at timestamptz not null default clock_timestamp()
 );
 
+-- Which database this is: part of every key that is passed to a provider, so that no two databases pass the same one.
+-- A restored backup keeps it; a copy that lives on beside its original needs a new one (`yamlsched db identity --new`).
+create table yamlsched.database_identity (
+    only_row   boolean primary key default true check (only_row),
+    identity   uuid not null default gen_random_uuid(),
+    created_at timestamptz not null default clock_timestamp()
+);
+insert into yamlsched.database_identity default values;
+
 -- The jobs, as last applied from schedules.yaml. A job that leaves the file is retired, never deleted.
 create table yamlsched.job_definitions (
     id             bigint generated always as identity primary key,
@@ -81,6 +90,9 @@ create table yamlsched.job_runs (
     last_stack      text,
     result          jsonb,
     parent_id       bigint,            -- the run whose handler enqueued this one
+    -- A failover or a restore may lose a run and use its id again: this tells the two apart. 48 random bits at least,
+    -- which together with the id is enough; a uuid would make a bulk enqueue a sixth slower.
+    nonce           bigint not null default (random() * 9007199254740992)::bigint,
     created_at      timestamptz not null default clock_timestamp(),
     updated_at      timestamptz not null default clock_timestamp(),
     -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
@@ -150,15 +162,22 @@ create table yamlsched.effects (
     key        text not null,          -- run:<run id>:<name>, or a business key
     run_id     bigint not null,
     attempt    integer not null,
-    locked_by  text not null,          -- the claim under which it was begun
+    locked_by  text not null,          -- the claim under which it was entered
+    entry      uuid not null,          -- new each time a handler enters the effect: the owner of this row
+    provider_key uuid not null,        -- effect.key: the same however often the effect is repeated
     state      text not null check (state in ('claimed', 'done', 'in_doubt')),
     result     jsonb,
     claimed_at timestamptz not null default clock_timestamp(),
+    doubted_at timestamptz,            -- in doubt since; on a done effect: in_doubt="skip" counted it as done
     done_at    timestamptz,
     unique (namespace, key),
-    constraint done_has_a_time check ((state = 'done') = (done_at is not null))
+    constraint done_has_a_time check ((state = 'done') = (done_at is not null)),
+    constraint doubt_has_a_time check (state <> 'in_doubt' or doubted_at is not null),
+    constraint claimed_is_not_doubted check (state <> 'claimed' or doubted_at is null)
 );
 create index effects_run on yamlsched.effects (run_id);
+-- What is in doubt, for monitors, beside millions of effects that are done.
+create index effects_open on yamlsched.effects (namespace, claimed_at) where state <> 'done';
 create index effects_age on yamlsched.effects (namespace, claimed_at);
 
 -- Keys of pruned runs: a key never comes back before retention.keys is over.

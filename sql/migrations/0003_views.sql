@@ -33,6 +33,19 @@ where r.status = 'running'
   and (r.locked_until < clock_timestamp() - interval '1 minute'
        or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
 
+-- Effects of which nobody knows whether they happened: left by an exception that does not prove that nothing happened,
+-- or by a process that died inside. waits_for: 'retry' while the run's next attempt does as in_doubt says, else
+-- 'person': look up whether it happened, then `yamlsched settle KEY`. provider_key is what the receiver was given.
+create view yamlsched.effects_in_doubt as
+select e.namespace, e.key, e.provider_key, e.run_id, r.job_type, r.status as run_status, e.attempt, e.claimed_at,
+       e.doubted_at,
+       case when r.status in ('queued', 'failed', 'running') then 'retry' else 'person' end as waits_for
+from yamlsched.effects e
+left join yamlsched.job_runs r on r.id = e.run_id
+where e.state <> 'done'
+  and (e.state = 'in_doubt'
+       or (r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt) is not true);
+
 -- One row per job: what it did last, what it has before it, and whether somebody attends to it.
 -- overdue_since: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it. A slot or a
 -- run that waits for another slot's run of its job is not overdue.

@@ -123,14 +123,15 @@ def effects(story: Story) -> str:
     rows = [
         (
             e.key,
-            e.state,
+            "skipped" if e.state == "done" and e.doubted_at else e.state,
             str(e.attempt),
             _output.instant(e.done_at or e.claimed_at),
+            e.provider_key,
             _json(e.result) if e.result else "",
         )
         for e in story.effects
     ]
-    return _output.table(("EFFECT", "STATE", "ATTEMPT", "WHEN", "RESULT"), rows)
+    return _output.table(("EFFECT", "STATE", "ATTEMPT", "WHEN", "IDEMPOTENCY KEY", "RESULT"), rows)
 
 
 def relatives(story: Story) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import psycopg
 
 from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.ledger import settle_command
 from yamlsched.runs import Status
 from yamlsched.store import history
 
@@ -173,7 +173,7 @@ def next_step(run: history.Run, in_doubt: Sequence[str] = ()) -> str:
     ``in_doubt`` are the keys of its effects that are.
     """
     if in_doubt and run.status in (Status.DEAD, Status.CANCELLED, Status.FAILED, Status.QUEUED):
-        settle = "; ".join(f"yamlsched settle {shlex.quote(key)} --done | --not-done" for key in in_doubt)
+        settle = "; ".join(settle_command(run.namespace, key) for key in in_doubt)
         return f"{settle}; then yamlsched retry {run.id}"
     if run.status in (Status.DEAD, Status.CANCELLED):
         return f"yamlsched retry {run.id}"

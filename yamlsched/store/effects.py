@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of an effect, and the claim of the attempt that asks for it."""
+    """The key of an effect, and the claim of the attempt that asks for it. ``entry`` is a UUID, new for each use."""
 
     namespace: str
     key: str
     run_id: int
     attempt: int
     locked_by: str
+    entry: str
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -29,6 +30,8 @@ class Key:
             "run_id": self.run_id,
             "attempt": self.attempt,
             "locked_by": self.locked_by,
+            "entry": self.entry,
+            "is_of_run": self.key.startswith("run:"),  # a business key may not start so
         }
 
 
@@ -42,12 +45,10 @@ class Claimed:
     run_id: int | None
     attempt: int | None
     locked_by: str | None
+    entry: str | None
+    provider_key: str
     claimed_at: datetime | None
     holder_is_live: bool
-
-    @property
-    def holder(self) -> tuple[int | None, int | None, str | None]:
-        return self.run_id, self.attempt, self.locked_by
 
 
 def claim(connection: Connection[Any], key: Key) -> Claimed | None:
@@ -56,19 +57,20 @@ def claim(connection: Connection[Any], key: Key) -> Claimed | None:
     return None if row is None else Claimed(*row)
 
 
-def doubt(connection: Connection[Any], key: Key, holder: Claimed | None = None) -> bool:
-    """Mark the effect as in doubt, which its ``holder`` (without one, we ourselves) has begun."""
-    held = {
-        "holder": holder.locked_by if holder else key.locked_by,
-        "holder_run_id": holder.run_id if holder else key.run_id,
-        "holder_attempt": holder.attempt if holder else key.attempt,
-    }
-    return connection.execute(load("effects")["doubt"], {**key.parameters(), **held}).rowcount == 1
+def doubt(connection: Connection[Any], key: Key, entry: str | None = None) -> bool:
+    """Mark the effect as in doubt that was entered by ``entry``, or without one by ourselves."""
+    parameters = {**key.parameters(), "doubted": entry or key.entry}
+    return connection.execute(load("effects")["doubt"], parameters).rowcount == 1
 
 
 def take_over(connection: Connection[Any], key: Key) -> bool:
-    """Begin an effect in doubt again; False if somebody else was quicker, or our lease is over."""
+    """Enter an effect in doubt again; False if somebody else was quicker, or our lease is over."""
     return connection.execute(load("effects")["take_over"], key.parameters()).rowcount == 1
+
+
+def assume_done(connection: Connection[Any], key: Key) -> bool:
+    """Count an effect in doubt as done; False if somebody else was quicker, or our lease is over."""
+    return connection.execute(load("effects")["assume_done"], key.parameters()).rowcount == 1
 
 
 def done(connection: Connection[Any], key: Key, result: str | None) -> bool:

@@ -103,9 +103,11 @@ class Effect:
 
     key: str
     state: str
+    provider_key: str  # effect.key
     attempt: int
     result: Any
     claimed_at: datetime
+    doubted_at: datetime | None  # of a done effect: in_doubt="skip" counted it as done
     done_at: datetime | None
 
 

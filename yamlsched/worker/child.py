@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from yamlsched import attempt as attempts
 from yamlsched import jsontext
-from yamlsched.errors import Discard, RetryAfter, Snooze
+from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.runs import LONGEST_STACK, Claimed, End, storable
 from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
 
@@ -269,8 +269,8 @@ def _plain(enqueued: list[Any]) -> list[Any] | None:
 
 def _report_of(place: int, error: BaseException) -> Report:
     end, delay = End.RAISED, None
-    if isinstance(error, Discard):
-        end = End.DISCARDED
+    if isinstance(error, (Discard, EffectInDoubt)):
+        end = End.DISCARDED  # of an effect in doubt a retry knows as little as this attempt
     elif isinstance(error, RetryAfter):
         end, delay = End.RETRY_AFTER, error.delay.total_seconds()
     elif isinstance(error, Snooze):
