@@ -261,7 +261,7 @@ def test_the_file_of_the_options_is_compared_and_differences_are_a_finding_only_
                  "run git fetch origin nope first"),
         ("HEAD~7", '"HEAD~7" is neither a file nor a revision of the repository of .*schedules.yaml$'),
         ("origin/x", "run git fetch origin x first"),
-        ("main:gone.yaml", "gone.yaml is not in main. If it had another name there, write yamlsched diff main:old"),
+        ("main:gone.yaml", "gone.yaml is not in main: name a path that exists there, from the repository's top"),
     ],
 )  # fmt: skip
 def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path, revision: str, message: str) -> None:
@@ -270,11 +270,30 @@ def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path,
         CliRunner().invoke(cli, ["diff", revision, str(file)], standalone_mode=False, catch_exceptions=False)
 
 
-def test_a_file_that_the_revision_does_not_have_is_named(repository: Path) -> None:
+@pytest.mark.parametrize("flags, code", [([], 0), (["--exit-code"], 1)])
+def test_a_file_that_the_base_does_not_have_is_all_new(repository: Path, flags: list[str], code: int) -> None:
     file = repository / "new.yaml"
-    file.write_text(a_file())
-    with pytest.raises(EnvironmentFailed, match=r"new.yaml is not in main.* if it is new, there is nothing to compare"):
-        CliRunner().invoke(cli, ["diff", "main", str(file)], standalone_mode=False, catch_exceptions=False)
+    file.write_text(a_file("timezone: Europe/Berlin", x={"cron": "0 2 * * *"}))
+
+    done = run("diff", "main", file, "--format", "json", *flags)
+
+    found = json.loads(done.stdout)
+    assert done.return_value == code
+    assert [(job["job_type"], job["change"]) for job in found["jobs"]] == [("x", "added")]
+    assert found["fields"] == []
+    assert [note["level"] for note in found["notes"]] == ["note"]
+    assert found["notes"][0]["text"].startswith("main:new.yaml does not exist: every job is new")
+    for form in ("text", "markdown"):
+        assert "main:new.yaml does not exist" in run("diff", "main", file, "--format", form).stdout
+
+
+def test_a_repository_without_commits_says_so(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    (tmp_path / "schedules.yaml").write_text(a_file())
+    with pytest.raises(EnvironmentFailed, match="it has no commits yet"):
+        CliRunner().invoke(
+            cli, ["diff", "HEAD", str(tmp_path / "schedules.yaml")], standalone_mode=False, catch_exceptions=False
+        )
 
 
 def test_a_clone_without_history_says_how_to_get_it(repository: Path, tmp_path: Path) -> None:
@@ -295,18 +314,63 @@ def test_outside_of_a_repository_only_files_can_be_compared(tmp_path: Path, monk
         CliRunner().invoke(cli, ["diff", "main", str(after)], standalone_mode=False, catch_exceptions=False)
 
 
-def test_mistakes_of_either_side_are_shown_and_nothing_is_compared(repository: Path) -> None:
+def test_errors_of_the_new_file_are_shown_and_nothing_is_compared(repository: Path) -> None:
     file = repository / "deploy" / "schedules.yaml"
     file.write_text("version: 1\njobs: {x: {hanlder: a.b}}\n")
     done = run("diff", "HEAD", file)
     assert (done.return_value, done.stdout) == (1, "")
     assert f'{file}:2:12: error[YS102]: unknown key "hanlder" in job "x"' in done.stderr
 
+
+BROKEN = """version: 1
+timezone: Europe/Berlin
+jobs:
+  good: {handler: a.b, cron: "0 2 * * *"}
+  bad: {hanlder: a.b, cron: "0 3 * * *"}
+  gone: {handler: a.b, cron: "0 61 * * *"}
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "json"])
+def test_the_edit_that_repairs_the_base_passes_and_only_valid_jobs_are_compared(repository: Path, form: str) -> None:
+    # given a base with two invalid jobs
+    file = repository / "deploy" / "schedules.yaml"
+    file.write_text(BROKEN)
     git(repository, "commit", "-am", "broken")
-    file.write_text(a_file())
-    done = run("diff", "HEAD", file)
-    assert (done.return_value, done.stdout) == (1, "")
-    assert done.stderr.startswith("HEAD:schedules.yaml:2:12: error[YS102]")
+
+    # when one is repaired, one is removed, and a valid one is edited
+    repaired = BROKEN.replace("hanlder", "handler").replace("0 2", "0 4")
+    file.write_text("\n".join(repaired.splitlines()[:-1]) + "\n")
+    done = run("diff", "HEAD", file, "--format", form, "--at", "2026-01-14T12:00Z")
+
+    # then the edit is shown, with a warning
+    assert (done.return_value, done.stderr) == (0, "")
+    assert "HEAD:schedules.yaml has 2 errors, and only its valid jobs are compared" in done.stdout
+    assert "line 5" in done.stdout
+    assert "jobs with errors in HEAD:schedules.yaml that are gone: gone" in done.stdout
+    if form == "json":
+        found = json.loads(done.stdout)
+        assert [(job["job_type"], job["change"]) for job in found["jobs"]] == [("bad", "added"), ("good", "changed")]
+        assert "all of it is shown as new" in found["jobs"][0]["notes"][0]["text"]
+        assert (found["base"]["invalid_jobs"], found["fields"]) == (["bad", "gone"], [])
+
+
+@pytest.mark.parametrize(
+    "broken", ["jobs: [", "", "- a\n", "version: 2\njobs: {x: {handler: a.b}}\n", "\x00", "a\nb: c"]
+)
+def test_a_base_of_which_nothing_is_valid_is_an_empty_one(repository: Path, broken: str) -> None:
+    file = repository / "deploy" / "schedules.yaml"
+    file.write_text(broken)
+    git(repository, "commit", "-am", "broken")
+    file.write_text(a_file("timezone: Europe/Berlin\nnamespace: shop", x={"cron": "0 2 * * *"}))
+
+    done = run("diff", "HEAD", file, "--format", "json")
+
+    found = json.loads(done.stdout)
+    assert done.return_value == 0
+    assert [(job["job_type"], job["change"]) for job in found["jobs"]] == [("x", "added")]
+    assert found["notes"][0]["level"] == "warning"
+    assert [one["field"] for one in found["fields"]] == []
 
 
 def test_an_environment_that_comes_with_the_edit_is_no_mistake_of_the_base(tmp_path: Path) -> None:

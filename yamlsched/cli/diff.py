@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from yamlsched.definitions.load import Loaded
 
 FORMATS = ("text", "json", "markdown")
-ENVIRONMENT_UNKNOWN = "YS116"
 
 
 @click.command(
@@ -44,25 +43,18 @@ def command(
     from yamlsched.operations import instants
     from yamlsched.preview import document, markdown, text
     from yamlsched.preview.compare import compare
-    from yamlsched.preview.values import side
+    from yamlsched.preview.values import base_side, empty_side, side
 
     file, environment = head or settings.file, settings.env or None
     after = load(read(file), str(file), environment)
+    if after.has_errors:
+        return refuse(after)
     name, data = read_base(base, file)
-    before = load(data, name, environment)
-    # an environment that comes with the edit is no mistake of the base
-    mistakes = [one for one in before.diagnostics if one.code != ENVIRONMENT_UNKNOWN]
-    if after.has_errors or any(one.severity == "error" for one in mistakes):
-        return refuse(before, after)
+    new = side(str(file), after, environment)
+    old = empty_side(name, new) if data is None else base_side(name, load(data, name, environment), environment, new)
     now = datetime.now(UTC)
     instant = instants.after(at, now) or now
-    preview = compare(
-        side(name, before, environment),
-        side(str(file), after, environment),
-        instant,
-        instant + timedelta(days=days),
-        environment,
-    )
+    preview = compare(old, new, instant, instant + timedelta(days=days), environment)
     if settings.format == "json":
         click.echo(_output.document(**document.parts(preview)))
     elif settings.format == "markdown":
@@ -81,8 +73,11 @@ def read(file: Path) -> bytes:
         ) from error
 
 
-def read_base(base: str, file: Path) -> tuple[str, bytes]:
-    """Return name and content of what is compared with: a file if there is one of that name, else a revision."""
+def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
+    """Return name and content of the base: a file if there is one of that name, else a revision.
+
+    The content is None if the revision does not have the file.
+    """
     from yamlsched.preview import revision
 
     if Path(base).is_file():
@@ -90,10 +85,9 @@ def read_base(base: str, file: Path) -> tuple[str, bytes]:
     return base if ":" in base else f"{base}:{file.name}", revision.read(base, file)
 
 
-def refuse(*loaded: Loaded) -> int:
-    """Show the mistakes of the files; 1."""
+def refuse(loaded: Loaded) -> int:
+    """Show the errors of a file; 1."""
     from yamlsched.definitions.report import as_text
 
-    found = [one for each in loaded for one in each.diagnostics]
-    click.echo(as_text(found, []), err=True)
+    click.echo(as_text(loaded.diagnostics, []), err=True)
     return FINDINGS

@@ -48,7 +48,8 @@ def compare(
         before, after = base.entries.get(name), head.entries.get(name)
         differing = fields.of_job(before, after)
         if before is None or after is None or differing:
-            jobs.append(_job(name, before, after, differing, edit))
+            change = _job(name, before, after, differing, edit)
+            jobs.append(_with_invalid(change, base) if name in base.invalid else change)
     of_file = fields.of_file(base, head)
     return Preview(
         base,
@@ -57,7 +58,7 @@ def compare(
         at,
         until,
         fields=of_file,
-        notes=(*words.of_file(base, head), *_timezone(of_file, jobs)),
+        notes=(*_of_base(base, head), *words.of_file(base, head), *_timezone(of_file, jobs)),
         jobs=tuple(_with_renames(jobs, olds, news)),
         pile_ups=pileups.worse(olds, news, at, until),
         unchanged=len({*base.entries, *head.entries}) - len(jobs),
@@ -94,6 +95,22 @@ def _job(
         taken,
         (*_taken(taken, job), *_passed(changes.passed, job), *notes),
     )
+
+
+def _of_base(base: Side, head: Side) -> Iterator[Note]:
+    """Say what a base that is missing or invalid hides."""
+    if base.remark is not None:
+        yield base.remark
+    gone = [name for name in base.invalid if name not in head.entries]
+    if gone:
+        shown = ", ".join(gone[:LISTED]) + (f" and {len(gone) - LISTED} more" if len(gone) > LISTED else "")
+        yield Note(f"jobs with errors in {base.name} that are gone: {shown}")
+
+
+def _with_invalid(change: JobChange, base: Side) -> JobChange:
+    """Say that a job is not as new as it looks."""
+    note = Note(f"it has errors in {base.name}, so all of it is shown as new; its keys may be used")
+    return replace(change, notes=(note, *change.notes))
 
 
 def _taken(taken: tuple[Taken, ...], job: Job) -> Iterator[Note]:

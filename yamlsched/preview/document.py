@@ -108,7 +108,13 @@ def instant(value: datetime | None) -> str | None:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {"name": side.name, "namespace": side.namespace, "timezone": side.timezone, "jobs": len(side.entries)}
+    return {
+        "name": side.name,
+        "namespace": side.namespace,
+        "timezone": side.timezone,
+        "jobs": len(side.entries),
+        "invalid_jobs": list(side.invalid),
+    }
 
 
 def _fields(fields: Sequence[FieldChange]) -> list[dict[str, Any]]:

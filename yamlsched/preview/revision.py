@@ -10,10 +10,11 @@ from pathlib import Path
 from yamlsched.errors import EnvironmentFailed
 
 
-def read(revision: str, file: Path) -> bytes:
-    """Return the content of ``file`` at ``revision``, in the repository in which the file lies.
+def read(revision: str, file: Path) -> bytes | None:
+    """Return the content of ``file`` at ``revision``, in the repository that contains it; None if it is not there.
 
-    ``REV:path`` names another path, from the top of the repository. Raises EnvironmentFailed with what to do.
+    ``REV:path`` names another path, from the top of the repository; that one must exist. Raises EnvironmentFailed with
+    what to do.
     """
     place = file.resolve()
     folder = place.parent
@@ -31,12 +32,8 @@ def read(revision: str, file: Path) -> bytes:
             f'"{revision}" is neither a file nor a revision of the repository of {file}{_remedy(folder, commit)}'
         )
     found = _git(folder, "cat-file", "blob", revision if colon else f"{commit}:./{place.name}")
-    if found is None:
-        what = path if colon else str(file)
-        raise EnvironmentFailed(
-            f"{what} is not in {commit}. If it had another name there, write yamlsched diff {commit}:old/path.yaml; "
-            "if it is new, there is nothing to compare it with"
-        )
+    if found is None and colon:
+        raise EnvironmentFailed(f"{path} is not in {commit}: name a path that exists there, from the repository's top")
     return found
 
 
@@ -55,6 +52,8 @@ def _check_repository(folder: Path, revision: str, file: Path) -> None:
 
 
 def _remedy(folder: Path, commit: str) -> str:
+    if _git(folder, "rev-parse", "-q", "--verify", "HEAD") is None:
+        return ": it has no commits yet"
     if _git(folder, "rev-parse", "--is-shallow-repository") == b"true\n":
         return ": this clone has no history; run git fetch --unshallow, or in CI check out with fetch-depth: 0"
     if re.fullmatch(r"[A-Za-z0-9_./-]+", commit):

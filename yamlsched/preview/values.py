@@ -8,8 +8,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from yamlsched.definitions.diagnostic import ERROR
 from yamlsched.definitions.job import Job, Retention
 from yamlsched.definitions.load import Loaded
+
+ENVIRONMENT_UNKNOWN = "YS116"
 
 
 class Change(StrEnum):
@@ -40,8 +43,20 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """An effect, as a sentence."""
+
+    text: str
+    level: Level = Level.NOTE
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
-    """A file, or the definitions of a database. What is None is not known there, and not compared."""
+    """A file, or the definitions of a database. What is None is not known there, and not compared.
+
+    ``invalid`` are the jobs of a base with errors that cannot be compared. ``remark`` is what is to be said of such a
+    base, or of one that does not exist.
+    """
 
     name: str
     namespace: str
@@ -49,6 +64,8 @@ class Side:
     timezone: str | None = None
     environments: tuple[str, ...] | None = None
     retention: Retention | None = None
+    invalid: tuple[str, ...] = ()
+    remark: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +75,6 @@ class FieldChange:
     field: str
     before: Any
     after: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """An effect, as a sentence."""
-
-    text: str
-    level: Level = Level.NOTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +186,48 @@ def side(name: str, loaded: Loaded, environment: str | None) -> Side:
     entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
     namespace = loaded.namespace or "default"
     return Side(name, namespace, entries, loaded.timezone, loaded.environments, loaded.retention)
+
+
+def empty_side(name: str, head: Side) -> Side:
+    """Return the side that stands for a file that does not exist: without jobs, and with nothing else to compare."""
+    remark = Note(
+        f"{name} does not exist: every job is new. If the file had another name there, pass it as REVISION:path"
+    )
+    return Side(name, head.namespace, {}, remark=remark)
+
+
+def base_side(name: str, loaded: Loaded, environment: str | None, head: Side) -> Side:
+    """Return the side that a base is, valid or not; of an invalid one, what is valid.
+
+    The pull request that repairs a file is compared with the broken one.
+    """
+    # an environment that comes with the edit is not an error of the base
+    errors = [one for one in loaded.diagnostics if one.severity == ERROR and one.code != ENVIRONMENT_UNKNOWN]
+    valid = side(name, loaded, environment)
+    if not errors:
+        return valid
+    top = loaded.root.value if loaded.root is not None and isinstance(loaded.root.value, dict) else {}
+
+    def is_known(key: str) -> bool:
+        return (
+            bool(top)
+            and ("version",) not in loaded.wrong
+            and (key,) not in loaded.wrong
+            and not (key in top and top[key].flawed)
+        )
+
+    invalid = tuple(name for name in loaded.entries if name not in loaded.jobs)
+    what = f"{len(errors)} error{'s' * (len(errors) > 1)}"
+    first = f"line {errors[0].line}: {errors[0].message}"
+    return replace(
+        valid,
+        namespace=valid.namespace if is_known("namespace") else head.namespace,
+        timezone=valid.timezone if is_known("timezone") else None,
+        environments=valid.environments if is_known("environments") else None,
+        retention=valid.retention if is_known("retention") else None,
+        invalid=invalid,
+        remark=Note(f"{name} has {what}, and only its valid jobs are compared ({first})", Level.WARNING),
+    )
 
 
 def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
