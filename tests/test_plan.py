@@ -350,7 +350,7 @@ def test_the_command_says_what_sync_then_does_and_differences_are_a_finding_only
     assert (found["verdict"], found["in_force"], found["runs"]) == ("apply", None, [])
     assert db.execute("select count(*) from yamlsched.schedule_files").fetchone() == (0,)
 
-    assert say("sync", "-q").out == "added: x\n"
+    assert say("sync").out == "added: x\n"
     after = say("plan", "--exit-code")
     assert after.code == 0
     assert "this file is in force" in after.out
