@@ -346,6 +346,35 @@ def enqueues_nonsense(run: Run) -> None:
     run.enqueue("no_such_job", {})
 
 
+# -- of a size
+
+
+@act
+def measures(run: Run, text: str = "") -> int:
+    return len(text)
+
+
+@act
+def returns_text(run: Run, size: int) -> str:
+    return "r" * size
+
+
+@act
+def raises_text(run: Run, size: int) -> None:
+    raise RuntimeError("e" * size)
+
+
+@act
+def prints_text(run: Run, size: int) -> None:
+    sys.stdout.write("<" + "p" * (size - 2) + ">" if size > 1 else "p" * size)
+    raise RuntimeError("printed")
+
+
+@act
+def fans_out(run: Run, count: int, size: int = 0) -> None:
+    run.enqueue_many("nothing", [{"text": "f" * size}] * count)
+
+
 def tell_death(run: Run) -> None:
     """For on_dead."""
     note("told", run)

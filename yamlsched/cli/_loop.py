@@ -98,9 +98,9 @@ class Syncing:
                 await aside(partial(tell, outcomes, is_well))
         except BaseException as error:
             worker.tally.give_back_jobs(outcomes)
-            if not isinstance(error, TimeoutError):
+            if not isinstance(error, (TimeoutError, EnvironmentFailed)):
                 raise
-            log.warning("heartbeat.failed", error=f"took over {LONGEST_TELLING:.0f} s")
+            log.warning("heartbeat.failed", error=str(error) or f"took over {LONGEST_TELLING:.0f} s")
 
     def _take(self, news: News, worker: Worker) -> None:
         if news.namespace not in (None, worker.work.namespace):

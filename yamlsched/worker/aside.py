@@ -19,20 +19,10 @@ T = TypeVar("T")
 async def aside(do: Callable[[], T]) -> T:
     """Return what ``do`` returns in a forked process, or raise what it raises there. Cancelled, it is killed.
 
-    Raises EnvironmentFailed when it dies without a word. The process has no descriptors of the parent's but stdout
-    and stderr, and is not waited for by anybody else.
+    Raises EnvironmentFailed when it cannot be started, or dies without a result. The process has no descriptors of the
+    parent's but stdout and stderr, and is not waited for by anybody else.
     """
-    reading, writing = os.pipe()
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            forked.let_go(parent, keep=(0, 1, 2, writing))
-            sys.stderr = sys.__stderr__  # the worker's own way to write belongs to its event loop
-            _tell(writing, do)
-        finally:
-            os._exit(1)
-    os.close(writing)
+    pid, reading = _fork(do)
     os.set_blocking(reading, False)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     answer = bytearray()
@@ -52,19 +42,41 @@ async def aside(do: Callable[[], T]) -> T:
     loop.add_reader(reading, read)
     try:
         await ended.wait()
-    except BaseException:
-        os.kill(pid, signal.SIGKILL)
-        raise
     finally:
         loop.remove_reader(reading)
         os.close(reading)
-        os.waitpid(pid, 0)  # it has closed its pipe, which it does at its end
-    if not answer:
-        raise EnvironmentFailed("a process that was to help died")
-    value, error = pickle.loads(answer)
+        os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not wanted: its end is not waited for
+        os.waitpid(pid, 0)
+    try:
+        value, error = pickle.loads(answer)
+    except (EOFError, pickle.UnpicklingError) as failure:
+        raise EnvironmentFailed("the helper process died without a result") from failure
     if error is not None:
         raise error
     return value  # type: ignore[no-any-return]
+
+
+def _fork(do: Callable[[], object]) -> tuple[int, int]:
+    """Start the process; return its id and the pipe on which its answer comes."""
+    parent = os.getpid()
+    pipe: tuple[int, ...] = ()
+    try:
+        pipe = reading, writing = os.pipe()
+        with forked.signals_blocked():
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    forked.let_go(parent, keep=(0, 1, 2, writing))
+                    sys.stderr = sys.__stderr__  # the worker's own way to write belongs to its event loop
+                    _tell(writing, do)
+                finally:
+                    os._exit(1)
+    except OSError as error:
+        for descriptor in pipe:
+            os.close(descriptor)
+        raise EnvironmentFailed(f"no helper process can be started: {error.strerror}") from error
+    os.close(writing)
+    return pid, reading
 
 
 def _tell(writing: int, do: Callable[[], object]) -> None:

@@ -67,29 +67,28 @@ class Child:
     def main(self) -> NoReturn:
         """Work until the parent closes the pipe. Never returns: whatever happens ends this process here."""
         try:
-            while self.tasks or self._receive():
+            self.memory.set_ready()
+            while True:
+                while not self.tasks:
+                    self._receive()
                 self._carry_out(self.tasks.popleft())
         except BaseException as error:
             if os.getpid() == self.pid:
                 with contextlib.suppress(OSError):
                     os.write(2, f"yamlsched: a child ends: {type(error).__name__}: {error}\n".encode())
             os._exit(BAD_EXIT)
-        os._exit(0)
 
-    def _receive(self) -> bool:
-        """Wait for a frame; return False when the parent has closed the pipe."""
-        while True:
-            piece = os.read(self.commands, 1 << 16)
-            if not piece:
-                return False
-            for content in self.frames.feed(piece):
-                if content == GO_ON:
-                    self.may_go_on = True
-                else:
-                    signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
-                    self.tasks.extend(content)
-            if self.tasks or self.may_go_on:
-                return True
+    def _receive(self) -> None:
+        """Wait for a piece of what the parent sends, which may be less than a frame. Ends this process at its end."""
+        piece = os.read(self.commands, 1 << 16)
+        if not piece:
+            os._exit(0)
+        for content in self.frames.feed(piece):
+            if content == GO_ON:
+                self.may_go_on = True
+            else:
+                signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
+                self.tasks.extend(content)
 
     def _carry_out(self, task: Task) -> None:
         place = task[0]
@@ -110,6 +109,8 @@ class Child:
             self._check_pipes()
         if report is None:
             self.memory.done(place)
+        else:
+            self.memory.ended(place)
         if is_plain:
             self.successes.append((place, took))
             if is_due:
@@ -121,8 +122,7 @@ class Child:
             # what the pipe holds is this run's: the next one begins when the parent has read it
             self.may_go_on = False
             while not self.may_go_on:
-                if not self._receive() and not self.may_go_on:
-                    os._exit(0)
+                self._receive()
 
     def _attempt(self, task: Task) -> Report | None:
         """Call the handler; return None where it returned nothing and left nothing to be told.
@@ -176,7 +176,8 @@ class Child:
             self.is_calling = False
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
-        if self.is_calling:
+        """Stop the handler if the parent wants that; else somebody has signalled all processes, and it decides."""
+        if self.is_calling and self.memory.is_stop_requested:
             self.was_stopped = True
             raise Stopped("stopped by yamlsched")
 

@@ -15,6 +15,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import Claimed, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.child import CLOSED_PIPES
+from yamlsched.worker.forked import signals_blocked
 from yamlsched.worker.output import Output
 from yamlsched.worker.wire import GO_ON, NOT_BEGUN, PLACES, Frames, Memory, Task, frame
 
@@ -31,6 +32,7 @@ class Held:
     waits_since: float = 0.0
     stopped: Ending | None = None  # why its child is being killed
     is_lost: bool = False  # somebody else's by now: whatever comes of it is discarded
+    failed_starts: int = 0  # children that died with it in their hands before they started anything
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +55,9 @@ class Child:
     is_ending: bool = False  # gets no more runs
     is_closed: bool = False  # has been told to end
     is_stuck: bool = False  # its run takes long: what would wait behind it goes elsewhere
+    is_hung: bool = False  # it starts nothing of what it was handed, and is killed
     idle_since: float = 0.0
+    active_at: float = 0.0  # when it was last known to be at work, or without work
 
     def current(self) -> Held | None:
         """Return the run whose handler is executing now."""
@@ -70,6 +74,8 @@ class Child:
     def send(self, runs: Iterable[Held]) -> None:
         """Hand over ``runs``, of which there are fewer than places."""
         tasks: list[Task] = []
+        if not self.assigned:
+            self.active_at = clock.now()
         assigned, withdrawn, place = self.assigned, self.withdrawn, self.next_place
         for held in runs:
             while place in assigned or place in withdrawn:
@@ -154,6 +160,11 @@ class Child:
                 continue
             return
 
+    def stop(self) -> None:
+        """Ask it to stop its handler. Without the word beforehand it takes no notice of SIGTERM."""
+        self.memory.request_stop()
+        self.signal(signal.SIGTERM)
+
     def close(self) -> None:
         """Let go of its pipes; it has ended."""
         for descriptor in (self.commands, self.results, self.output.descriptor):
@@ -162,29 +173,31 @@ class Child:
             os.close(descriptor)
 
 
-def fork(start: Callable[[int, int, int, Memory], Any]) -> Child:
-    """Start a child, which calls ``start`` with its ends of the pipes for commands, results and output.
+def fork(start: Callable[[int, int, int, int, Memory], Any]) -> Child:
+    """Start a child, which calls ``start`` with our process id and its ends of the pipes: commands, results, output.
 
     Raises EnvironmentFailed when the system gives no process.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     pipes: list[int] = []
-    try:
-        for _ in range(3):
-            pipes += os.pipe()
-        memory = Memory()
-        pid = os.fork()
-    except OSError as error:
-        for descriptor in pipes:
-            os.close(descriptor)
-        raise EnvironmentFailed(f"no child process can be started: {error.strerror}") from error
-    command_read, command_write, result_read, result_write, output_read, output_write = pipes
-    if pid == 0:
+    parent = os.getpid()  # not to be asked for after the fork, when it may have died
+    with signals_blocked():
         try:
-            start(command_read, result_write, output_write, memory)
-        finally:
-            os._exit(1)  # whatever happens: this is not the parent
+            for _ in range(3):
+                pipes += os.pipe()
+            memory = Memory()
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in pipes:
+                os.close(descriptor)
+            raise EnvironmentFailed(f"no child process can be started: {error.strerror}") from error
+        command_read, command_write, result_read, result_write, output_read, output_write = pipes
+        if pid == 0:
+            try:
+                start(parent, command_read, result_write, output_write, memory)
+            finally:
+                os._exit(1)  # whatever happens: this is not the parent
     for descriptor in (command_read, result_write, output_write):
         os.close(descriptor)
     for descriptor in (command_write, result_read, output_read):
@@ -193,8 +206,8 @@ def fork(start: Callable[[int, int, int, Memory], Any]) -> Child:
     return Child(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
 
 
-def cause(status: int) -> str:
-    """Return in words how a process ended, from its wait status."""
+def cause(status: int, when: str = " in the middle of the run") -> str:
+    """Return in words how a process ended, from its wait status, and ``when`` if it exited by itself."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -206,4 +219,4 @@ def cause(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == CLOSED_PIPES:
         return "the handler closed file descriptors that were not its own, among them those that lead to yamlsched"
-    return f"the process exited with status {code} in the middle of the run"
+    return f"the process exited with status {code}{when}"

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from yamlsched.worker.child import Child, standard_streams
@@ -18,10 +18,12 @@ from yamlsched.worker.wire import Memory
 PR_SET_PDEATHSIG = 1
 GARBAGE = gc.get_threshold()  # as handlers expect it: the worker collects less often
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+HANDLED_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}  # the signals that the worker handles
 SETUP_EXIT = 72  # of a child that cannot begin
 
 
 def run(
+    parent: int,
     commands: int,
     results: int,
     output: int,
@@ -33,9 +35,9 @@ def run(
 ) -> NoReturn:
     """Become a child that carries out runs. Leaves by ``os._exit``: nothing of the parent's is cleaned up here.
 
-    ``path`` comes first on ``sys.path``; ``zone`` is PGTZ as it was before the worker set it.
+    ``parent`` is the worker's process id; ``path`` comes first on ``sys.path``; ``zone`` is PGTZ as it was before the
+    worker set it.
     """
-    parent = os.getppid()
     gc.set_threshold(*GARBAGE)
     try:
         for descriptor in (1, 2):
@@ -65,19 +67,39 @@ def run(
 def let_go(parent: int, keep: Iterable[int]) -> None:
     """Undo what a fork of the worker inherited: its signals, and its descriptors but those to ``keep``.
 
+    Signals that may be sent to all processes at once (a shutdown, `pkill`, Ctrl-C) are for the parent, which decides.
+
     A descriptor is pointed at /dev/null and not closed: the number of one that is free would be given to something of
     the handler's, and whoever still knows it as the parent's session would write into that.
     """
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which decides
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _ignore)  # not SIG_IGN, which the programs that handlers start would inherit
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
     die_with(parent)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in _open_descriptors():
         if descriptor not in keep and descriptor != null:
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
+
+
+def _ignore(signum: int, frame: object) -> None:
+    """Do nothing."""
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block the signals that the worker handles while it forks: ``let_go`` unblocks them in the new process.
+
+    One that came before would be written into the pipe by which the parent hears of its own signals.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _open_descriptors() -> list[int]:
@@ -92,8 +114,11 @@ def _open_descriptors() -> list[int]:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies, where it can: nobody would stop its handler else."""
+    """Let the kernel kill this process when its parent dies, where it can: nobody would stop its handler else.
+
+    ``parent`` is its process id from before the fork: it may have died since.
+    """
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)
+    if os.getppid() != parent:
+        os._exit(0)

@@ -17,7 +17,7 @@ from yamlsched.runs import End, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.children import Child, Held, cause, fork
 from yamlsched.worker.lines import Lines
-from yamlsched.worker.wire import DONE, NOT_BEGUN, WITHDRAWN, Memory, Report
+from yamlsched.worker.wire import DONE, ENDED, NOT_BEGUN, WITHDRAWN, Memory, Report
 
 MESSAGE_SECONDS = 0.005  # of expected work that one message may hold
 LONGEST_MESSAGE = 200  # runs
@@ -28,8 +28,11 @@ RECYCLE_AFTER = 50_000  # runs, so that what handlers leak does not pile up
 KILL_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 STUCK_AFTER = 0.2  # seconds after which runs that wait behind a running one go to another child
 FAREWELL = 2.0  # seconds for which children that have nothing to do are given to end
-SPOILT = Ending(End.RAISED, "the handler wrote into a file descriptor that was not its own", "WorkerDied")
-DEATHS = 6  # of children in a row that have not begun what they were handed
+DIED = "WorkerDied"  # the error_type of an attempt whose process died
+SPOILT = Ending(End.RAISED, "the handler wrote into a file descriptor that was not its own", DIED)
+FAILED_FORKS = 6  # children in a row that died before they were ready for runs: then no more are started
+FAILED_STARTS = 3  # children that died with a run in their hands before they started it: then it costs an attempt
+START_WITHIN = 3.0  # seconds for a child to start what it was handed: then others get it
 
 
 class Pool:
@@ -40,7 +43,7 @@ class Pool:
 
     def __init__(
         self,
-        start: Callable[[int, int, int, Memory], Any],
+        start: Callable[[int, int, int, int, Memory], Any],
         on_end: Callable[[Held, Ending, list[Any]], None],
         on_success: Callable[[list[tuple[Held, float]]], None],
         on_back: Callable[[Iterable[Held]], None],
@@ -57,7 +60,8 @@ class Pool:
         self.children: dict[int, Child] = {}
         self._seconds: dict[str, float] = {}  # expected, of a handler; by job
         self._typical: float | None = None  # of late, whatever the job
-        self._deaths = 0
+        self._failed_forks = 0
+        self._failure = ""  # of the latest of these
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -79,10 +83,12 @@ class Pool:
             held = waiting[0]
             if held.job is not job:
                 job, most = held.job, min(most, self.quota(held))
-            if message and len(message) >= most:
+            if message and (len(message) >= most or held.failed_starts):
                 break
             message.append(waiting.popleft())
             size += len(held.run.payload)
+            if held.failed_starts:
+                break  # by itself, so that its child's death is due to nothing else
         return message
 
     def _child_for(self, held: Held, busy: list[Child], slots: int) -> Child | None:
@@ -98,7 +104,7 @@ class Pool:
 
     def _is_quick(self, held: Held) -> bool:
         """Say whether another run may wait behind this one, so that its child need not wait for us."""
-        return self._seconds.get(held.job.name, QUICK) < QUICK
+        return not held.failed_starts and self._seconds.get(held.job.name, QUICK) < QUICK
 
     def quota(self, held: Held) -> int:
         """Return how many runs of this kind make one message: 1 while nothing is known of the job."""
@@ -121,6 +127,8 @@ class Pool:
     # -- life and death ------------------------------------------------------------------------------------------
 
     def _fork(self) -> Child:
+        if self._failed_forks >= FAILED_FORKS:
+            raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._failure}")
         child = fork(self._start)
         self.children[child.pid] = child
         self._loop.add_reader(child.results, self._read, child)
@@ -128,7 +136,7 @@ class Pool:
         return child
 
     def reap(self) -> None:
-        """Bury the children that have ended (to be called on SIGCHLD). Raises EnvironmentFailed if all die early."""
+        """Bury the children that have ended (to be called on SIGCHLD)."""
         for pid in list(self.children):
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -136,29 +144,42 @@ class Pool:
                 ended, status = pid, 0
             if ended:
                 self._bury(self.children.pop(pid), status)
-                if self._deaths >= DEATHS:
-                    raise EnvironmentFailed(f"children die before they begin a run: {cause(status)}")
 
     def _bury(self, child: Child, status: int) -> None:
         self._read(child)
         self._read_output(child)
-        back, had_work = [], bool(child.assigned)
-        for place, held in sorted(child.assigned.items()):
+        self._failed_forks = 0 if child.memory.is_ready else self._failed_forks + 1
+        self._failure = cause(status, "")
+        back, has_started = [], False
+        for place, held in child.assigned.items():
             state = child.memory.state(place)
             if state == NOT_BEGUN:
                 back.append(held)
             elif state == DONE:
                 self._end(child, held, Ending(End.RETURNED))
             else:
-                self._end(child, held, held.stopped or Ending(End.RAISED, cause(status), "WorkerDied"))
+                has_started = True
+                self._end(child, held, held.stopped or Ending(End.RAISED, _how_it_died(child, state, status), DIED))
                 with contextlib.suppress(OSError):
                     os.killpg(child.pid, signal.SIGKILL)  # what the handler had started, and would outlive it
-        if had_work:
-            self._deaths = self._deaths + 1 if len(back) == len(child.assigned) else 0
         child.assigned.clear()
         child.output.drop()
         child.close()
+        if child.memory.is_ready and not has_started:
+            back = [held for held in back if not self._is_poisonous(child, held, status)]
         self._on_back(back)
+
+    def _is_poisonous(self, child: Child, held: Held, status: int) -> bool:
+        """Count the death of a child that had not started ``held``; after a few of them, end the attempt.
+
+        After the first one ``held`` is handed over by itself: only a run that kills its child each time gets this far.
+        """
+        held.failed_starts += 1
+        if held.failed_starts < FAILED_STARTS or held.stopped is not None:
+            return False
+        why = f"{FAILED_STARTS} child processes died before they could start it: {cause(status, '')}"
+        self._end(child, held, Ending(End.RAISED, why, DIED))
+        return True
 
     def stop(self, child: Child, held: Held, ending: Ending, grace: float = KILL_GRACE) -> None:
         """Stop the handler of ``held``, which ``child`` is executing: SIGTERM, and SIGKILL ``grace`` seconds later.
@@ -172,7 +193,7 @@ class Pool:
             return  # it ended this moment: its report is on its way
         kill_at = clock.now() + grace
         if child.kill_at is None:
-            child.signal(signal.SIGTERM)
+            child.stop()
         child.kill_at = kill_at if child.kill_at is None else min(child.kill_at, kill_at)
 
     def kill_all(self, ending: Ending) -> None:
@@ -203,8 +224,7 @@ class Pool:
         while self.children:
             if clock.now() > patience:
                 self.kill_all(Ending(End.GIVEN_BACK, "stopped by a failure"))
-            with contextlib.suppress(EnvironmentFailed):
-                self.reap()
+            self.reap()
             await asyncio.sleep(0.002)
 
     # -- watching ------------------------------------------------------------------------------------------------
@@ -220,7 +240,10 @@ class Pool:
                 continue
             held = child.current()
             if held is None:
+                if child.assigned and now - child.active_at > START_WITHIN:
+                    self._replace(child)
                 continue
+            child.active_at = now
             if held.begun is None:
                 held.begun = now
             runs_for = now - held.begun
@@ -231,6 +254,14 @@ class Pool:
                 child.is_stuck = True
                 self._on_back(child.take_back())
         self._end_idle()
+
+    def _replace(self, child: Child) -> None:
+        """Hand what ``child`` has not started to others, and kill it: it hangs between two runs."""
+        child.is_ending = True
+        self._on_back(child.take_back())
+        if child.current() is None:
+            child.is_hung = True
+            child.kill_at = clock.now() + KILL_GRACE
 
     def holding(self) -> list[tuple[Child, Held]]:
         """Return what has been handed out and has not ended."""
@@ -247,6 +278,7 @@ class Pool:
             if not piece:
                 self._loop.remove_reader(child.results)
                 return
+            child.active_at = clock.now()
             try:
                 for successes, report in child.frames.feed(piece):
                     self._hear_all(child, successes, report)
@@ -260,7 +292,6 @@ class Pool:
 
     def _hear_all(self, child: Child, successes: list[tuple[int, float]], report: tuple[Any, ...] | None) -> None:
         if ends := child.succeeded(successes):
-            self._deaths = 0
             seconds = sum(took for _, took in ends) / len(ends)
             for job in {held.job.name for held, _ in ends}:
                 self._learn(job, seconds)
@@ -279,7 +310,6 @@ class Pool:
         if report.end == WITHDRAWN:
             self._on_back([held])
             return
-        self._deaths = 0
         self._learn(held.job.name, report.took)
         if held.stopped is None or report.end in (End.RETURNED, End.COMMITTED):
             ending = Ending(
@@ -320,6 +350,13 @@ class Pool:
     def _resume_output(self, child: Child) -> None:
         if self.children.get(child.pid) is child and not child.output.is_closed:
             self._loop.add_reader(child.output.descriptor, self._read_output, child)
+
+
+def _how_it_died(child: Child, state: int, status: int) -> str:
+    if state != ENDED:
+        return cause(status)
+    how = "hung, and was killed," if child.is_hung else f"died ({cause(status, '')})"
+    return f"its process {how} before it could report how the handler ended"
 
 
 def _moved(known: float | None, took: float) -> float:

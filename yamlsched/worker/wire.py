@@ -3,7 +3,8 @@
 A frame is its length (4 bytes) and what is marshalled after it. Parent to child: a list of tasks, or ``GO_ON``. Child
 to parent: the plain successes of late, each as its place and the seconds that it took, and a report of another end, or
 None. In the shared memory each task has two bytes at its index: how far it is, written by the child, and
-whether it was taken back before it began, written by the parent. They are right at whatever instant the child dies.
+whether it was taken back before it began, written by the parent. Two more bytes are for the child as a whole: that it
+is ready for tasks, and that the parent wants its handler stopped. They are right at whatever instant the child dies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 PLACES = 2048
 """Tasks that a child can hold at once."""
-NOT_BEGUN, BEGUN, DONE = 0, 1, 2
+NOT_BEGUN, BEGUN, DONE, ENDED = 0, 1, 2, 3  # ENDED: the handler is through, and its report is being sent
+READY, STOP = 2 * PLACES, 2 * PLACES + 1  # indexes of the bytes for the child as a whole
 GO_ON = "go on"
 WITHDRAWN = "withdrawn"  # the end of a task that was taken back before it began
 LONGEST_FRAME = 1 << 30
@@ -46,7 +48,25 @@ class Memory:
     """The shared bytes of one child."""
 
     def __init__(self) -> None:
-        self._bytes = mmap.mmap(-1, 2 * PLACES)
+        self._bytes = mmap.mmap(-1, 2 * PLACES + 2)
+
+    def set_ready(self) -> None:
+        """Child: report that it is set up, and waits for tasks."""
+        self._bytes[READY] = 1
+
+    @property
+    def is_ready(self) -> bool:
+        """Parent: whether the child was ever set up."""
+        return bool(self._bytes[READY])
+
+    def request_stop(self) -> None:
+        """Parent: the next SIGTERM is meant."""
+        self._bytes[STOP] = 1
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Child: whether the parent has asked it to stop its handler."""
+        return bool(self._bytes[STOP])
 
     def clear(self, index: int) -> None:
         """Parent: make the place ready for a task."""
@@ -70,6 +90,10 @@ class Memory:
         """Child: say that the task has succeeded, and has nothing more to tell than that."""
         self._bytes[index] = DONE
 
+    def ended(self, index: int) -> None:
+        """Child: say that the handler is through; its report says how."""
+        self._bytes[index] = ENDED
+
     def take_back(self, index: int) -> bool:
         """Parent: take the task back; False if it has begun."""
         self._bytes[PLACES + index] = 1
@@ -81,7 +105,7 @@ class Memory:
         return self._bytes[index]
 
     def running(self) -> int | None:
-        """Parent: the index of the task that has begun and is not done."""
+        """Parent: the index of the task whose handler is executing."""
         index = self._bytes.find(bytes([BEGUN]), 0, PLACES)
         return None if index < 0 else index
 

@@ -209,8 +209,7 @@ class Worker:
         while self.in_hand() and clock.now() < patience and self.database.away_since is None:
             if any(task.done() for task in tasks):
                 return
-            with contextlib.suppress(EnvironmentFailed):
-                self.pool.reap()
+            self.pool.reap()
             await asyncio.sleep(0.01)
 
     def _give_back_waiting(self) -> None:
@@ -346,9 +345,9 @@ class Worker:
 
     # -- children --------------------------------------------------------------------------------------------------
 
-    def _start_child(self, commands: int, results: int, output: int, memory: Memory) -> None:
+    def _start_child(self, parent: int, commands: int, results: int, output: int, memory: Memory) -> None:
         work = self.work
-        forked.run(commands, results, output, memory, work.dsn, work.namespace, work.path, self.zone)
+        forked.run(parent, commands, results, output, memory, work.dsn, work.namespace, work.path, self.zone)
 
     def _reap(self) -> None:
         self.pool.reap()
@@ -364,12 +363,14 @@ class Worker:
 
     def _came_back(self, runs: Iterable[Held]) -> None:
         """Runs that were handed out and not begun: no attempt is spent, another child begins them."""
+        again = []
         for held in runs:
             held.begun, held.waits_since = None, clock.now()
             if self.stop_at is not None or held.is_lost:
                 self._ended(held, STOPPED, [])
             else:
-                self.waiting.appendleft(held)
+                again.append(held)
+        self.waiting.extendleft(reversed(again))
         self.changed()
 
     async def _watch(self) -> None:

@@ -1,0 +1,229 @@
+"""What parent and child send each other, at and around every limit of pipes, pages, frames and messages."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from working import Project, a_project
+
+from yamlsched.runs import LONGEST_ERROR, LONGEST_OUTPUT, LONGEST_STACK
+from yamlsched.worker.wire import LONGEST_FRAME, Frames, frame
+
+PAGE, PIPE = 4_096, 65_536
+EDGES = [0, 1] + [edge + off for edge in (PAGE, PIPE - 128, PIPE - 64) for off in (-1, 0, 1)]
+LARGEST_PAYLOAD = PIPE - len('{"text": ""}')
+DONE = ("succeeded", 1, 1, 1, 0)
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+# -- frames
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.data())
+def test_frames_are_put_together_however_a_pipe_cuts_them(contents: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(map(frame, contents))
+    frames, heard = Frames(), list[bytes]()
+
+    while stream:
+        length = data.draw(st.integers(1, len(stream)))
+        heard += frames.feed(stream[:length])
+        stream = stream[length:]
+
+    assert heard == contents
+
+
+def test_a_frame_is_complete_with_its_last_byte_and_not_before() -> None:
+    whole = frame([b"x" * PIPE])
+    frames = Frames()
+
+    assert [frames.feed(whole[at : at + 1]) for at in range(8)] == [[]] * 8
+    assert frames.feed(whole[8:-1]) == []
+    assert frames.feed(whole[-1:]) == [[b"x" * PIPE]]
+
+
+@pytest.mark.parametrize("length, content", [(LONGEST_FRAME + 1, b""), (3, b"xyz"), (0, b"")])
+def test_what_is_not_a_frame_is_refused(length: int, content: bytes) -> None:
+    with pytest.raises(ValueError, match="frame"):
+        Frames().feed(length.to_bytes(4, "little") + content)
+
+    assert marshal.loads(marshal.dumps(length)) == length
+
+
+# -- payloads
+
+
+def test_payloads_of_any_size_up_to_the_largest_that_is_legal_reach_their_handlers(project: Project) -> None:
+    project.sync(measures={"lease": "1m"})
+    sizes = [*EDGES, LARGEST_PAYLOAD - 1, LARGEST_PAYLOAD]
+    runs = {size: project.enqueue("measures", {"text": "x" * size})[0] for size in sizes}
+
+    project.work()
+
+    assert {size: project.row(run).result for size, run in runs.items()} == {size: size for size in sizes}
+    assert {project.became(run) for run in runs.values()} == {DONE}
+
+
+@pytest.mark.parametrize(
+    "count, size", [(1, LARGEST_PAYLOAD), (12, 40_000), (500, 2_000), (3_000, 300), (100, LARGEST_PAYLOAD)]
+)
+def test_many_payloads_at_once_cost_no_attempt(project: Project, count: int, size: int) -> None:
+    project.sync(measures={"lease": "1m"})
+    runs = project.enqueue("measures", {"text": "x" * size}, count=count)
+
+    process = project.work()
+
+    assert project.statuses() == {"succeeded": count}
+    assert {(project.row(run).attempts, project.row(run).result) for run in runs} == {(1, size)}
+    assert project.calls("begun") == count
+    assert process.text.count("attempt.succeeded") == count
+
+
+# -- what comes back
+
+
+def test_results_are_kept_up_to_64_kib_and_refused_beyond(project: Project) -> None:
+    project.sync(returns_text={"lease": "1m", "max_attempts": 1})
+    largest = PIPE - len('""')
+    sizes = [*EDGES, largest - 1, largest]
+    runs = {size: project.enqueue("returns_text", {"size": size})[0] for size in sizes}
+    [refused] = project.enqueue("returns_text", {"size": largest + 1})
+
+    project.work(code=1)
+
+    assert {size: len(project.row(run).result) for size, run in runs.items()} == {size: size for size in sizes}
+    assert project.became(refused) == ("dead", 1, 1, 1, 1)
+
+
+def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> None:
+    project.sync(raises_text={"lease": "1m", "max_attempts": 1})
+    sizes = [*EDGES, LONGEST_ERROR - 1, LONGEST_ERROR, LONGEST_ERROR + 1, 1_000_000]
+    runs = {size: project.enqueue("raises_text", {"size": size})[0] for size in sizes}
+
+    project.work(code=1)
+
+    for size, run in runs.items():
+        row = project.row(run)
+        assert project.became(run) == ("dead", 1, 1, 0, 1)
+        assert len(row.last_error) == (min(size, LONGEST_ERROR) or len("RuntimeError('')"))
+        assert len(row.last_stack) <= LONGEST_STACK
+        assert row.last_stack.endswith("e" * min(size, LONGEST_STACK - 1) + "\n")
+
+
+def test_of_output_of_any_size_the_end_is_kept(project: Project) -> None:
+    project.sync(prints_text={"lease": "1m", "max_attempts": 1})
+    sizes = [*EDGES, *(edge + off for edge in (LONGEST_OUTPUT, 1 << 20) for off in (-1, 0, 1))]
+    runs = {size: project.enqueue("prints_text", {"size": size})[0] for size in sizes}
+
+    project.work(code=1)
+
+    for size, run in runs.items():
+        [failure] = project.failures(run)
+        assert len(failure.output or "") == min(size, LONGEST_OUTPUT)
+        if size > 1:
+            assert failure.output.endswith("p>")
+            assert failure.output.startswith("<p") == (size <= LONGEST_OUTPUT)
+
+
+def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:
+    project.sync(fans_out={"lease": "1m"}, nothing={"enabled": True})
+    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    counts = [0, 1, 2, 99, 100, 101, 999, 1_000, 1_001, 10_000]
+    runs = {count: project.enqueue("fans_out", {"count": count})[0] for count in counts}
+    [large] = project.enqueue("fans_out", {"count": 100, "size": LARGEST_PAYLOAD})
+
+    project.work()
+
+    made = dict(
+        project.db.execute(
+            "select parent_id, count(*) from yamlsched.job_runs where job_type = 'nothing' group by 1"
+        ).fetchall()
+    )
+    assert {count: made.get(run, 0) for count, run in runs.items()} == {count: count for count in counts}
+    assert made[large] == 100
+    assert {project.became(run) for run in (*runs.values(), large)} == {DONE}
+
+
+# -- a child that dies with runs in its hands
+
+POISON = """
+import os
+from yamlsched.worker import child, wire
+class Frames(wire.Frames):
+    def feed(self, piece):
+        if b"poison" in piece:
+            os._exit(9)
+        return super().feed(piece)
+child.Frames = Frames
+"""
+
+
+def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up_nothing(project: Project) -> None:
+    project.sync(measures={"lease": "1m", "max_attempts": 2}, until_told={"lease": "1m"})
+    [waits] = project.enqueue("until_told")
+    before = project.enqueue("measures", count=50)
+    [poisonous] = project.enqueue("measures", {"text": "poison"})
+    after = project.enqueue("measures", count=50)
+    worker = project.start("work", before=POISON)
+
+    # when it has killed as many children as its attempts cost
+    project.until_status(poisonous, "dead")
+    project.say("go")
+
+    # then it is dead, with the cause, and nothing has happened to the others, not to the one that was executing either
+    assert worker.wait() == 1
+    assert project.became(poisonous) == ("dead", 2, 0, 0, 2)
+    assert project.row(poisonous).last_error == (
+        "3 child processes died before they could start it: the process exited with status 9"
+    )
+    assert project.row(poisonous).error_type == "WorkerDied"
+    assert {project.became(run) for run in (waits, *before, *after)} == {DONE}
+
+
+def test_what_a_dying_child_was_handed_and_had_not_started_costs_nothing(project: Project) -> None:
+    # given a child that was handed many runs in one message, because they are quick, and dies in the middle of them
+    project.sync(measures={"lease": "1m"}, is_killed={"lease": "1m", "max_attempts": 1})
+    project.enqueue("measures", count=200)
+    [killer] = project.enqueue("is_killed")
+    project.db.execute("update yamlsched.job_runs set job_type = 'measures' where id = %s", [killer])
+    after = project.enqueue("measures", count=200)
+
+    project.work("--concurrency", "1", before=KILLER.format(run=killer), code=1)
+
+    # then one run has failed, by its death
+    assert project.became(killer) == ("dead", 1, 0, 0, 1)
+    assert project.row(killer).last_error.startswith("killed by signal 9")
+    assert {project.became(run) for run in after} == {DONE}
+    assert project.statuses() == {"succeeded": 400, "dead": 1}
+
+
+KILLER = """
+import os, signal
+from yamlsched.worker import child
+real = child.Child._attempt
+def attempt(self, task):
+    if task[4][0] == {run}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, task)
+child.Child._attempt = attempt
+"""
+
+
+def test_where_no_child_comes_to_be_ready_runs_are_released_and_the_worker_says_why(project: Project) -> None:
+    project.sync(nothing={})
+    runs = project.enqueue("nothing", count=10)
+
+    die = "import os; from yamlsched.worker import forked; forked.let_go = lambda *_, **__: os._exit(4)"
+    process = project.work(before=die, code=3)
+
+    assert "child processes die before they are ready for a run: the process exited with status 4" in process.text
+    assert {project.became(run) for run in runs} == {("queued", 0, 0, 0, 0)}
