@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,19 @@ def is_stubborn(run: Run) -> None:
             time.sleep(600)
         except BaseException:
             continue
+
+
+def _hold_the_interpreter(run: Run) -> None:
+    wait_for(f"hold-{run.id}")
+    (PLACE / f"held-{run.id}").touch()
+    ctypes.PyDLL(None).sleep(600)
+
+
+@act
+def leaves_a_thread_behind(run: Run) -> int:
+    """Return, and leave a thread that takes the interpreter for itself when it is told to."""
+    threading.Thread(target=_hold_the_interpreter, args=(run,), daemon=True).start()
+    return os.getpid()
 
 
 # -- that fork
@@ -398,6 +412,13 @@ def descriptors(run: Run) -> list[str]:
 @act
 def surroundings(run: Run) -> dict[str, Any]:
     return {"zone": os.environ.get("PGTZ"), "pid": os.getpid(), "path": sys.path[0]}
+
+
+@act
+def ignored_signals(run: Run) -> str:
+    """Return the mask of signals that a program started from here ignores."""
+    status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    return next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn"))
 
 
 @act

@@ -1,0 +1,181 @@
+"""Child processes: signals that are sent to all processes at once, a parent that dies early, a child that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from working import Process, Project, a_project, is_alive, until
+
+DONE = ("succeeded", 1, 1, 1, 0)
+RELEASED = ("queued", 0, 1, 0, 0)
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+# -- signals
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["each process", "each process group"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_all_processes_at_once_is_one_shutdown_with_its_grace_period(
+    project: Project, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    # as at a reboot, by systemd's default KillMode, or by pkill -f yamlsched
+    project.sync(until_told={"max_attempts": 1, "lease": "1m"})
+    runs = project.enqueue("until_told", count=3)
+    worker = project.start("work", "--concurrency", "3")
+    for run in runs:
+        project.until_begun(run)
+
+    for pid in (*worker.children(), worker.pid):
+        send(pid, number)
+    until(lambda: "worker.stopping" in worker.text)
+    project.say("go")
+
+    assert worker.wait() == 0
+    assert {project.became(run) for run in runs} == {DONE}
+
+
+def test_children_that_are_signalled_one_by_one_take_no_notice(project: Project) -> None:
+    project.sync(until_told={"max_attempts": 1, "lease": "1m"})
+    [run] = project.enqueue("until_told")
+    worker = project.start("work")
+    project.until_begun(run)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) * 20:
+        os.kill(worker.children()[0], number)
+    project.say("go")
+
+    assert worker.wait() == 0
+    assert project.became(run) == DONE
+
+
+def test_what_is_not_through_after_the_grace_period_costs_no_attempt_when_all_processes_were_signalled(
+    project: Project,
+) -> None:
+    project.sync(hangs={"max_attempts": 1, "lease": "1m"})
+    [run] = project.enqueue("hangs")
+    worker = project.start("work", "--grace", "1s")
+    project.until_begun(run)
+
+    for pid in (*worker.children(), worker.pid):
+        os.kill(pid, signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert project.became(run) == RELEASED
+
+
+def test_a_program_that_a_handler_starts_does_not_inherit_ignored_signals(project: Project) -> None:
+    project.sync(ignored_signals={"lease": "1m"})
+    [run] = project.enqueue("ignored_signals")
+
+    project.work()
+
+    ignored = int(project.row(run).result, 16)
+    assert not any(ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+
+
+# -- a parent that dies
+
+WAIT_FOR_ITS_DEATH = """
+import os, pathlib, select, time
+from yamlsched.worker import forked
+worker, real = os.getpid(), forked.run
+def run(parent, commands, *given):
+    select.select([commands], [], [])
+    pathlib.Path(os.environ["ACTS"], "handed").touch()
+    while os.getppid() == worker:
+        time.sleep(0.01)
+    real(parent, commands, *given)
+forked.run = run
+"""
+
+
+def test_a_child_whose_parent_died_before_it_was_set_up_starts_nothing(project: Project) -> None:
+    # given a child that was handed a run, and is slow to set itself up
+    project.sync(until_told={})
+    project.enqueue("until_told")
+    worker = project.start("work", before=WAIT_FOR_ITS_DEATH)
+    until((project.folder / "handed").exists)
+    [child] = worker.children()
+
+    # when its parent dies meanwhile
+    worker.signal(signal.SIGKILL)
+
+    # then it ends, too
+    until(lambda: not is_alive(child), "the child has ended with its worker")
+    assert project.calls("begun") == 0
+
+
+# -- a child that hangs
+
+
+def end(loop: Process) -> None:
+    loop.signal(signal.SIGTERM)
+    assert loop.wait() == 0, loop.text
+
+
+def test_a_run_goes_to_another_child_where_the_first_one_hangs_before_it_starts_it(project: Project) -> None:
+    # given a child in which a thread keeps the interpreter for itself after its handler has returned
+    project.sync(leaves_a_thread_behind={"lease": "1m"}, surroundings={"lease": "1m", "timeout": "3s"})
+    [first] = project.enqueue("leaves_a_thread_behind")
+    loop = project.start("work", "--loop", "--concurrency", "1")
+    child = project.until_status(first, "succeeded").result
+    project.say(f"hold-{first}")
+    until((project.folder / f"held-{first}").exists)
+
+    # when it is handed a run
+    [run] = project.enqueue("surroundings")
+
+    # then that is executed elsewhere, at no cost, and the child is killed
+    assert project.until_status(run, "succeeded").result["pid"] != child
+    assert project.became(run) == DONE
+    until(lambda: not is_alive(child), "the child that hangs is killed")
+    end(loop)
+
+
+def test_a_child_that_is_stopped_before_it_starts_a_run_keeps_it_from_nobody(project: Project) -> None:
+    project.sync(surroundings={"lease": "1m"})
+    [first] = project.enqueue("surroundings")
+    loop = project.start("work", "--loop", "--concurrency", "1")
+    child = project.until_status(first, "succeeded").result["pid"]
+
+    os.kill(child, signal.SIGSTOP)
+    [run] = project.enqueue("surroundings")
+
+    assert project.until_status(run, "succeeded").result["pid"] != child
+    assert project.became(run) == DONE
+    until(lambda: not is_alive(child), "the child that is stopped is killed")
+    end(loop)
+
+
+HANG_AFTER_THE_HANDLER = """
+import time
+from yamlsched.worker import child
+real = child.Child._tell
+def tell(self, now, report=None):
+    if report is not None and report.end == "raised":
+        time.sleep(600)
+    real(self, now, report)
+child.Child._tell = tell
+"""
+
+
+def test_a_child_that_hangs_between_a_handler_and_its_report_costs_that_run_an_attempt(project: Project) -> None:
+    project.sync(fails={"max_attempts": 1, "lease": "1m"})
+    [run] = project.enqueue("fails")
+
+    project.work(before=HANG_AFTER_THE_HANDLER, code=1)
+
+    assert project.became(run) == ("dead", 1, 1, 0, 1)
+    assert (
+        project.row(run).last_error == "its process hung, and was killed, before it could report how the handler ended"
+    )
