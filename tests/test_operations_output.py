@@ -78,6 +78,21 @@ def test_columns_are_aligned_by_what_is_seen() -> None:
     assert [click.unstyle(line) for line in lines] == ["A     B", "x     1", "long  2"]
 
 
+@pytest.mark.parametrize("columns", [1, 29, 30, 31, 200])
+def test_on_a_terminal_the_last_column_ends_at_its_edge_and_keeps_what_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    [_, short, long] = _output.table(("ID", "ERROR"), [("1", "short"), ("2", "x" * 100)]).split("\n")
+
+    room = min(100, max(_output.MIN_LAST_COLUMN, columns - 4))
+    assert short == "1   short"
+    assert long == "2   " + ("x" * 100 if room == 100 else "x" * (room - 1) + "…")
+
+
 def test_what_comes_from_outside_cannot_colour_the_terminal_or_break_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -14,9 +14,10 @@ import pytest
 from operating import a_job, a_run
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import Claimed
 from yamlsched.store import runs
-from yamlsched.store.connection import connect_async
+from yamlsched.store.connection import connect_async, conninfo
 from yamlsched.worker.sessions import Database, Session, Unanswered, look_up
 from yamlsched.worker.worker import SESSION
 
@@ -138,3 +139,20 @@ def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_giv
         return found
 
     assert asyncio.run(migrate_meanwhile()) == 0
+
+
+@pytest.mark.parametrize(
+    ("dsn", "message"),
+    [
+        ("postgresql+psycopg://app:s3cret@db/app", "the DSN is one of SQLAlchemy: leave out the driver"),
+        ("host=db prot=1 password=s3cret", 'Did you mean "port"?'),
+        ("postgresql://app:s3cret@db/app?sslmod=require", 'Did you mean "sslmode"?'),
+        ("host=db password=s3cret port", "the DSN cannot be read: write postgresql://"),
+        ("mysql://app:s3cret@db/app", "the DSN cannot be read: write postgresql://"),
+    ],
+)
+def test_a_dsn_that_cannot_be_read_says_what_to_write_and_repeats_no_part_of_it(dsn, message):
+    with pytest.raises(EnvironmentFailed) as failed:
+        conninfo(dsn)
+    assert message in str(failed.value)
+    assert "s3cret" not in str(failed.value)

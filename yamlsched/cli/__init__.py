@@ -22,11 +22,35 @@ from yamlsched.errors import EnvironmentFailed, Refused
 OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 
 
+SECTIONS = {
+    "Edit the schedule": ("init", "validate", "explain", "schema", "diff", "plan", "next"),
+    "Run it": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
+    "Look": ("status", "runs", "show", "why", "metrics", "doctor"),
+    "Act": ("retry", "cancel", "pause", "resume", "settle", "prune"),
+    "The database": ("migrate", "db"),
+}
+"""How the help lists the verbs; one that is missing here comes last."""
+MAX_SUMMARY_CHARS = 300
+
+
 class Verbs(click.Group):
     """The verbs, each imported only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        verbs = self.list_commands(ctx)
+        listed = {verb for section in SECTIONS.values() for verb in section}
+        for title, section in {**SECTIONS, "Other": [verb for verb in verbs if verb not in listed]}.items():
+            rows = []
+            for verb in section:
+                command = self.get_command(ctx, verb)
+                assert command is not None
+                rows.append((verb, command.get_short_help_str(MAX_SUMMARY_CHARS)))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from yamlsched import log
 from yamlsched.operations.instants import rough
 
 FORMAT_VERSION = 1
+MIN_LAST_COLUMN = 20
+"""Characters that the last column of a table keeps on a narrow terminal."""
 COLOURS = {
     "ok": "green",
     "succeeded": "green",
@@ -89,11 +92,13 @@ def printable(text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
-    """Return lines of columns, two blanks apart; the last column is as wide as it likes.
+    """Return lines of columns, two blanks apart. On a terminal the last column is cut at its right edge.
 
     Cells may be coloured: their width is that of what is seen.
     """
     lines = [list(headings), *([printable_cell(cell) for cell in row] for row in rows)]
+    if sys.stdout.isatty():
+        _cut_last_column(lines, shutil.get_terminal_size().columns - len(indent))
     widths = [max(len(click.unstyle(line[nth])) for line in lines) for nth in range(len(headings))]
     out = []
     for line in lines:
@@ -102,6 +107,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = 
     if has_colours():
         out[0] = bold(out[0])
     return "\n".join(out)
+
+
+def _cut_last_column(lines: list[list[str]], width: int) -> None:
+    """Shorten the last cells so that no line is wider than ``width``, as far as that leaves them readable."""
+    others = sum(max(len(click.unstyle(line[nth])) for line in lines) + 2 for nth in range(len(lines[0]) - 1))
+    room = max(MIN_LAST_COLUMN, width - others)
+    for line in lines:
+        if len(line[-1]) > room and not isinstance(line[-1], Styled):
+            line[-1] = line[-1][: room - 1] + "…"
 
 
 def printable_cell(text: str) -> str:

@@ -35,7 +35,7 @@ def command(settings: Settings, /, namespace: str | None) -> int:
         level = _output.coloured(finding.level) + " " * (4 - len(finding.level))
         click.echo(f"{level}  {finding.name:<{width}}  {_output.printable_cell(finding.what)}")
         if finding.remedy and finding.level != "ok":
-            click.echo(f"      {'':<{width}}  {finding.remedy}")
+            click.echo(f"      {'':<{width}}  {_output.printable_cell(finding.remedy)}")
     return FINDINGS if failed else OK
 
 

@@ -51,12 +51,12 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
         what = f"{file} has {mistakes} mistake{'' if mistakes == 1 else 's'}"
         return loaded, [Finding("file", "fail", what, "yamlsched validate")]
     place = f" in environment {environment}" if environment else ""
-    found = [Finding("file", "ok", f"{file}: {len(loaded.jobs)} jobs, {_enabled(loaded)} enabled{place}")]
+    found = [Finding("file", "ok", f"{file}: {_enabled(loaded)} of {len(loaded.jobs)} jobs enabled{place}")]
     if loaded.jobs and not _enabled(loaded):
         remedy = (
             "set --env or YAMLSCHED_ENV, in the crontab too" if not environment else "look at environments and enabled"
         )
-        found = [Finding("file", "warn", f"{file}: none of {len(loaded.jobs)} jobs is enabled here", remedy)]
+        found = [Finding("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
     path = [file.resolve().parent, *(Path(entry) for entry in sys.path if entry)]
     missing = [d for d in handlers.check(loaded, path) if d.severity == "error"]
     if missing:

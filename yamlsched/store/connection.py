@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 from psycopg.rows import namedtuple_row
 
 from yamlsched.errors import EnvironmentFailed
@@ -37,15 +38,25 @@ def conninfo(dsn: str, session: str = SESSION) -> str:
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        # the text may hold a password: it is not repeated
-        raise EnvironmentFailed(
-            "the DSN cannot be read: write postgresql://user@host:5432/name or host=... dbname=..."
-        ) from error
+        raise EnvironmentFailed(_dsn_fault(dsn, str(error))) from error
     if "application_name" not in given and "PGAPPNAME" not in os.environ:
         given["application_name"] = "yamlsched"
     if session:
         given["options"] = f"{session} {given.get('options', '')}".strip()
     return make_conninfo("", **{**DEFAULTS, **given})
+
+
+def _dsn_fault(dsn: str, said: str) -> str:
+    """Return what is wrong with a DSN that libpq cannot read, without a part of it: any may be a password."""
+    from difflib import get_close_matches
+
+    if re.match(r"postgres(ql)?\+\w+://", dsn):
+        return "the DSN is one of SQLAlchemy: leave out the driver, as in postgresql://user@host:5432/name"
+    if name := re.search(r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', said):
+        known = [option.keyword.decode() for option in Conninfo.get_defaults()]
+        if near := get_close_matches(name[1], known, n=1):
+            return f'the DSN has a parameter that libpq does not know. Did you mean "{near[0]}"?'
+    return "the DSN cannot be read: write postgresql://user@host:5432/name or host=... dbname=..."
 
 
 def connect(dsn: str, session: str = SESSION) -> psycopg.Connection[Any]:
