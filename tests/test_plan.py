@@ -351,6 +351,7 @@ def test_the_command_says_what_sync_then_does_and_differences_are_a_finding_only
     assert db.execute("select count(*) from yamlsched.schedule_files").fetchone() == (0,)
 
     assert say("sync").out == "added: x\n"
+    assert say("sync", "-q").out == ""
     after = say("plan", "--exit-code")
     assert after.code == 0
     assert "this file is in force" in after.out

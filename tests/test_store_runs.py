@@ -14,6 +14,7 @@ from operating import a_job, a_run, row
 from psycopg.rows import namedtuple_row
 from syncing import prune
 
+from yamlsched import enqueueing
 from yamlsched import store as database
 from yamlsched.operations import actions
 from yamlsched.runs import Claimed, Outcome, Status
@@ -633,7 +634,7 @@ def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psyco
     job = a_job(db, overlap="allow")
     due(db, job)
     run = one(ask)
-    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], {"run_at": None, "delay": None})]
+    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], enqueueing.due(None))]
 
     async def finish(connection: Any, now: Any, held: Claimed) -> Any:
         return await store.finish_with(connection, "default", held, SUCCESS, enqueued)

@@ -91,7 +91,9 @@ def confirm(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"this would {what}: add --yes where nobody can be asked")
-    click.confirm(f"{what}?", abort=True, err=True)
+    click.echo(f"{what}? [y/N]: ", nl=False, err=True)  # click.confirm writes a blank to stdout, up to click 8.3
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.Abort
 
 
 def answer_dry(settings: Settings, verb: str, ids: list[int]) -> None:
