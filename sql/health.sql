@@ -33,6 +33,21 @@ from yamlsched.stuck_runs s
 where s.namespace = %(namespace)s
 order by s.started_at;
 
+-- name: in_doubt
+-- Effects in doubt, those that wait longest first, those that wait for a person before those that a retry resolves.
+select e.key, e.provider_key::text, e.run_id, e.job_type, e.attempt, coalesce(e.doubted_at, e.claimed_at) as since,
+       e.waits_for
+from yamlsched.effects_in_doubt e
+where e.namespace = %(namespace)s
+order by e.waits_for = 'retry', since
+limit %(most)s;
+
+-- name: in_doubt_counts
+select e.job_type, e.waits_for, count(*) as effects
+from yamlsched.effects_in_doubt e
+where e.namespace = %(namespace)s
+group by e.job_type, e.waits_for;
+
 -- name: files
 -- The file in force, and those that hosts present: what each place has presented last, within five minutes.
 with in_force as materialized (

@@ -156,7 +156,13 @@ def test_no_view_reads_what_is_finished_and_well(own_dsn: str) -> None:
         a_long_history(db)
 
         # when each view is read whole
-        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_health")
+        db.execute(
+            "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key, state, "
+            "done_at) select 'default', 'run:' || r.id || ':mail', r.id, 1, 'w', gen_random_uuid(), gen_random_uuid(), "
+            "'done', now() from yamlsched.job_runs r"
+        )
+        db.execute("analyze yamlsched.effects")
+        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_health", "effects_in_doubt")
         read = {view: rows_read(db, f"select * from yamlsched.{view}".encode()) for view in views}
 
     # then what it costs is what is unfinished, dead or newest
@@ -217,6 +223,92 @@ def test_a_paused_job_owes_no_success(db: Db) -> None:
     a_healthy_job(db, tags=["max-age:1h"], paused_at=NOON)
 
     assert reasons(db) == []
+
+
+def an_effect(db: Db, run: int, state: str, name: str = "mail", **values: Any) -> str:
+    """Insert an effect of ``run``, claimed by the attempt that ``a_run`` makes; return its key."""
+    given = {
+        "namespace": "default", "key": f"run:{run}:{name}", "run_id": run, "attempt": 1,
+        "locked_by": "web-1:4711:c0ffee", "state": state, "claimed_at": datetime.now(UTC) - HOUR, **values,
+    }  # fmt: skip
+    at = {"in_doubt": "doubted_at", "done": "done_at"}.get(state)
+    columns = [*given, "entry", "provider_key", *([at] if at else [])]
+    holes = [*(f"%({name})s" for name in given), "gen_random_uuid()", f"'{PROVIDER_KEY}'", *(["now()"] if at else [])]
+    db.execute(f"insert into yamlsched.effects ({', '.join(columns)}) values ({', '.join(holes)})".encode(), given)
+    return str(given["key"])
+
+
+PROVIDER_KEY = "2f1b0c5e-0000-8000-8000-000000000001"
+
+
+def in_doubt(db: Db) -> list[Any]:
+    return db.execute("select key, waits_for from yamlsched.effects_in_doubt order by key").fetchall()
+
+
+def test_an_effect_is_in_doubt_when_nobody_knows_and_while_nobody_is_inside(db: Db) -> None:
+    job = a_healthy_job(db, overlap="allow")
+    dead, running, retried = (a_run(db, job, status) for status in ("dead", "running", "failed"))
+    keys = {
+        an_effect(db, dead, "in_doubt", "a"): "person",
+        an_effect(db, dead, "claimed", "killed inside"): "person",
+        an_effect(db, 999_999, "in_doubt", "of a pruned run"): "person",
+        an_effect(db, 999_999, "claimed", "of another"): "person",
+        an_effect(db, retried, "in_doubt", "b"): "retry",
+        an_effect(db, running, "claimed", "by an earlier attempt", locked_by="web-1:1:ff"): "retry",
+    }
+    an_effect(db, running, "claimed", "inside")
+    an_effect(db, dead, "done", "known")
+    an_effect(db, dead, "in_doubt", namespace="shop")
+
+    ours = [row for row in in_doubt(db) if row.key != f"run:{dead}:mail"]
+
+    assert dict(ours) == dict(sorted(keys.items()))
+
+
+def test_an_effect_in_doubt_is_a_reason_until_it_is_settled_unless_a_retry_resolves_it(db: Db, say: Say) -> None:
+    job = a_healthy_job(db)
+    dead = a_run(db, job, "dead", finished_at="(now() - interval '2 hours')")
+    key = an_effect(db, dead, "in_doubt")
+    an_effect(db, a_run(db, job, "failed"), "in_doubt", "other")
+
+    said = say("status", "--check")
+    assert said.code == 1
+    assert re.fullmatch(
+        f'effect "{key}" of run {dead} of purge is in doubt for \\d+s: look up whether it happened '
+        f"\\(idempotency key {PROVIDER_KEY}\\)\n",
+        said.out,
+    )
+    screen = say("status").out
+    assert "in doubt   1 effect to settle, 1 left to the run's retry\n" in screen
+    assert f"      yamlsched settle --done {key} (or --not-done), then: yamlsched retry {dead}\n" in screen
+    document = json.loads(say("status", "--format", "json").out)
+    assert document["in_doubt_counts"] == {"person": 1, "retry": 1}
+    assert [(e["key"], e["waits_for"]) for e in document["in_doubt"]][:1] == [(key, "person")]
+    found = families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"]
+    assert of(found, job="purge", waits_for="person") == 1
+    assert of(found, job="purge", waits_for="retry") == 1
+
+    assert say("settle", key, "--done").code == 0
+    assert say("status", "--check").code == 0
+    assert of(families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"], job="purge", waits_for="person") == 0
+
+
+@pytest.mark.parametrize(
+    "effects, more", [(10, None), (11, "1 more effect is in doubt"), (12, "2 more effects are in doubt")]
+)
+def test_of_many_effects_in_doubt_the_oldest_ten_are_named_and_all_are_counted(
+    db: Db, effects: int, more: str | None
+) -> None:
+    a_healthy_job(db)
+    for n in range(effects):
+        an_effect(db, 999_000 + n, "in_doubt")
+    db.execute("update yamlsched.effects set doubted_at = now() - interval '1 hour' * (1000000 - run_id)")
+
+    found = reasons(db)
+
+    assert found[0].startswith('effect "run:999000:mail" of run 999000 is in doubt for ')
+    assert found[10:] == ([more] if more else [])
+    assert health.effects_in_doubt(health.read(db, "default", HOUR), "person") == effects
 
 
 def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:

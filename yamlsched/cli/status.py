@@ -64,7 +64,7 @@ def command(
 
 
 def document(health: Health, problems: list[Problem]) -> str:
-    from yamlsched.operations.health import drift, in_force, state
+    from yamlsched.operations.health import drift, effects_in_doubt, in_force, state
 
     return _output.document(
         namespace=health.namespace,
@@ -78,6 +78,8 @@ def document(health: Health, problems: list[Problem]) -> str:
         queue=queue(health),
         workers=health.workers,
         stuck=health.stuck,
+        in_doubt=health.in_doubt,
+        in_doubt_counts={waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
         jobs=[{**asdict(job), "state": state(job, health)} for job in health.jobs],
     )
 
@@ -155,12 +157,22 @@ def heading(health: Health) -> list[tuple[str, str]]:
     parts += [
         ("queue", f"{total['queued']} queued, {total['running']} running, {total['failed']} waiting to retry{due}"),
         ("dead", f"{total['dead_last_hour']} in the last hour, {total['dead_last_day']} in the last day"),
+        *_in_doubt(health),
         (
             "workers",
             ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "") or "none in the last hour",
         ),
     ]
     return parts
+
+
+def _in_doubt(health: Health) -> list[tuple[str, str]]:
+    from yamlsched.operations.health import effects_in_doubt
+
+    if not health.in_doubt_counts:
+        return []
+    for_person, for_retry = (effects_in_doubt(health, waits_for) for waits_for in ("person", "retry"))
+    return [("in doubt", f"{_output.count(for_person, 'effect')} to settle, {for_retry} left to the run's retry")]
 
 
 def listed(health: Health, show_all: bool) -> tuple[list[Job], int]:

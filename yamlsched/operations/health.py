@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from yamlsched import durations
+from yamlsched.ledger import settle_command
 from yamlsched.operations.instants import rough
-from yamlsched.store.health import File, Health, Job, RefusedFile, read
+from yamlsched.store.health import File, Health, InDoubt, Job, RefusedFile, read
 
 __all__ = [
     "File",
     "Health",
+    "InDoubt",
     "Job",
     "Problem",
     "Thresholds",
     "drift",
+    "effects_in_doubt",
     "in_force",
     "problems",
     "read",
@@ -24,6 +27,8 @@ __all__ = [
     "state",
 ]
 
+MAX_LISTED = 10
+"""Effects in doubt that are named one by one."""
 DRIFT = timedelta(minutes=10)
 """So long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 
@@ -52,7 +57,7 @@ class Problem:
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what is beyond ``thresholds``, the whole first, then job by job."""
-    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health)]
+    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health), *_in_doubt(health)]
     for job in health.jobs:
         for check in JOB_CHECKS:
             found += check(job, health, thresholds)
@@ -99,6 +104,26 @@ def _stuck(health: Health) -> Iterator[Problem]:
         yield Problem(run.job_type, what, f"yamlsched show {run.run_id}")
     if len(health.stuck) > 10:
         yield Problem(None, f"{len(health.stuck) - 10} more runs are stuck", "yamlsched runs --status running")
+
+
+def effects_in_doubt(health: Health, waits_for: str) -> int:
+    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves them."""
+    return sum(effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for)
+
+
+def _in_doubt(health: Health) -> Iterator[Problem]:
+    shown = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED]
+    for effect in shown:
+        yield Problem(
+            effect.job_type,
+            f'effect "{effect.key}" of run {effect.run_id}{f" of {effect.job_type}" if effect.job_type else ""} is in '
+            f"doubt for {rough(health.now - effect.since)}: look up whether it happened (idempotency key "
+            f"{effect.provider_key})",
+            f"{settle_command(health.namespace, effect.key)}, then: yamlsched retry {effect.run_id}",
+        )
+    if more := effects_in_doubt(health, "person") - len(shown):
+        what = f"{more} more {'effect is' if more == 1 else 'effects are'} in doubt"
+        yield Problem(None, what, "the view yamlsched.effects_in_doubt lists them")
 
 
 def _dead(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:

@@ -61,6 +61,15 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
         [(label, (now.now - min(due)).total_seconds() if due else 0.0)],
     )
     yield from gauge("stuck_runs", "Runs past their lease or their timeout.", [(label, float(len(now.stuck)))])
+    yield from gauge(
+        "effects_in_doubt",
+        "Effects of which nobody knows whether they happened, by what they wait for: a person, or the run's retry.",
+        [
+            ({**label, "job": job or "", "waits_for": waits_for}, float(now.in_doubt_counts.get((job, waits_for), 0)))
+            for job in sorted({j.job_type for j in active} | {job or "" for job, _ in now.in_doubt_counts})
+            for waits_for in ("person", "retry")
+        ],
+    )
     if now.last_tick_at is not None:
         age = (now.now - now.last_tick_at).total_seconds()
         yield from gauge("tick_age_seconds", "Time since a tick last presented a schedule.", [(label, age)])

@@ -12,6 +12,9 @@ from psycopg.rows import class_row
 
 from yamlsched.store.statements import load
 
+MAX_IN_DOUBT = 100
+"""Effects in doubt that are listed; all are counted."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -64,6 +67,19 @@ class Stuck:
 
 
 @dataclass(frozen=True)
+class InDoubt:
+    """An effect of which nobody knows whether it happened. ``job_type`` is None where its run was pruned."""
+
+    key: str
+    provider_key: str  # effect.key
+    run_id: int
+    job_type: str | None
+    attempt: int
+    since: datetime
+    waits_for: str  # person or retry
+
+
+@dataclass(frozen=True)
 class File:
     """A version of schedules.yaml that is in force, or that hosts presented last."""
 
@@ -107,6 +123,8 @@ class Health:
     last_tick_host: str | None
     jobs: list[Job]
     stuck: list[Stuck]
+    in_doubt: list[InDoubt]  # at most MAX_IN_DOUBT
+    in_doubt_counts: dict[tuple[str | None, str], int]  # by job and what they wait for
     files: list[File]
     refused: list[RefusedFile]
     workers: list[Worker]
@@ -115,7 +133,7 @@ class Health:
 def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
     """Return how ``namespace`` stands; ``dead_within`` counts the runs that died in the last ``within``."""
     sql = load("health")
-    parameters = {"namespace": namespace, "within": within}
+    parameters = {"namespace": namespace, "within": within, "most": MAX_IN_DOUBT}
     with connection.transaction():
         [clock] = connection.execute(sql["clock"], parameters).fetchall()
         return Health(
@@ -125,6 +143,11 @@ def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta)
             last_tick_host=clock.last_tick_host,
             jobs=connection.cursor(row_factory=class_row(Job)).execute(sql["jobs"], parameters).fetchall(),
             stuck=connection.cursor(row_factory=class_row(Stuck)).execute(sql["stuck"], parameters).fetchall(),
+            in_doubt=connection.cursor(row_factory=class_row(InDoubt)).execute(sql["in_doubt"], parameters).fetchall(),
+            in_doubt_counts={
+                (row.job_type, row.waits_for): row.effects
+                for row in connection.execute(sql["in_doubt_counts"], parameters).fetchall()
+            },
             files=connection.cursor(row_factory=class_row(File)).execute(sql["files"], parameters).fetchall(),
             refused=connection.cursor(row_factory=class_row(RefusedFile))
             .execute(sql["refused"], parameters)
