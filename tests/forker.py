@@ -2,6 +2,8 @@
 
 A line names the arguments, the variables of the environment, files for stdout and stderr, and a statement to carry out
 before (to let the process die at a named point). Answers are "started PID" and "ended PID STATUS".
+
+Retries may be immediate here, so that no test waits for one.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import os
 import select
 import signal
 import sys
+from datetime import timedelta
 from typing import Any
 
 from yamlsched import cli, log
 from yamlsched.cli import _loop, tick, work
+from yamlsched.definitions import meaning
 from yamlsched.sync import due
 from yamlsched.worker import progress, start, systemd
 
+IMMEDIATE = {name: (timedelta(0), meaning.LONGEST) for name in meaning.RETRY_DELAYS}
 IMPORTED = (_loop, tick, work, due, progress, start, systemd)
 
 
@@ -43,6 +48,7 @@ def become(order: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    meaning.LIMITS.update(IMMEDIATE)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)

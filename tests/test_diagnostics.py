@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
-from yamlsched.definitions import handlers, meaning, report, rules, silence, zones
+from yamlsched.definitions import handlers, meaning, paths, report, rules, silence, zones
 from yamlsched.definitions.advice.check import check as advise
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.load import load
@@ -36,7 +36,9 @@ FILES = sorted(MISTAKES.glob("*.yaml"))
 def all_checks(data: bytes, file: str = "schedules.yaml", environment: str | None = None) -> list[Diagnostic]:
     """Return what validate finds, with the handlers of tests/mistakes/shop."""
     loaded = load(data, file, environment)
-    found = [*loaded.diagnostics, *handlers.check(loaded, [MISTAKES]), *advise(loaded, NOW)]
+    path = paths.search_path(MISTAKES / file, loaded.paths)
+    by_reading = [*paths.check(loaded, MISTAKES / file), *handlers.check(loaded, path)]
+    found = [*loaded.diagnostics, *by_reading, *advise(loaded, NOW)]
     return silence.heed(found, loaded.source)
 
 

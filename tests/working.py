@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
+from forker import IMMEDIATE
 from psycopg.conninfo import make_conninfo
 
 from yamlsched import store
+from yamlsched.definitions import meaning
 from yamlsched.sync import ScheduleFile, sync
 
 HERE = Path(__file__).resolve().parent
@@ -143,7 +146,7 @@ class Project:
     def sync(self, **jobs: dict[str, Any]) -> None:
         """Write the schedule and apply it."""
         self.write(**jobs)
-        with store.connect(self.dsn) as connection:
+        with store.connect(self.dsn) as connection, patch.dict(meaning.LIMITS, IMMEDIATE):
             synced = sync(connection, ScheduleFile.read(self.file, None), at_once=True)
         assert not synced.messages, synced.messages
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,6 +26,7 @@ from yamlsched.errors import NoDatabase, Refused
 def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[str, ...]) -> int:
     from yamlsched.definitions.diagnostic import did_you_mean
     from yamlsched.definitions.load import load
+    from yamlsched.definitions.paths import search_path
     from yamlsched.sync import ScheduleFile
     from yamlsched.testing import FakeRun, call
     from yamlsched.worker.child import resolve
@@ -38,7 +38,7 @@ def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[s
         wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)
         hint = "yamlsched validate says what is wrong with it" if wrong else did_you_mean(job, loaded.jobs)
         raise Refused(f'no sound job "{job}" in {settings.file}. {hint}'.rstrip())
-    sys.path[:0] = [str(Path(schedule.path).parent), *paths]
+    sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
     run = FakeRun(job_type=job, payload={**found.payload, **_object(payload)}, max_attempts=found.max_attempts)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(NoDatabase):

@@ -74,6 +74,8 @@ def _check(
     from yamlsched.definitions import handlers, silence
     from yamlsched.definitions.advice.check import check as advise
     from yamlsched.definitions.load import load
+    from yamlsched.definitions.paths import check as check_paths
+    from yamlsched.definitions.paths import search_path
 
     try:
         data = file.read_bytes()
@@ -81,8 +83,9 @@ def _check(
         raise EnvironmentFailed(f"{file} cannot be read: {error.strerror}") from error
     loaded = load(data, str(file), environment)
     found = list(loaded.diagnostics)
-    path = [file.resolve().parent, *(path.resolve() for path in paths)]
+    path = search_path(file, loaded.paths, paths)
     if look_at_handlers:
+        found += check_paths(loaded, file)
         by_reading = handlers.check(loaded, [*path, *(Path(entry) for entry in sys.path if entry)])
         found += by_reading
         if imports:

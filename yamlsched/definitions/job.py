@@ -60,3 +60,4 @@ class Job:
     description: str = ""
     owner: str = ""
     tags: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # of the file: where the handler is imported from

@@ -34,15 +34,16 @@ class Calls:
 class Loaded:
     """What a file says, and all that is wrong with it, in the order of the file.
 
-    ``namespace`` is None where it cannot be told. ``jobs`` has the jobs whose own entry is sound, with what they
-    inherit, whatever is wrong elsewhere. ``source``, ``root`` and ``wrong``, the paths of what is unsound, are for
-    further checks.
+    ``namespace`` is None where it cannot be told. ``paths`` are directories relative to the file. ``jobs`` has the
+    jobs whose own entry is valid, with what they inherit, whatever is wrong elsewhere. ``source``, ``root`` and
+    ``wrong``, the paths of what is invalid, are for further checks.
     """
 
     namespace: str | None
     timezone: str
     environments: tuple[str, ...]
     retention: Retention
+    paths: tuple[str, ...]
     jobs: dict[str, Job]
     diagnostics: tuple[Diagnostic, ...]
     source: Source = field(repr=False, compare=False)
@@ -80,6 +81,11 @@ class Loaded:
         node, path, _ = self.value(job, key)
         is_written = path != ("jobs", job)
         return node.plain() if is_written and path not in self.wrong and not node.flawed else None
+
+    @property
+    def path_nodes(self) -> dict[int, tuple[Node, int | None]]:
+        """The valid items of ``paths`` by their number, each with the alias through which it is reached."""
+        return _path_nodes(self.root, self.wrong)
 
     @property
     def has_errors(self) -> bool:
@@ -124,7 +130,7 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
     if root is not None and not is_validated:
         shape.check(root, found)
     if root is None or not isinstance(root.value, dict):
-        return _loaded(None, "UTC", (), Retention(), {}, diagnostics, found, root)
+        return _loaded(None, "UTC", (), Retention(), (), {}, diagnostics, found, root)
 
     top = root.value
     environments = _environments(top.get("environments"), environment, found)
@@ -136,10 +142,23 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
         namespace = None
     timezone = reader.read("timezone", top["timezone"], ("timezone",), None) if "timezone" in top else "UTC"
     retention = meaning.retention(root, reader)
-    jobs = meaning.jobs(root, reader, timezone, environment)
+    paths = tuple(node.value for node, _ in _path_nodes(root, found.wrong).values())
+    jobs = meaning.jobs(root, reader, timezone, environment, paths)
     if "version" in top and (("version",) in found.wrong or _flawed(top, "version")):
         jobs = {}  # written for another version, a job may mean something else
-    return _loaded(namespace, timezone or "UTC", environments, retention, jobs, diagnostics, found, root)
+    return _loaded(namespace, timezone or "UTC", environments, retention, paths, jobs, diagnostics, found, root)
+
+
+def _path_nodes(root: Node | None, wrong: Set[Path]) -> dict[int, tuple[Node, int | None]]:
+    top = root.value if root is not None else None
+    node = top.get("paths") if isinstance(top, dict) else None
+    if node is None or not isinstance(node.value, list):
+        return {}
+    return {
+        number: (item, node.use if item.use is None else item.use)
+        for number, item in enumerate(node.value)
+        if isinstance(item.value, str) and ("paths", number) not in wrong
+    }
 
 
 def _flawed(top: dict[str, Node], key: str) -> bool:
@@ -162,6 +181,7 @@ def _loaded(
     timezone: str,
     environments: tuple[str, ...],
     retention: Retention,
+    paths: tuple[str, ...],
     jobs: dict[str, Job],
     diagnostics: list[Diagnostic],
     found: Findings,
@@ -173,4 +193,4 @@ def _loaded(
         end = len(found.source.text)
         message = f"only the first {MOST:,} mistakes are told"
         ordered += (found.source.diagnostic("YS016", end, end, message, "Correct them, and look again."),)
-    return Loaded(namespace, timezone, environments, retention, jobs, ordered, found.source, root, found.wrong)
+    return Loaded(namespace, timezone, environments, retention, paths, jobs, ordered, found.source, root, found.wrong)

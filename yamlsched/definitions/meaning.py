@@ -30,7 +30,11 @@ LIMITS = {
     "lease": (timedelta(seconds=2), LONGEST),
     "catchup_window": (timedelta(minutes=1), LONGEST),
     "spread": (timedelta(0), timedelta(minutes=59, seconds=59)),
+    "delay": (timedelta(seconds=1), LONGEST),
+    "max_delay": (timedelta(seconds=1), LONGEST),
+    "delays": (timedelta(seconds=1), LONGEST),
 }
+RETRY_DELAYS = ("delay", "max_delay", "delays")
 CRON_ONLY = ("overlap", "catchup", "catchup_window", "spread", "timezone")
 """Keys that say nothing about a job without cron."""
 
@@ -58,10 +62,14 @@ class Reader:
 
     def duration(self, node: Node, path: Path, use: Use) -> timedelta | None:
         value = parsed(node.value)
-        low, high = LIMITS.get(str(path[-1]), (timedelta(0), LONGEST))
+        name = next(key for key in reversed(path) if isinstance(key, str))
+        low, high = LIMITS.get(name, (timedelta(0), LONGEST))
         if low <= value <= high:
             return value
-        if value < low:
+        if value < low and name in RETRY_DELAYS:
+            reason = f"is too short; retries are never immediate, at least {durations.show(low)} is needed"
+            bound = f"{durations.show(low)} or more, such as 1m"
+        elif value < low:
             reason, bound = f"is too short; at least {durations.show(low)} is needed", f"{durations.show(low)} or more"
         else:
             reason, bound = f"is too long; at most {durations.show(high)} is taken", f"{durations.show(high)} or less"
@@ -167,7 +175,9 @@ def retention(root: Node, reader: Reader) -> Retention:
     return Retention(**{key: value for key, value in values.items() if value is not None})
 
 
-def jobs(root: Node, reader: Reader, timezone: str | None, environment: str | None) -> dict[str, Job]:
+def jobs(
+    root: Node, reader: Reader, timezone: str | None, environment: str | None, paths: tuple[str, ...]
+) -> dict[str, Job]:
     """Return the jobs that are sound, with what they inherit; report what is wrong with the others."""
     nodes: Node | None = root.value.get("jobs")
     node: Node | None = root.value.get("defaults")
@@ -182,7 +192,7 @@ def jobs(root: Node, reader: Reader, timezone: str | None, environment: str | No
         return {}
     sound = {}
     for name, node in nodes.value.items():
-        job = _job(name, node, nodes.use, reader, inherited, defaults, timezone, environment)
+        job = _job(name, node, nodes.use, reader, inherited, defaults, timezone, environment, paths)
         if job is not None:
             sound[name] = job
     return sound
@@ -197,6 +207,7 @@ def _job(
     defaults: dict[str, Node],
     timezone: str | None,
     environment: str | None,
+    paths: tuple[str, ...],
 ) -> Job | None:
     path = ("jobs", name)
     if not isinstance(node.value, dict):
@@ -218,7 +229,7 @@ def _job(
     environments = values.pop("environments", None)
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
-    return Job(name, **values)
+    return Job(name, paths=paths, **values)
 
 
 def _together(

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from yamlsched import durations
 from yamlsched.definitions.diagnostic import Findings, Path, quoted, where
-from yamlsched.definitions.schema import HANDLER, NAME
+from yamlsched.definitions.schema import HANDLER, NAME, PATH
 from yamlsched.definitions.tree import Node
 
 Use = int | None
@@ -98,8 +98,14 @@ def not_a_tag(node: Node, path: Path, use: Use, found: Findings) -> None:
     found.add("YS106", node, path, use, message, "Write letters, digits and . _ : / - only, at most 63.")
 
 
+def not_a_relative_path(node: Node, path: Path, use: Use, found: Findings) -> None:
+    reason = f": {quoted(node.value)} is not relative to this file" if node.value else " is empty"
+    found.add("YS118", node, path, use, f"{where(path)}{reason}", "Write a directory such as src or ../lib.")
+
+
 PATTERNS: dict[str, Callable[[Node, Path, Use, Findings], None]] = {
     durations.PATTERN: not_a_duration,
     NAME: not_a_name,
     HANDLER: not_a_handler,
+    PATH: not_a_relative_path,
 }

@@ -11,9 +11,10 @@ Schema = dict[str, Any]
 SCHEMA: Schema = json.loads(Path(__file__).with_name("schedules.schema.json").read_text("utf-8"))
 JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
 NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
+PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
 
-CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 301))
+CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 301))
 """The codes of what differs from the schema; all others are about what it cannot say."""
 
 

@@ -144,9 +144,8 @@ def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Pa
         message = f"{'.'.join(parts[:depth])} has no module {quoted(parts[depth])}"
         known = f"It has: {', '.join(siblings[:MAX_LISTED])}." if siblings else "The package is empty."
     else:
-        message = f"no module {quoted(name)} beside the file, in --path or installed"
-        beside = f"Beside the file: {', '.join(siblings[:MAX_LISTED])}."
-        known = beside if siblings else "Check the spelling, or pass --path."
+        message = f"no module {quoted(name)} in paths, beside the file or installed"
+        known = f"Modules there: {', '.join(siblings[:MAX_LISTED])}." if siblings else "Check the spelling and paths."
     return Missing("YS303", message, _suggestion(parts[depth], siblings, known))
 
 

@@ -37,7 +37,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
     """Look at the file and at its handlers, without importing them."""
     import sys
 
-    from yamlsched.definitions import handlers
+    from yamlsched.definitions import handlers, paths
     from yamlsched.definitions.load import load
 
     if not file.is_file():
@@ -57,8 +57,8 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
             "set --env or YAMLSCHED_ENV, in the crontab too" if not environment else "look at environments and enabled"
         )
         found = [Finding("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
-    path = [file.resolve().parent, *(Path(entry) for entry in sys.path if entry)]
-    missing = [d for d in handlers.check(loaded, path) if d.severity == "error"]
+    path = [*paths.search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
+    missing = [d for d in (*paths.check(loaded, file), *handlers.check(loaded, path)) if d.severity == "error"]
     if missing:
         what = f"{len(missing)} cannot be found or called, the first: {missing[0].message}"
         found.append(Finding("handlers", "fail", what, "yamlsched validate"))

@@ -45,6 +45,9 @@ def of_file(before: Side, after: Side) -> tuple[FieldChange, ...]:
         found += _compare({"environments": names[0]}, {"environments": names[1]})
     if before.retention is not None and after.retention is not None:
         found += _compare(_retention(before.retention), _retention(after.retention), "retention.")
+    if before.paths is not None and after.paths is not None:
+        names = [list(side) or None for side in (before.paths, after.paths)]
+        found += _compare({"paths": names[0]}, {"paths": names[1]})
     return tuple(found)
 
 

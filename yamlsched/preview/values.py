@@ -64,6 +64,7 @@ class Side:
     timezone: str | None = None
     environments: tuple[str, ...] | None = None
     retention: Retention | None = None
+    paths: tuple[str, ...] | None = None
     invalid: tuple[str, ...] = ()
     remark: Note | None = None
 
@@ -185,7 +186,7 @@ def side(name: str, loaded: Loaded, environment: str | None) -> Side:
     """
     entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
     namespace = loaded.namespace or "default"
-    return Side(name, namespace, entries, loaded.timezone, loaded.environments, loaded.retention)
+    return Side(name, namespace, entries, loaded.timezone, loaded.environments, loaded.retention, loaded.paths)
 
 
 def empty_side(name: str, head: Side) -> Side:
@@ -225,6 +226,7 @@ def base_side(name: str, loaded: Loaded, environment: str | None, head: Side) ->
         timezone=valid.timezone if is_known("timezone") else None,
         environments=valid.environments if is_known("environments") else None,
         retention=valid.retention if is_known("retention") else None,
+        paths=valid.paths if is_known("paths") else None,
         invalid=invalid,
         remark=Note(f"{name} has {what}, and only its valid jobs are compared ({first})", Level.WARNING),
     )

@@ -204,14 +204,16 @@ def _read(
             returned=len(synced.changes.returned) or None,
         )
     if synced.verdict is Verdict.APPLY:
-        _warn_of_handlers(loaded, Path(schedule.path).parent)
+        _warn_of_handlers(loaded, Path(schedule.path))
 
 
-def _warn_of_handlers(loaded: Loaded, folder: Path) -> None:
+def _warn_of_handlers(loaded: Loaded, file: Path) -> None:
     """Say which handlers this host does not have. The file is in force all the same: other hosts may have them."""
     from yamlsched.definitions import handlers
+    from yamlsched.definitions.paths import search_path
 
-    for job, handler, error in handlers.missing(loaded, [folder, *(Path(entry) for entry in sys.path if entry)]):
+    path = [*search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
+    for job, handler, error in handlers.missing(loaded, path):
         log.warning("handler.missing", job=job, handler=handler, error=error)
 
 

@@ -34,5 +34,5 @@ def prepare(
     scope = store.scope(connection, namespace, jobs)
     connection.close()
     count = concurrency or default_count()
-    work = Work(dsn, namespace, jobs, scope, path=(str(file.resolve().parent), *path))
+    work = Work(dsn, namespace, jobs, scope, file.resolve(), tuple(path))
     return Worker(work, HostSlots(folder_for(file), count), count, limits, stays)

@@ -16,10 +16,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from yamlsched import log
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.paths import search_path
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import Claimed, End, Ending, Status
 from yamlsched.store import runs as store
@@ -69,7 +71,13 @@ class Work:
     namespace: str
     jobs: Mapping[str, Job]
     scope: Scope
-    path: tuple[str, ...]  # comes first on sys.path in the children
+    file: Path
+    path: tuple[str, ...] = ()  # of --path
+
+    def search_path(self) -> tuple[str, ...]:
+        """Return what comes first on sys.path in the children: the file's own ``paths`` among it."""
+        paths = next((job.paths for job in self.jobs.values()), ())
+        return tuple(map(str, search_path(self.file, paths, self.path)))
 
 
 @dataclass
@@ -347,7 +355,7 @@ class Worker:
 
     def _start_child(self, parent: int, commands: int, results: int, output: int, memory: Memory) -> None:
         work = self.work
-        forked.run(parent, commands, results, output, memory, work.dsn, work.namespace, work.path, self.zone)
+        forked.run(parent, commands, results, output, memory, work.dsn, work.namespace, work.search_path(), self.zone)
 
     def _reap(self) -> None:
         self.pool.reap()

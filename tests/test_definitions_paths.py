@@ -1,0 +1,89 @@
+"""``paths`` of schedules.yaml: the directories in which handlers are looked for and from which they are imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.test_cli import yamlsched
+from yamlsched.definitions import handlers, paths
+from yamlsched.definitions.load import load
+from yamlsched.operations import doctor
+
+FILE = "version: 1\npaths: [src]\njobs:\n  where: {handler: layout.where, payload: {who: worker}}\n"
+
+
+def a_module(folder: Path, answer: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "layout.py").write_text(f"def where(who): return {answer!r}\n")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A src layout, with a module of the same name beside the file that must not be the one found."""
+    (tmp_path / "schedules.yaml").write_text(FILE)
+    (tmp_path / "layout.py").write_text("raise ImportError('the module beside the file')\n")
+    a_module(tmp_path / "src", "src")
+    return tmp_path
+
+
+def test_the_search_path_is_that_of_the_command_line_then_that_of_the_file_then_its_folder(project: Path) -> None:
+    found = paths.search_path(project / "schedules.yaml", ["src", "../lib"], [project / "given"])
+
+    assert found == (project / "given", project / "src", project.parent / "lib", project)
+
+
+def test_validate_looks_in_paths_and_reports_a_missing_directory_at_its_place(project: Path) -> None:
+    assert yamlsched("validate", "--import", cwd=project).returncode == 0
+
+    (project / "schedules.yaml").write_text(FILE.replace("[src]", "[src, lib]"))
+    done = yamlsched("validate", "--format", "concise", cwd=project)
+
+    assert done.returncode == 1
+    assert done.stdout.startswith('schedules.yaml:2:14: error[YS118]: item 2 of paths: there is no directory "lib"')
+
+
+def test_doctor_looks_in_paths(project: Path) -> None:
+    file = project / "schedules.yaml"
+    assert [one.level for one in doctor.schedule(file, None)[1]] == ["ok", "ok"]
+
+    file.write_text(FILE.replace("[src]", "[source]"))
+    [_, finding] = doctor.schedule(file, None)[1]
+
+    assert (finding.level, 'there is no directory "source"' in finding.what) == ("fail", True)
+
+
+def test_a_path_from_the_command_line_comes_before_those_of_the_file(project: Path, own_dsn: str) -> None:
+    a_module(project / "given", "given")
+
+    answers = [
+        yamlsched("invoke", "where", *options, "--dsn", own_dsn, cwd=project).stdout
+        for options in ([], ["--path", "given"])
+    ]
+
+    assert answers == ['"src"\n', '"given"\n']
+
+
+@pytest.mark.parametrize("given, answer", [([], "src"), (["--path", "given"], "given")])
+def test_workers_import_handlers_from_paths(project: Path, own_dsn: str, given: list[str], answer: str) -> None:
+    a_module(project / "given", "given")
+    assert yamlsched("tick", *given, "--dsn", own_dsn, cwd=project).returncode == 0
+    assert yamlsched("enqueue", "where", "--dsn", own_dsn, cwd=project).returncode == 0
+
+    done = yamlsched("tick", *given, "--dsn", own_dsn, cwd=project)
+
+    with psycopg.connect(own_dsn) as connection:
+        [[result, error]] = connection.execute("select result, last_error from yamlsched.job_runs").fetchall()
+    assert (done.returncode, result, error) == (0, answer, None)
+
+
+def test_the_items_of_paths_that_are_valid_count_where_another_is_not(project: Path) -> None:
+    file = project / "schedules.yaml"
+    loaded = load(FILE.replace("[src]", "[/opt, src, 1, *no]").encode(), str(file), None)
+
+    assert [one.code for one in loaded.diagnostics] == ["YS118", "YS101", "YS014"]
+    assert loaded.paths == ("src",)
+    assert paths.check(loaded, file) == []
+    assert handlers.check(loaded, paths.search_path(file, loaded.paths)) == []

@@ -1,0 +1,33 @@
+"""Where handlers are looked for: in the directories of ``--path``, in ``paths`` of the file, and beside the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os.path import isdir  # does not raise where a directory cannot be looked into
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yamlsched.definitions.diagnostic import Diagnostic, Findings, quoted
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.load import Loaded
+
+
+def search_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+    """Return the directories that come first on ``sys.path``.
+
+    ``paths`` are those of the file, relative to it; ``given`` are those of ``--path``.
+    """
+    folder = file.resolve().parent
+    return (*(Path(path).resolve() for path in given), *((folder / path).resolve() for path in paths), folder)
+
+
+def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
+    """Return an error for each directory of ``paths`` that does not exist."""
+    found = Findings(loaded.source)
+    folder = file.resolve().parent
+    for number, (node, use) in loaded.path_nodes.items():
+        if not isdir(folder / node.value):
+            message = f"item {number + 1} of paths: there is no directory {quoted(node.value)} next to this file"
+            found.add("YS118", node, ("paths", number), use, message, "Create it, or correct the path.")
+    return found.diagnostics()
