@@ -287,8 +287,8 @@ def check_processes(e: Evidence) -> Iterator[str]:
             codes = {*codes, -9}
         if member.expected and not member.was_ready:
             codes = {*codes, -15}  # the signal came before it had a handler
-        # what begins without a database says so; a loop that has begun stays
-        may_give_up = member.kind != "loop" or not member.was_ready
+        # without a database whatever begins, or is told to stop, says so; a loop that works stays
+        may_give_up = member.kind != "loop" or not member.was_ready or member.expected
         is_away = member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
         if member.code not in codes and not is_away:
             yield f"{name} ended with {member.code}: {member.process.text.strip()[-300:]}"

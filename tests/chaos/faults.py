@@ -83,7 +83,7 @@ class Faults:
             self.cluster.kill(member, signal.SIGTERM, with_children=True)
 
     def hang_up(self) -> None:
-        loops = [member for member in self.cluster.alive("loop") if member.was_ready]
+        loops = [member for member in self.cluster.alive("loop") if member.was_ready and not member.expected]
         if loops:
             self.cluster.kill(self.choice.choice(loops), signal.SIGHUP)
 

@@ -59,7 +59,7 @@ class Operators:
     def _hang_up(self) -> None:
         """An edit is seen at the next full minute; most people who deploy do not wait."""
         for member in self.cluster.alive("loop"):
-            if member.was_ready and self.choice.random() < 0.7:
+            if member.was_ready and not member.expected and self.choice.random() < 0.7:
                 self.cluster.kill(member, signal.SIGHUP)
 
     def tick_with_an_older_file(self) -> None:

@@ -203,7 +203,7 @@ def business_effect(run: Run, choice: random.Random) -> Any:
 
 
 def once(run: Run, choice: random.Random, name: str, in_doubt: str, scope: str) -> None:
-    accident = choice.choice(["", "", "", "before", "exit", "wait"])
+    accident = choice.choice(["", "", "", "before", "exit", "raise", "wait"])
     with run.once(name, in_doubt=in_doubt, scope=scope) as guarded:  # type: ignore[arg-type]
         if guarded.first:
             if accident == "before":
@@ -211,6 +211,8 @@ def once(run: Run, choice: random.Random, name: str, in_doubt: str, scope: str) 
             note("effect", run, key=guarded.key, in_doubt=in_doubt)
             if accident == "exit":
                 os._exit(7)
+            if accident == "raise":
+                fail(run, choice)
             if accident == "wait":
                 pause(run, choice.uniform(0, 4))
             guarded.result = {"by": run.claim.locked_by}

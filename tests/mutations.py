@@ -1,0 +1,271 @@
+"""Breaks each guard in turn and runs the tests that concern it: what survives has no test.
+
+    python -m tests.mutations              # all, about an hour on two cores
+    python -m tests.mutations runs.sql     # those whose names contain this
+    python -m tests.mutations --list
+
+Not part of CI. It works on a copy of the checkout, with one server for all test processes. A guard is a condition of
+a statement that writes or locks rows (each one becomes ``true`` in turn), a count of attempts, a check of how many rows
+a statement changed, or one of the few in GUARDS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_SECONDS = 300
+
+# which tests concern a file, the quick ones first
+TESTS = {
+    "sql/runs.sql": ["store_runs", "claims", "outcomes", "effects", "worker", "faults"],
+    "sql/actions.sql": ["operations_actions", "backfill"],
+    "sql/slots.sql": ["sync", "backfill", "sync_histories"],
+    "sql/definitions.sql": ["sync", "sync_files", "operations_retention", "sync_histories"],
+    "sql/files.sql": ["sync_files", "sync"],
+    "sql/effects.sql": ["effects", "operations_actions"],
+    "sql/retention.sql": ["operations_retention"],
+    "sql/migrations/0001_tables.sql": ["store_runs", "enqueue", "sync"],
+    "sql/migrations/0002_enqueue.sql": ["enqueue"],
+    "yamlsched/store/runs.py": ["store_runs", "outcomes", "effects", "worker", "faults"],
+    "yamlsched/store/effects.py": ["effects"],
+    "yamlsched/store/slots.py": ["sync", "backfill", "sync_histories"],
+    "yamlsched/sync/backfill.py": ["backfill"],
+    "yamlsched/runs.py": ["runs", "outcomes", "worker"],
+    "yamlsched/worker/leases.py": ["worker", "faults"],
+    "yamlsched/worker/worker.py": ["worker", "faults"],
+}
+
+# what a pattern finds in Python and in the migrations: file, pattern, replacement
+GUARDS = [
+    ("yamlsched/store/runs.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
+    ("yamlsched/store/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
+    ("yamlsched/runs.py", r"refund=True", "refund=False"),
+    ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
+    ("sql/migrations/0001_tables.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),
+    ("sql/migrations/0002_enqueue.sql", r"(?<=if )exists (?=\(select from yamlsched\.used_keys)", "false and exists "),
+    ("sql/migrations/0002_enqueue.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
+]
+COUNTS = [
+    (r"attempts\s*= r\.attempts - 1", "attempts = r.attempts"),
+    (r"attempts\s*= r\.attempts - o\.refund::int", "attempts = r.attempts"),
+    (r"attempts\s*= r\.attempts \+ 1", "attempts = r.attempts"),
+]
+
+# Mutations that change nothing: part of the name -> why no test can find them.
+EQUIVALENT: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``file`` with ``[start:end]`` replaced by ``new``."""
+
+    name: str
+    file: str
+    start: int
+    end: int
+    new: str
+
+    @property
+    def reason(self) -> str | None:
+        """Why it changes nothing, if it does not."""
+        return next((why for part, why in EQUIVALENT.items() if part in self.name), None)
+
+
+def mutations() -> list[Mutation]:
+    found: list[Mutation] = []
+    for path in sorted((ROOT / "sql").glob("*.sql")):
+        file = str(path.relative_to(ROOT))
+        if file in TESTS:
+            found += _of_statements(file, path.read_text())
+    for file, pattern, new in GUARDS:
+        text = (ROOT / file).read_text()
+        matches = list(re.finditer(pattern, text))
+        if not matches:
+            raise SystemExit(f"{file} has nothing like {pattern} any more: look at GUARDS")
+        for match in matches:
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Mutation(f"{file}:{line} {match[0]} -> {new}", file, *match.span(), new))
+    return found
+
+
+def _of_statements(file: str, text: str) -> Iterator[Mutation]:
+    starts = list(re.finditer(r"^-- name: (\w+)$", text, re.MULTILINE))
+    for match, following in zip(starts, [*starts[1:], None], strict=True):
+        begin, end = match.end(), following.start() if following else len(text)
+        for start, stop in conditions(text[begin:end]):
+            condition = " ".join(text[begin + start : begin + stop].split())
+            yield Mutation(f"{file} {match[1]}: {condition}", file, begin + start, begin + stop, "true")
+        for pattern, new in COUNTS:
+            for count in re.finditer(pattern, text[begin:end]):
+                name = f"{file} {match[1]}: {' '.join(count[0].split())} -> {new}"
+                yield Mutation(name, file, begin + count.start(), begin + count.end(), new)
+
+
+# -- a reader of just as much SQL as is written in sql/
+
+WORDS = re.compile(r"--[^\n]*|'(?:[^']|'')*'|%\(\w+\)s|::?\w*|[A-Za-z_]\w*|[(),;]|\S")
+ENDS = {"returning", "order", "limit", "group", "for", "union", "on", "offset", ";", ")"}
+
+
+@dataclass
+class Level:
+    """What is known of one depth of parentheses."""
+
+    verb: str = ""
+    feeds_insert: bool = False
+    in_case: int = 0
+
+
+def conditions(statement: str) -> list[tuple[int, int]]:
+    """Return where the conditions stand that restrict what the statement writes or locks.
+
+    >>> text = "update t set a = 1 where t.id = 1 and (t.b or t.c) and t.d between 1 and 2 returning t.id"
+    >>> [text[start:end] for start, end in conditions(text)]
+    ['t.id = 1', '(t.b or t.c)', 't.d between 1 and 2']
+    """
+    tokens = [m for m in WORDS.finditer(statement) if not m[0].startswith("--")]
+    found: list[tuple[int, int]] = []
+    levels = [Level()]
+    for nth, token in enumerate(tokens):
+        word, level = token[0].lower(), levels[-1]
+        previous = tokens[nth - 1][0].lower() if nth else ""
+        if word == "(":
+            levels.append(Level())
+        elif word == ")":
+            levels.pop()
+        elif word == "insert":
+            level.verb, level.feeds_insert = "insert", True
+        elif word == "select":
+            level.verb = "select"
+        elif word == "conflict":
+            level.feeds_insert = False  # the condition that follows chooses an index
+        elif word in ("update", "delete") and previous not in ("key", "for", "do"):
+            level.verb, level.feeds_insert = word, False
+        elif word == "where":
+            parts, last = _conjuncts(tokens, nth + 1)
+            locks = last + 1 < len(tokens) and _is_lock(tokens, last)
+            if level.verb in ("update", "delete") or level.feeds_insert or locks:
+                found += parts
+    return found
+
+
+def _is_lock(tokens: list[re.Match[str]], end: int) -> bool:
+    """Say whether the select whose `where` ends here goes on to lock rows: `for update` at the same depth."""
+    depth = 0
+    for nth in range(end, len(tokens)):
+        word = tokens[nth][0].lower()
+        depth += (word == "(") - (word == ")")
+        if depth < 0 or word == ";" or (depth == 0 and word == "union"):
+            return False
+        if depth == 0 and word == "for":
+            return True
+    return False
+
+
+def _conjuncts(tokens: list[re.Match[str]], first: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the parts of a condition that `and` joins, and the number of the token that ends it."""
+    parts: list[tuple[int, int]] = []
+    depth, cases, start, has_or, between = 0, 0, first, False, False
+    nth = first
+    while nth < len(tokens):
+        word = tokens[nth][0].lower()
+        if depth == 0 and not cases and word in ENDS:
+            break
+        depth += (word == "(") - (word == ")")
+        cases += (word == "case") - (word == "end")
+        if depth == 0 and not cases:
+            if word == "between":
+                between = True
+            elif word == "or":
+                has_or = True
+            elif word == "and" and between:
+                between = False
+            elif word == "and":
+                parts.append((tokens[start].start(), tokens[nth - 1].end()))
+                start = nth + 1
+        nth += 1
+    parts.append((tokens[start].start(), tokens[nth - 1].end()))
+    return ([(parts[0][0], parts[-1][1])] if has_or else parts), nth
+
+
+# -- running them
+
+
+def run(mutation: Mutation, copy: Path, dsn: str) -> str:
+    """Return which test found the mutation; empty: none did."""
+    target = copy / mutation.file
+    text = target.read_text()
+    target.write_text(text[: mutation.start] + mutation.new + text[mutation.end :])
+    tests = [f"tests/test_{name}.py" for name in TESTS[mutation.file] if (copy / f"tests/test_{name}.py").exists()]
+    command = [
+        "nice",
+        "-n",
+        "10",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "YAMLSCHED_TEST_DSN": dsn}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return "a test that did not end"
+    finally:
+        target.write_text(text)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode and not failed:
+        return done.stdout.strip().splitlines()[-1]
+    return failed[1] if failed else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", help="only mutations whose names contain one of these")
+    parser.add_argument("--list", action="store_true", help="show them, and run nothing")
+    arguments = parser.parse_args()
+    chosen = [m for m in mutations() if not arguments.parts or any(part in m.name for part in arguments.parts)]
+    if arguments.list:
+        print(*(f"{m.name}{f'  (equivalent: {m.reason})' if m.reason else ''}" for m in chosen), sep="\n")
+        return 0
+
+    from yamlsched import embedded
+
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="mutations-") as name:
+        copy = Path(name) / "checkout"
+        kept = shutil.ignore_patterns(".git", ".venv", ".yamlsched", "__pycache__", "results")
+        shutil.copytree(ROOT, copy, ignore=kept)
+        Path(name).chmod(0o755)
+        with embedded.running(Path(name) / "schedules.yaml") as dsn:
+            print("| mutation | found by |\n| --- | --- |")
+            for mutation in chosen:
+                found = f"equivalent: {mutation.reason}" if mutation.reason else run(mutation, copy, dsn)
+                survivors += not found
+                print(f"| `{mutation.name}` | {found or 'SURVIVED'} |", flush=True)
+        embedded.discard(Path(name) / "schedules.yaml")
+    equivalents = sum(m.reason is not None for m in chosen)
+    print(f"\n{len(chosen)} mutations, {equivalents} equivalent, {survivors} survived")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
