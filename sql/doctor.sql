@@ -12,6 +12,17 @@ select extract(epoch from max(clock_timestamp() - a.xact_start))::float8 as seco
 from pg_catalog.pg_stat_activity a
 where a.datname = current_database() and a.pid <> pg_backend_pid();
 
+-- name: standbys
+-- Physical standbys: neither backups under way nor logical subscribers, to which nobody fails over. Without
+-- pg_read_all_stats the rows are visible, their states are not.
+select count(*)::integer as count,
+       current_setting('synchronous_standby_names') <> ''
+       and current_setting('synchronous_commit') not in ('off', 'local') as is_synchronous
+from pg_catalog.pg_stat_replication r
+where coalesce(r.state, '') <> 'backup'
+  and not exists (
+      select from pg_catalog.pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical');
+
 -- name: privileges
 -- What the role lacks of what sync, work and tick need.
 select t.name || ' (' || string_agg(lower(p.privilege), ', ' order by p.privilege) || ')' as lacks

@@ -7,9 +7,9 @@
 -- without the nonce: it must mean the same whichever run comes to it.
 with ours as materialized (
     select r.id, encode(sha256(convert_to(
-               concat_ws(':', i.identity, %(namespace)s::text,
+               concat_ws(':', (select i.identity from yamlsched.database_identity i), %(namespace)s::text,
                          case when %(is_of_run)s then r.nonce::text else 'key' end, %(key)s::text), 'UTF8')), 'hex') as hash
-    from yamlsched.job_runs r, yamlsched.database_identity i
+    from yamlsched.job_runs r
     where r.id = %(run_id)s and r.status = 'running' and r.locked_by = %(locked_by)s and r.attempts = %(attempt)s
       and r.locked_until > clock_timestamp()
 ), made as (

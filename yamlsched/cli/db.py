@@ -1,4 +1,4 @@
-"""``yamlsched db``: the embedded PostgreSQL."""
+"""``yamlsched db``: the embedded PostgreSQL, and the identity of any database."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from pathlib import Path
 
 import click
 
+from yamlsched.cli import _acting, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
 
+IDENTITY_HELP = """Print the identity of the database, a UUID.
+
+It is part of every effect.key, the idempotency key that a handler passes to a provider, so that two databases never
+pass the same one. `migrate` creates it; a dump and its restore keep it. After a copy that is used beside its original
+(a staging system made from production's backup), give the copy a new one with --new, before its first run.
+"""
 PSQL_CODES = {0: 0, 2: 3}  # psql's 2 is a connection that failed; 1 and 3 are what it was asked to do
 
 
-@click.group(help="Start, stop and use the embedded PostgreSQL beside schedules.yaml.")
+@click.group(help="Start, stop and use the embedded PostgreSQL beside schedules.yaml; show which database this is.")
 def command() -> None:
     pass
 
@@ -152,6 +159,29 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
     with embedded.running(settings.file, by_name) as dsn:
         dump.restore(dsn, embedded.find_binaries(by_name), dump_file, clean)
     click.echo(f"loaded {dump_file}")
+    return 0
+
+
+@command.command(cls=Verb, help=IDENTITY_HELP)
+@click.option("--new", "is_new", is_flag=True, help="Give the database a new identity.")
+@_acting.by_option
+@click.pass_obj
+def identity(settings: Settings, is_new: bool, by: str | None) -> int:
+    from yamlsched.operations import actions, history
+    from yamlsched.store import identity
+
+    with settings.connect() as connection:
+        if is_new:
+            namespace = history.namespace_of(connection, None, settings.file)
+            now: identity.Identity | None = identity.renew(connection, namespace, by or actions.operator())
+        else:
+            now = identity.read(connection)
+    if now is None:
+        raise Refused("the database has no identity, somebody has deleted it: yamlsched db identity --new")
+    if settings.wants_json:
+        click.echo(_output.document(identity=now.identity, created_at=now.created_at))
+    else:
+        click.echo(now.identity)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from yamlsched.errors import EnvironmentFailed, Refused
 
-# Answers with the name of each table that holds a row; which migrations were applied is no data.
+# Answers with the name of each table that holds a row. What `migrate` writes is not data.
 FILLED_TABLES = r"""
 select format('select %L where exists (select from %I.%I);', n.nspname || '.' || c.relname, n.nspname, c.relname)
 from pg_catalog.pg_class as c
@@ -17,7 +17,7 @@ join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 where c.relkind = 'r'
   and n.nspname <> 'information_schema'
   and n.nspname !~ '^pg_'
-  and (n.nspname, c.relname) <> ('yamlsched', 'migrations')
+  and (n.nspname, c.relname) not in (('yamlsched', 'migrations'), ('yamlsched', 'database_identity'))
 order by n.nspname, c.relname
 \gexec
 """

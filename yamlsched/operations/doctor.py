@@ -102,6 +102,16 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     elif not seen.is_durable:
         remedy = "set it on: a crash of the server forgets runs that have succeeded, and they run again"
         yield Finding("durability", "warn", "synchronous_commit is off", remedy)
+    standbys = doctor.standbys(connection)
+    if standbys.count and not standbys.is_synchronous:
+        what = f"{standbys.count} standby{'' if standbys.count == 1 else 's'}, and no commit waits for one"
+        remedy = (
+            "a failover forgets the last commits: enqueued runs, successes, effects (docs/guarantees.md). Set "
+            "synchronous_standby_names if that is not acceptable"
+        )
+        yield Finding("standbys", "warn", what, remedy)
+    elif standbys.count:
+        yield Finding("standbys", "ok", f"{standbys.count}, and commits wait for one")
     skew = before + half_way - seen.now
     if abs(skew) > SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"
@@ -119,6 +129,9 @@ def tables(connection: psycopg.Connection[Any]) -> Finding:
     """Look at the version of the tables."""
     found = migrations.version(connection)
     try:
+        if migrations.check(found, apply=True) and not doctor.has_identity(connection):
+            remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
+            return Finding("tables", "fail", f"version {found}, but the database has no identity", remedy)
         if migrations.check(found, apply=True):
             return Finding("tables", "ok", f"version {found}")
     except EnvironmentFailed as error:

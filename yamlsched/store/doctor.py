@@ -17,6 +17,7 @@ NEEDED = {
     "job_runs": "SELECT,INSERT,UPDATE,DELETE",
     "job_failures": "SELECT,INSERT",
     "skipped_slots": "SELECT,INSERT,UPDATE",
+    "database_identity": "SELECT",
     "effects": "SELECT,INSERT,UPDATE,DELETE",
     "used_keys": "SELECT,INSERT,UPDATE,DELETE",
     "schedule_files": "SELECT,INSERT,UPDATE,DELETE",
@@ -51,6 +52,25 @@ def oldest_transaction(connection: psycopg.Connection[Any]) -> float | None:
     """Return for how many seconds the oldest transaction of another session has been open."""
     [row] = connection.execute(load("doctor")["oldest_transaction"]).fetchall()
     return None if row.seconds is None else float(row.seconds)
+
+
+@dataclass(frozen=True)
+class Standbys:
+    """Servers that replicate this one, and whether a commit waits for one of them."""
+
+    count: int
+    is_synchronous: bool
+
+
+def standbys(connection: psycopg.Connection[Any]) -> Standbys:
+    with connection.cursor(row_factory=class_row(Standbys)) as cursor:
+        [answer] = cursor.execute(load("doctor")["standbys"]).fetchall()
+    return answer
+
+
+def has_identity(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the database has its identity; see ``yamlsched db identity``."""
+    return bool(connection.execute(load("identity")["identity"]).fetchall())
 
 
 def lacking(connection: psycopg.Connection[Any]) -> list[str]:

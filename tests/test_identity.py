@@ -1,0 +1,132 @@
+"""Which database this is: made by migrate, kept by a dump and its restore, renewed on demand."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from operating import Say, a_file, a_job, a_run, command_line
+from psycopg import pq
+
+from yamlsched import embedded, store
+from yamlsched.attempt import Claim, Run
+from yamlsched.embedded import dump
+from yamlsched.operations import doctor
+from yamlsched.store import identity
+
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def the_identity(connection: Db) -> str:
+    found = identity.read(connection)
+    assert found is not None
+    return found.identity
+
+
+def test_migrate_gives_each_database_an_identity_and_leaves_it_alone_from_then_on(empty_dsn: str, db: Db) -> None:
+    with store.connect(empty_dsn) as connection:
+        store.migrations.migrate(connection)
+        first = the_identity(connection)
+        store.migrations.migrate(connection)
+
+        assert the_identity(connection) == first != the_identity(db)
+    assert str(uuid.UUID(first)) == first
+
+
+def test_there_is_one_identity_at_most(db: Db) -> None:
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        db.execute("insert into yamlsched.database_identity default values")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        db.execute("insert into yamlsched.database_identity (only_row) values (false)")
+
+
+def test_the_verb_shows_it_and_a_new_one_is_on_record(db: Db, say: Say) -> None:
+    a_file(db)
+    before = the_identity(db)
+    assert say("db", "identity") == (0, f"{before}\n", "")
+
+    after = say("db", "identity", "--new", "--by", "ann").out.strip()
+
+    assert after == the_identity(db) != before
+    assert json.loads(say("db", "identity", "--format", "json").out)["identity"] == after
+    [action] = db.execute("select who, verb, target, detail from yamlsched.operator_actions").fetchall()
+    assert action == ("ann", "identity", "database", {"was": before, "is": after})
+
+
+def an_effect(db: Db, dsn: str, run: int) -> str:
+    """Enter an effect of a running run, as its handler does, and return the key that a provider gets."""
+    row = db.execute("select attempts, locked_by from yamlsched.job_runs where id = %s", [run]).fetchone()
+    attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, Claim(dsn, "default", row.locked_by))  # type: ignore[union-attr]
+    with attempt.once("post", in_doubt="repeat") as effect:
+        pass
+    Claim._sessions.pop((dsn, "effects")).close()
+    return effect.key
+
+
+def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_others(
+    empty_dsn: str, own_dsn: str, db_of: Any, tmp_path: Path
+) -> None:
+    # given a dump made while a run was running
+    original, tools, file = db_of(own_dsn), embedded.find_binaries(False), tmp_path / "dump.sql"
+    run = a_run(original, a_job(original), "running")
+    dump.dump_to_file(own_dsn, tools, file)
+    key = an_effect(original, own_dsn, run)
+
+    # when it is restored into a database that has been migrated, and holds no data
+    with store.connect(empty_dsn) as connection:
+        store.migrations.migrate(connection)
+    dump.restore(empty_dsn, tools, file, clean=False)
+
+    # then the run's effect has the same key there, until the copy gets an identity of its own
+    copy = db_of(empty_dsn)
+    assert the_identity(copy) == the_identity(original)
+    assert an_effect(copy, empty_dsn, run) == key
+    copy.execute("delete from yamlsched.effects")
+    identity.renew(copy, "default", "ann")
+    assert an_effect(copy, empty_dsn, run) != key
+
+
+def test_a_database_without_identity_is_found_by_the_doctor_and_mended(db: Db, say: Say) -> None:
+    db.execute("delete from yamlsched.database_identity")
+
+    found = doctor.tables(db)
+    said = say("db", "identity")
+
+    assert (found.level, found.remedy.split(",")[0]) == ("fail", "yamlsched db identity --new")
+    assert (said.code, "yamlsched db identity --new" in said.err) == (1, True)
+    a_file(db)
+    assert say("db", "identity", "--new").code == 0
+    assert doctor.tables(db).level == "ok"
+
+
+# --- standbys
+
+
+def standbys(db: Db) -> list[Any]:
+    return [finding for finding in doctor.server(db) if finding.name == "standbys"]
+
+
+def test_the_doctor_warns_of_a_standby_for_which_no_commit_waits(own_dsn: str, db_of: Any) -> None:
+    # given a session that replicates, as a standby does
+    db = db_of(own_dsn)
+    standby = pq.PGconn.connect(f"{own_dsn} replication=true".encode())
+    try:
+        position = standby.exec_(b"IDENTIFY_SYSTEM").get_value(0, 2)
+        assert position is not None
+        assert standby.exec_(b"START_REPLICATION " + position).status == pq.ExecStatus.COPY_BOTH
+
+        [found] = standbys(db)
+    finally:
+        standby.finish()
+
+    assert (found.level, found.what) == ("warn", "1 standby, and no commit waits for one")
+    assert "docs/guarantees.md" in found.remedy
