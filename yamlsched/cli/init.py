@@ -1,50 +1,38 @@
-"""``yamlsched init``: a project to begin with."""
+"""``yamlsched init``: start a project."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
+import shutil
 import sys
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
 
-
-def _contents(file: Path) -> dict[Path, str]:
-    """Return what is written where, by path."""
-    templates, folder = files("yamlsched.templates"), file.parent
-    return {
-        file: templates.joinpath("schedules.yaml").read_text("utf-8"),
-        folder / "schedules.schema.json": files("yamlsched.definitions")
-        .joinpath("schedules.schema.json")
-        .read_text("utf-8"),
-        folder / "handlers" / "__init__.py": "",
-        folder / "handlers" / "hello.py": templates.joinpath("hello.py").read_text("utf-8"),
-        folder / ".github" / "workflows" / "schedules.yml": templates.joinpath("ci.yml").read_text("utf-8"),
-    }
-
-
-def crontab_line(file: Path) -> str:
-    """Return a crontab line for ``file`` that works from cron's bare environment, and logs to syslog."""
-    program = Path(sys.argv[0]).resolve()
-    command = str(program) if program.name == "yamlsched" else f"{sys.executable} -m yamlsched"
-    where = shlex.quote(str(file.parent.resolve()))
-    line = f"cd {where} && {command} tick --file {shlex.quote(str(file.resolve()))} 2>&1 | logger -t yamlsched"
-    return "* * * * * " + line.replace("%", r"\%")  # in a crontab a bare % ends the command
+WHEEL = "vendor/yamlsched-*.whl"
+"""Where CI finds yamlsched if it is installed here from a checkout or a file: no index has it."""
 
 
 @click.command(
     cls=Verb,
-    help="Begin a project: a commented schedules.yaml with its schema, a handler, a CI step; print the crontab line. "
-    "What exists is never overwritten.",
+    help="Start a project: write a commented schedules.yaml with its schema, a handler and a CI step; print the "
+    "crontab line. Existing files are never overwritten.",
 )
 @click.pass_obj
 def command(settings: Settings) -> int:
-    for path, text in _contents(settings.file).items():
+    root = _repository(settings.file) or settings.file.resolve().parent
+    source = _installed_from()
+    for path, text in _contents(settings.file, root, source).items():
         shown = os.path.relpath(path)
         if path.exists():
             click.echo(f"kept     {shown}")
@@ -55,11 +43,115 @@ def command(settings: Settings) -> int:
         except OSError as error:
             raise EnvironmentFailed(f"{shown} cannot be written: {error.strerror}") from error
         click.echo(f"written  {shown}")
+    file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
     click.echo("\nTry it:")
-    click.echo("    yamlsched validate && yamlsched tick && yamlsched next")
+    click.echo(f"    yamlsched validate{file} && yamlsched tick{file} && yamlsched next{file}")
+    if wheel := _wheel_command(source, root):
+        click.echo("\nThe CI step installs yamlsched from a wheel in the repository. Build it, and commit it:")
+        click.echo(f"    {wheel}")
     click.echo("\nThen the one line for crontab (crontab -e):")
     if settings.dsn:
         click.echo("    # the DSN that you use here: crontab does not read your shell's files")
         click.echo("    YAMLSCHED_DSN=...")
-    click.echo(f"    {crontab_line(settings.file)}")
+    click.echo(f"    {crontab_line(settings.file, settings.env)}")
     return 0
+
+
+def crontab_line(file: Path, environment: str | None = None) -> str:
+    """Return a crontab line for ``file`` that works in cron's bare environment and keeps the exit code of tick.
+
+    Its output goes to syslog. Cron mails the output of a tick that fails, and all output where there is no syslog.
+    """
+    program = Path(sys.argv[0]).resolve()
+    is_script = program.name == "yamlsched" and program.is_file()
+    words = [str(program)] if is_script else [sys.executable, "-m", "yamlsched"]
+    words += ["tick", "--file", str(file.resolve()), *(("--env", environment) if environment else ())]
+    to_syslog = '[ -S /dev/log ] && printf "%s\\n" "$out" | logger -t yamlsched && [ $code = 0 ]'
+    to_mail = 'printf "%s\\n" "yamlsched tick: exit code $code" "$out"'
+    line = (
+        f"cd {shlex.quote(str(file.resolve().parent))} && out=$({shlex.join(words)} 2>&1); code=$?; "
+        f'[ "$code$out" = 0 ] || {{ {to_syslog}; }} || {to_mail}; exit $code'
+    )
+    return "* * * * * " + line.replace("%", r"\%")  # in a crontab a bare % ends the command
+
+
+def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Path, str]:
+    """Return what to write where, by path."""
+    templates, folder = files("yamlsched.templates"), file.parent
+    schema = files("yamlsched.definitions").joinpath("schedules.schema.json").read_text("utf-8")
+    schedule = templates.joinpath("schedules.yaml").read_text("utf-8")
+    handler = templates.joinpath("hello.py").read_text("utf-8")
+    contents = {file: schedule, folder / "schedules.schema.json": schema}
+    if file.exists():
+        pass  # it names handlers of its own
+    elif (folder / "handlers.py").exists():
+        # a package of that name would hide the module
+        schedule = schedule.replace("handlers.hello.run ", "hello_job.run      ")
+        contents[file] = schedule.replace("handlers/hello.py", "hello_job.py")
+        contents[folder / "hello_job.py"] = handler
+    else:
+        if not any((folder / "handlers").glob("*.py")):  # else it may be one part of a namespace package
+            contents[folder / "handlers" / "__init__.py"] = ""
+        contents[folder / "handlers" / "hello.py"] = handler
+    workflow, text = _workflow(file, root, source)
+    return {**contents, workflow: text}
+
+
+def _repository(file: Path) -> Path | None:
+    """Return the top of the git repository that contains ``file``: the only place where GitHub looks for workflows."""
+    return next((folder for folder in file.resolve().parents if (folder / ".git").exists()), None)
+
+
+def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Path, str]:
+    """Return path and text of the workflow; each schedule of a repository has its own."""
+    place = file.resolve().relative_to(root.resolve())
+    name = re.sub("[^A-Za-z0-9]+", "-", str(place.with_suffix(""))).strip("-")
+    path = root / ".github" / "workflows" / f"{name}.yml"
+    folder = "" if place.parent == Path(".") else f"{place.parent}/"
+    watched = [_escaped(str(place)), _escaped(folder) + "**.py", _escaped(str(path.relative_to(root)))]
+    text = files("yamlsched.templates").joinpath("ci.yml").read_text("utf-8")
+    install = _requirement(source)
+    marks = {
+        "@NAME@": json.dumps(name),
+        "@PATHS@": json.dumps(watched),
+        "@INSTALL@": install if install == WHEEL else shlex.quote(install),
+        "@FILE@": shlex.quote(str(place)),
+    }
+    for mark, value in marks.items():
+        text = text.replace(mark, value)
+    return path, text
+
+
+def _escaped(path: str) -> str:
+    """Return a path as a filter of a workflow, in which some characters are patterns."""
+    return re.sub(r"([*?+\[\]!\\])", r"\\\1", path)
+
+
+def _installed_from() -> dict[str, Any] | None:
+    """Return where pip got yamlsched from (direct_url.json); None if that was an index."""
+    try:
+        recorded = metadata.distribution("yamlsched").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return {"url": Path(__file__).parents[2].as_uri()}
+    return json.loads(recorded) if recorded else None
+
+
+def _requirement(source: dict[str, Any] | None) -> str:
+    """Return what pip installs in CI: what is installed here."""
+    if source is None:
+        return f"yamlsched=={metadata.version('yamlsched')}"
+    if "vcs_info" in source:
+        return f"yamlsched @ {source['vcs_info']['vcs']}+{source['url']}@{source['vcs_info']['commit_id']}"
+    return WHEEL if source["url"].startswith("file:") else f"yamlsched @ {source['url']}"
+
+
+def _wheel_command(source: dict[str, Any] | None, root: Path) -> str:
+    """Return the command that puts the wheel where CI finds it; empty if CI needs none."""
+    if source is None or _requirement(source) != WHEEL:
+        return ""
+    origin, target = unquote(urlsplit(source["url"]).path), str(root / Path(WHEEL).parent)
+    if "archive_info" in source:
+        return f"mkdir -p {shlex.quote(target)} && cp {shlex.quote(origin)} {shlex.quote(target)}"
+    if shutil.which("uv"):
+        return shlex.join(["uv", "build", "--wheel", "--out-dir", target, origin])
+    return shlex.join(["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", target, origin])
