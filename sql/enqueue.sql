@@ -1,15 +1,21 @@
--- A delay in seconds counts from now on the database's clock.
+-- These run in the sessions of applications and handlers, with their search_path: every name is qualified. A delay in
+-- seconds counts from now on the database's clock.
 
 -- name: enqueue
 select e.run_id, e.created
-from yamlsched.enqueue(%(job_type)s::text, %(payload)s::text::jsonb,
-                       coalesce(%(run_at)s::timestamptz, clock_timestamp() + make_interval(secs => %(delay)s::float8)),
-                       %(key)s::text, %(namespace)s::text) e;
+from yamlsched.enqueue(%(job_type)s::pg_catalog.text, %(payload)s::pg_catalog.text::pg_catalog.jsonb,
+                       coalesce(%(run_at)s::pg_catalog.timestamptz,
+                                pg_catalog.clock_timestamp() operator(pg_catalog.+)
+                                pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)),
+                       %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text) e;
 
 -- name: enqueue_many
 -- One statement for however many runs of one job; parent_id is the run whose handler enqueues them.
 select e.run_id, e.created
-from yamlsched.enqueue_many(%(job_type)s::text, %(payloads)s::text[]::jsonb[], %(keys)s::text[],
-                            coalesce(%(run_at)s::timestamptz, clock_timestamp() + make_interval(secs => %(delay)s::float8)),
-                            %(namespace)s::text, %(parent_id)s::bigint) e
+from yamlsched.enqueue_many(%(job_type)s::pg_catalog.text, %(payloads)s::pg_catalog.text[]::pg_catalog.jsonb[],
+                            %(keys)s::pg_catalog.text[],
+                            coalesce(%(run_at)s::pg_catalog.timestamptz,
+                                     pg_catalog.clock_timestamp() operator(pg_catalog.+)
+                                     pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)),
+                            %(namespace)s::pg_catalog.text, %(parent_id)s::pg_catalog.int8) e
 order by e.position;

@@ -40,6 +40,7 @@ where r.ctid = any (array(select p.ctid from picked p))
 returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts, r.max_attempts, r.payload::text,
           r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes',
           date_part('epoch', r.locked_until - r.started_at), r.locked_by, r.prior_attempts,
+          r.sessions_lost,
           (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1),
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1);
 
@@ -160,19 +161,22 @@ with recursive clock as materialized (
         error_type = case when r.status = 'running' then 'LostWorker' else r.error_type end
     where r.id = any (array(select p.id from picked p where not p.is_last))
     returning r.id, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-              r.max_attempts, r.payload, r.created_at, r.locked_until, r.started_at, r.locked_by, r.prior_attempts
+              r.max_attempts, r.payload, r.created_at, r.locked_until, r.started_at, r.locked_by, r.prior_attempts,
+              r.sessions_lost
 )
 select 'claimed' as kind, (select count(*) from heads) as heads, c.exclusive, c.definition_id,
        c.id, c.job_type, c.idempotency_key, c.scheduled_for::text, c.attempts, c.max_attempts, c.payload::text,
        c.scheduled_for is not null and c.scheduled_for < c.created_at - interval '2 minutes',
-       date_part('epoch', c.locked_until - c.started_at), c.locked_by, c.prior_attempts
+       date_part('epoch', c.locked_until - c.started_at), c.locked_by, c.prior_attempts, c.sessions_lost
 from claimed c
 union all
 select 'dead', (select count(*) from heads), b.exclusive, b.definition_id,
-       b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0, b.locked_by, 0
+       b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0,
+       b.locked_by, 0, 0
 from buried b
 union all
-select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0, p.locked_by, 0
+select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0,
+       p.locked_by, 0, 0
 from picked p where p.lost;
 
 -- name: heartbeat
@@ -220,11 +224,16 @@ set status = 'succeeded', locked_until = null, exclusive_of = null, held_until =
 where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s;
 
 -- name: succeed_in
--- The same for one run, as the last statement of its handler's own transaction.
+-- The same for one run, as the last statement of its handler's own transaction. It runs with the handler's search_path:
+-- every name and operator is qualified, so that nothing else takes its place.
 update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null, result = %(result)s::jsonb,
-    finished_at = clock_timestamp(), updated_at = clock_timestamp()
-where r.id = %(id)s and r.status = 'running' and r.locked_by = %(token)s and r.attempts = %(attempt)s
+set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
+    result = %(result)s::pg_catalog.jsonb,
+    finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
+where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
+  and r.status operator(pg_catalog.=) 'running'::pg_catalog.text
+  and r.locked_by operator(pg_catalog.=) %(token)s::pg_catalog.text
+  and r.attempts operator(pg_catalog.=) %(attempt)s::pg_catalog.int4
 returning r.id;
 
 -- name: finish
@@ -234,12 +243,13 @@ with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)s::text[],
                 %(delays)s::float8[], %(refunds)s::boolean[], %(errors)s::text[], %(error_types)s::text[],
-                %(stacks)s::text[], %(results)s::text[], %(outputs)s::text[])
-      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output)
+                %(stacks)s::text[], %(results)s::text[], %(outputs)s::text[], %(sessions_lost)s::int[])
+      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output, sessions_lost)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,
         attempts     = r.attempts - o.refund::int,
+        sessions_lost = o.sessions_lost,
         run_at       = case when o.delay is null then r.run_at else o.now + make_interval(secs => o.delay) end,
         locked_until = null,          -- locked_by stays: the last owner, and the proof for a lost commit answer
         exclusive_of = null,

@@ -8,6 +8,7 @@ import functools
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from yamlsched import Discard, RetryAfter, Run, Snooze
+from yamlsched.store import runs as store
 
 PLACE = Path(os.environ.get("ACTS", "."))
 
@@ -432,3 +434,62 @@ def prints_until_told(run: Run) -> None:
     while not (PLACE / "go").exists():
         print("x" * 500)
         time.sleep(0.0001)
+
+
+# -- that use the database
+
+
+@act
+def transacts(run: Run, wait: str = "", times: int = 0, own_error: bool = False) -> None:
+    """Write a row in a transaction, whose session breaks the first ``times`` calls."""
+    if wait:
+        wait_for(wait)
+    calls = (PLACE / "calls").read_text().splitlines()
+    is_broken = sum(line.startswith(f"begun {run.id} ") for line in calls) <= times
+    try:
+        with run.transaction() as connection:
+            connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
+            if is_broken:
+                connection.execute("select pg_terminate_backend(pg_backend_pid())")
+    except OSError as error:
+        raise AssertionError("not an error of the database") from error
+    except Exception as error:
+        if not own_error:
+            raise
+        raise RuntimeError("no ledger") from error
+
+
+@act
+def loses_the_answer_to_its_commit(run: Run) -> None:
+    """The commit reaches the server, and its answer does not reach us."""
+    real = store.succeed_in
+
+    def succeed_in(connection: Any, *given: Any) -> bool:
+        answer = real(connection, *given)
+        with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+            handle.shutdown(socket.SHUT_RD)
+        return answer
+
+    store.succeed_in = succeed_in
+    try:
+        with run.transaction() as connection:
+            connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
+    finally:
+        store.succeed_in = real
+
+
+@act
+def keeps_a_transaction_open(run: Run) -> None:
+    """The first attempt never ends; later ones wait for what it has locked."""
+    with run.transaction() as connection:
+        connection.execute("update public.ledger set run_id = %s", [run.id])
+        if run.attempt == 1:
+            note("locked", run)
+            wait_for("never")
+
+
+@act
+def fans_out_in_a_transaction(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into public.ledger (run_id) values (1)")
+        run.enqueue("nap", {"seconds": 0})

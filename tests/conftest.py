@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from yamlsched import embedded, store
+from yamlsched.store.connection import connect_for_handler
 
 TABLES = [
     "job_failures",
@@ -97,8 +98,8 @@ def dsn(_emptied: str) -> Iterator[str]:
 
 @pytest.fixture
 def db(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session on ``dsn``, in autocommit mode, with named tuples."""
-    with store.connect(dsn) as connection:
+    """A session on ``dsn``, in autocommit mode, with named tuples, and with the usual search_path."""
+    with connect_for_handler(dsn) as connection:
         yield connection
 
 
@@ -112,4 +113,4 @@ def empty_dsn(server: str) -> Iterator[str]:
 def db_of() -> Iterator[Any]:
     """Open a session on a DSN; closed after the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda dsn: stack.enter_context(store.connect(dsn))
+        yield lambda dsn: stack.enter_context(connect_for_handler(dsn))

@@ -34,6 +34,7 @@ from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError,
 from yamlsched import ledger as ledger_module
 from yamlsched.enqueueing import due
 from yamlsched.errors import EffectInDoubt, LeaseLost
+from yamlsched.handler_sessions import sessions
 from yamlsched.ledger import Claim, effect_key
 from yamlsched.operations.effects import settle
 from yamlsched.runs import Claimed, one_line
@@ -52,8 +53,7 @@ def job(db: psycopg.Connection[Any]) -> Iterator[str]:
     db.execute("create table if not exists ledger (run_id bigint not null)")
     a_job(db, "mail")
     yield "mail"
-    for connection in Claim._sessions.values():
-        connection.close()
+    sessions.close()
     db.execute("drop table ledger")
 
 
@@ -86,7 +86,7 @@ def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     key = effects.Key(
         "default", effect_key(run.id, name, scope), run.id, run.attempt, run.claim.locked_by, str(uuid.uuid4())
     )
-    claimed = effects.claim(run.claim.session("effects"), key)
+    claimed = run.claim.record(effects.claim, key)
     assert claimed is not None
     assert claimed.is_first
 
@@ -382,7 +382,8 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
     holder, run = attempt(db, dsn), attempt(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
         effects.claim(other, effects.Key("default", "k", holder.id, 1, holder.claim.locked_by, str(uuid.uuid4())))
-        session = run.claim.session("effects")
+        with sessions.use(dsn, "effects", 1) as session:
+            pass
 
         # when a run comes to the key, waits, and the other's end is known
         def enter() -> Any:
@@ -398,7 +399,8 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
 def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn, job):
     run = attempt(db, dsn)
     with run.once("post", in_doubt="raise") as effect:
-        db.execute("select pg_terminate_backend(%s)", [run.claim.session("effects").info.backend_pid])
+        with sessions.use(dsn, "effects", 1) as session:
+            db.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
         effect.result = "posted"
 
     assert ledger(db) == [(f"run:{run.id}:post", "done")]

@@ -36,7 +36,7 @@ async def write(dsn: str, count: int, told: Told, enough: int, meanwhile: str = 
 
     ``meanwhile`` is carried out on another session between claim and outcomes; a transaction stays open.
     """
-    session = Session(Database(dsn), f"{SESSION} -c lock_timeout=100ms")
+    session = Session(Database(dsn), {**SESSION, "lock_timeout": "100ms"})
 
     async def claim(connection: Any) -> list[Any]:
         return (await store.claim_waiting(connection, "default", "A", count)).runs

@@ -105,7 +105,7 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
     held = Claimed(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
     async def fail() -> list[str]:
-        session = Session(Database(dsn), f"{SESSION} -c lock_timeout=10ms")
+        session = Session(Database(dsn), {**SESSION, "lock_timeout": "10ms"})
         row: Any = db.execute("select id from yamlsched.job_runs").fetchone()
         locker = await psycopg.AsyncConnection.connect(dsn)
         await locker.execute("select from yamlsched.job_runs for update")

@@ -24,6 +24,7 @@ from psycopg.conninfo import make_conninfo
 
 from yamlsched import store
 from yamlsched.definitions import meaning
+from yamlsched.store.connection import connect_for_handler
 from yamlsched.sync import ScheduleFile, sync
 
 HERE = Path(__file__).resolve().parent
@@ -130,7 +131,7 @@ class Project:
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.db = store.connect(self.dsn)
+        self.db = connect_for_handler(self.dsn)
 
     @property
     def file(self) -> Path:
@@ -247,8 +248,15 @@ class Proxy:
         self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable")
         self.is_silent = False
         self._sockets = [self._listener]
+        self._clients: set[socket.socket] = set()
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
+
+    def _to_server(self, client: socket.socket, piece: bytes) -> bytes:
+        return piece
+
+    def _to_client(self, piece: bytes) -> bytes:
+        return piece
 
     def _server(self) -> socket.socket:
         if self._host.startswith("/"):
@@ -263,15 +271,20 @@ class Proxy:
             ready, _, _ = select.select([] if self.is_silent else self._sockets, [], [], 0.02)
             for source in ready:
                 if source is self._listener:
-                    client, _ = self._listener.accept()
+                    try:
+                        client, _ = self._listener.accept()
+                    except OSError:
+                        return  # closed meanwhile
                     server = self._server()
                     other |= {client: server, server: client}
+                    self._clients.add(client)
                     self._sockets += [client, server]
                     continue
                 if source.fileno() < 0:
                     continue
                 try:
                     piece = source.recv(1 << 16)
+                    piece = self._to_server(source, piece) if source in self._clients else self._to_client(piece)
                     other[source].sendall(piece)
                 except OSError:
                     piece = b""
@@ -288,9 +301,26 @@ class Proxy:
         self._thread.join()
 
 
+class Pooler(Proxy):
+    """A proxy that behaves as PgBouncer does: it refuses options, and tells clients a process id of its own."""
+
+    refuses_options = True
+
+    def _to_server(self, client: socket.socket, piece: bytes) -> bytes:
+        if self.refuses_options and b"\0options\0" in piece:
+            fields = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+            client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+            return b""
+        return piece
+
+    def _to_client(self, piece: bytes) -> bytes:
+        start, key, rest = piece.partition(b"K" + (12).to_bytes(4, "big"))
+        return start + key + (4711).to_bytes(4, "big") + rest[4:] if key else piece
+
+
 @contextmanager
-def a_proxy(dsn: str) -> Iterator[Proxy]:
-    proxy = Proxy(dsn)
+def a_proxy(dsn: str, kind: type[Proxy] = Proxy) -> Iterator[Proxy]:
+    proxy = kind(dsn)
     try:
         yield proxy
     finally:

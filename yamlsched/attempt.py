@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,6 +44,7 @@ class Run:
     result: Any = None  # set it inside transaction(); otherwise return it
     enqueued: list[Any] = field(default_factory=list, repr=False)
     committed: bool = field(default=False, repr=False)
+    broken_by: BaseException | None = field(default=None, repr=False)  # how the session of transaction() broke
     _outside: int | None = field(default=None, repr=False)  # inside transaction(): what had been enqueued before it
     _entered: set[str] = field(default_factory=set, repr=False)  # effects that this attempt was the first to enter
     _open: dict[str, str] = field(default_factory=dict, repr=False)  # effects that it is inside of, and their entries
@@ -104,13 +105,16 @@ class Run:
         if self.committed or self._outside is not None:
             raise YamlschedError("run.transaction() is to be used once in an attempt: its end is the run's success")
         self._outside = len(self.enqueued)
+        connection: psycopg.Connection[Any] | None = None
         try:
-            connection = self.claim.session("transaction")
-            with connection.transaction():
+            with ExitStack() as block:
+                connection = self.claim.begin(block)
                 yield connection
                 self._succeed_in(connection)
             self.committed = True
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception) and (connection is None or connection.broken):
+                self.broken_by = error
             del self.enqueued[self._outside :]  # rolled back with the rest, should the handler go on all the same
             raise
         finally:
@@ -198,11 +202,22 @@ class Run:
         if not effect.first:
             yield effect
 
+    def is_session_lost(self, error: BaseException) -> bool:
+        """Return whether ``error``, which ends the attempt, is or comes from the break of the transaction's session."""
+        cause: BaseException | None = error
+        seen: set[int] = set()
+        while cause is not None and id(cause) not in seen:
+            if cause is self.broken_by:
+                return True
+            seen.add(id(cause))
+            cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        return False
+
     def dead_run(self, run_id: int) -> Run:
         """Return the dead run that this run, a call of ``on_dead``, is about."""
         from yamlsched.store import runs as store
 
-        row = store.dead_run(self.claim.session("effects"), run_id)
+        row = self.claim.record(store.dead_run, run_id)
         return Run(
             id=row.id,
             job_type=row.job_type,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import socket
-import threading
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from yamlsched import jsontext
 from yamlsched.errors import (
@@ -25,16 +23,18 @@ from yamlsched.errors import (
     Snooze,
     YamlschedError,
 )
+from yamlsched.handler_sessions import persist, sessions
 
 if TYPE_CHECKING:
     import psycopg
 
     from yamlsched.store import effects
+    from yamlsched.store.session import HandlerSession
 
 SNOOZE = timedelta(seconds=15)
 """For how long a run waits for an effect that a live attempt of another run holds."""
 PATIENCE = 30.0
-"""Seconds for which a statement about an effect is tried again while the database is away."""
+"""Seconds for which the database may be away before an attempt fails."""
 LONGEST_NAME = 200
 """Characters of an effect's name."""
 MAX_COMMAND_CHARS = 260
@@ -62,35 +62,27 @@ Answer = TypeVar("Answer")
 class Claim:
     """By what right the attempt acts: it fences whatever is written about the run."""
 
-    def __init__(self, dsn: str, namespace: str, locked_by: str) -> None:
+    def __init__(self, dsn: str, namespace: str, locked_by: str, timeout: float | None = None) -> None:
         self.dsn, self.namespace, self.locked_by = dsn, namespace, locked_by
+        self.timeout = timeout  # seconds that the attempt may take
 
-    # of this process, for whatever runs it carries out
-    _sessions: ClassVar[dict[tuple[str, str], psycopg.Connection[Any]]] = {}
-    _lock: ClassVar[threading.RLock] = threading.RLock()  # a handler's threads may enter effects side by side
-    _inherited: ClassVar[list[Any]] = []  # from before a fork: neither used nor closed, for they are the parent's
+    def begin(self, block: ExitStack) -> psycopg.Connection[Any]:
+        """Enter a transaction on the session for handlers, which ends with ``block``.
 
-    @classmethod
-    def forget_sessions(cls) -> None:
-        """Let a process that a handler forked open sessions of its own."""
-        cls._inherited.append(cls._sessions)
-        cls._sessions, cls._lock = {}, threading.RLock()
+        A session that the server has closed since its last use, or that cannot be opened yet, costs nothing: the
+        handler has not seen it. Raises EnvironmentFailed or psycopg's error when that lasts.
+        """
 
-    def session(self, use: str) -> psycopg.Connection[Any]:
-        """Return this process's session for ``use``: an effect is recorded beside the transaction, not inside."""
-        from psycopg.pq import TransactionStatus
-        from psycopg.rows import namedtuple_row
+        def enter() -> psycopg.Connection[Any]:
+            with ExitStack() as opening:
+                use = sessions.use(self.dsn, "transaction", self.timeout or PATIENCE)
+                session: HandlerSession = opening.enter_context(use)
+                opening.enter_context(session.transaction())
+                session.configure_transaction(self.timeout)
+                block.push(opening.pop_all())
+                return session
 
-        from yamlsched import store
-
-        connection = self._sessions.get((self.dsn, use))
-        if connection is not None and connection.info.transaction_status != TransactionStatus.IDLE:
-            connection.close()  # it broke, or was left in the middle of something
-        if connection is None or connection.closed:
-            # no time-outs of ours: how long a handler may take is said by its job
-            connection = self._sessions[self.dsn, use] = store.connect(self.dsn, session="")
-        connection.row_factory = namedtuple_row  # whatever the handler before has chosen
-        return connection
+        return persist(enter, PATIENCE)
 
     def record(
         self,
@@ -98,25 +90,17 @@ class Claim:
         *given: Given.args,
         **named: Given.kwargs,
     ) -> Answer:
-        """Carry out a statement about an effect, again on a new session while the database does not answer.
+        """Carry out a statement about the run, again on a new session while the database does not answer.
 
-        A mail that has left must not be forgotten because the server restarted meanwhile.
+        A mail that has left must not be forgotten because the server restarted meanwhile. The session is not that of
+        the transaction: what is recorded stands even if the transaction is rolled back.
         """
-        import psycopg
 
-        wait, end = 0.1, time.monotonic() + PATIENCE
-        while True:
-            try:
-                with self._lock:
-                    return statement(self.session("effects"), *given, **named)
-            except (psycopg.OperationalError, psycopg.InterfaceError, EnvironmentFailed):
-                if time.monotonic() + wait > end:
-                    raise
-                time.sleep(wait)
-                wait = min(2 * wait, 2.0)
+        def execute() -> Answer:
+            with sessions.lock, sessions.use(self.dsn, "effects", self.timeout or PATIENCE) as session:
+                return statement(session, *given, **named)
 
-
-os.register_at_fork(after_in_child=Claim.forget_sessions)
+        return persist(execute, PATIENCE)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ LONGEST_STACK = 16_000
 """Characters of ``last_stack``; of a longer one the end is kept, where the cause is."""
 LONGEST_OUTPUT = 65_536
 """Characters of what a handler printed that are kept with a failure, the last ones."""
+MAX_SESSIONS_LOST = 3
+"""Attempts of a run in a row that cost nothing because their database session broke."""
 ON_DEAD = "on_dead:"
 """Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a retry, for a later death
 of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``."""
@@ -50,6 +52,7 @@ class Claimed(NamedTuple):
     lease: float  # seconds
     locked_by: str
     prior_attempts: int = 0  # before an operator's retry
+    sessions_lost: int = 0  # attempts in a row that were released because their database session broke
 
     @property
     def is_report(self) -> bool:
@@ -72,6 +75,7 @@ class End(StrEnum):
     DISCARDED = "discarded"
     RETRY_AFTER = "retry_after"
     SNOOZED = "snoozed"
+    SESSION_LOST = "session_lost"  # the session of run.transaction() broke, and nothing was committed
     GIVEN_BACK = "given_back"  # never begun, or stopped by a shutdown
 
 
@@ -99,6 +103,7 @@ class Outcome(NamedTuple):
     stack: str | None = None
     result: str | None = None
     output: str | None = None
+    sessions_lost: int = 0  # the run's count from now on
 
 
 PLAIN_SUCCESS = Outcome(Status.SUCCEEDED)
@@ -119,7 +124,9 @@ def after_attempt(
     if ending.end is End.RETURNED or ending.end is End.COMMITTED:
         return PLAIN_SUCCESS if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
     if ending.end is End.GIVEN_BACK:
-        return Outcome(Status.QUEUED, refund=True)
+        return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost)
+    if ending.end is End.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
+        return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
     if ending.end is End.SNOOZED:
         return Outcome(Status.QUEUED, delay=_bounded(ending.delay), refund=True)
     is_dead = ending.end is End.DISCARDED or run.attempt >= run.max_attempts

@@ -76,6 +76,7 @@ create table yamlsched.job_runs (
     attempts        integer not null default 0 check (attempts >= 0),
     max_attempts    integer not null check (max_attempts >= 1),
     prior_attempts  integer not null default 0,  -- attempts before the latest retry: the backoff starts over
+    sessions_lost   integer not null default 0 check (sessions_lost >= 0),  -- attempts in a row, released at no cost
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job
     exclusive_of    bigint,            -- the definition's id while such a run is running
     held_until      timestamptz,       -- until then its handler may be alive although exclusive_of is null; see below

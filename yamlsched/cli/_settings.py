@@ -51,16 +51,22 @@ class Settings:
         return not self.dsn or self.dsn == "embedded"
 
     @contextmanager
-    def connect(self, migrate: bool = False) -> Iterator[psycopg.Connection[Any]]:
+    def connect(self, migrate: bool = False, for_handler: bool = False) -> Iterator[psycopg.Connection[Any]]:
         """Yield a connection to a database whose tables are those of this version.
 
-        The embedded database is brought up to date on the way, a server only with ``migrate``.
+        The embedded database is brought up to date on the way, a server only with ``migrate``. A connection
+        ``for_handler`` keeps what is set on its role and database.
         """
         from yamlsched import store
 
-        with self.database() as dsn, store.connect(dsn) as connection:
-            store.migrations.ensure(connection, apply=migrate or self.is_embedded)
-            yield connection
+        with self.database() as dsn:
+            with store.connect(dsn) as connection:
+                store.migrations.ensure(connection, apply=migrate or self.is_embedded)
+                if not for_handler:
+                    yield connection
+            if for_handler:
+                with store.connect_for_handler(dsn) as handler_connection:
+                    yield handler_connection
 
 
 def global_options(formats: tuple[str, ...], before_verb: bool) -> list[click.Option]:

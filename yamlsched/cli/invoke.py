@@ -42,7 +42,7 @@ def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[s
     run = FakeRun(job_type=job, payload={**found.payload, **_object(payload)}, max_attempts=found.max_attempts)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(NoDatabase):
-            run.connection = stack.enter_context(settings.connect())
+            run.connection = stack.enter_context(settings.connect(for_handler=True))
         try:
             result = call(resolve(found.handler), run)
         except Exception:

@@ -1,13 +1,17 @@
-"""Opening sessions. No state is kept in one beyond a transaction, so that PgBouncer may stand in between."""
+"""Opening sessions. No state is kept in one beyond a transaction, so that PgBouncer may stand in between.
+
+A session of the server's own is configured once, when it is opened. Behind a pooler each transaction may get another
+one: there ``set local`` configures each transaction.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import psycopg
@@ -16,34 +20,68 @@ from psycopg.pq import Conninfo
 from psycopg.rows import namedtuple_row
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.store import hosts
+from yamlsched.store.session import AsyncSession, HandlerSession, Session, Settings, set_local
+from yamlsched.store.statements import load
 
+T = TypeVar("T", bound=psycopg.Connection[Any])
 DEFAULTS: dict[str, Any] = {
-    "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,  # milliseconds: a dead network is noticed before usual leases end
     "target_session_attrs": "read-write",  # a server in recovery cannot take runs
 }
-# our statements are short: compiling one (jit) costs a second where running it costs milliseconds
-SESSION = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s -c jit=off"
-
-
+SESSION: Settings = {
+    "statement_timeout": "60s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+    "jit": "off",  # our statements are short: compiling one costs a second where running it costs milliseconds
+}
+"""The limits of a session. What the DSN says in ``options`` wins."""
+PINNED: Settings = {
+    "search_path": "pg_catalog, pg_temp",  # a function in another schema must not take the place of a built-in one
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
+}
+"""What our statements rely on, whatever is set on the role, on the database or in the DSN."""
+KEEPALIVES: Settings = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+"""With these the server notices within half a minute that the client's host has vanished, and releases its locks."""
+OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
+"""A setting in the ``options`` of a connection string, for example ``-c statement_timeout=5s``."""
+HOW: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "row_factory": namedtuple_row}
+ANSWER_MARGIN = 5.0  # seconds beyond statement_timeout after which a silent server counts as gone
 SHORTEST_SECRET = 8
 """Characters; a shorter password is too likely to be a word of some other text, and is sought in its place only."""
 
 
-def conninfo(dsn: str, session: str = SESSION) -> str:
-    """Return ``dsn`` with what our sessions need, as far as it does not say otherwise itself."""
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise EnvironmentFailed(_dsn_fault(dsn, str(error))) from error
+def conninfo(dsn: str, settings: Settings | None = SESSION) -> str:
+    """Return ``dsn`` with what our sessions need. ``settings`` None: without ``options``, which a pooler refuses."""
+    given = read(dsn)
     if "application_name" not in given and "PGAPPNAME" not in os.environ:
         given["application_name"] = "yamlsched"
-    if session:
-        given["options"] = f"{session} {given.get('options', '')}".strip()
-    return make_conninfo("", **{**DEFAULTS, **given})
+    ours = [f"-c {name}={value}" for name, value in (settings or {}).items()]
+    given["options"] = "" if settings is None else " ".join([*ours, _options(given)]).strip()
+    given["client_encoding"] = "utf8"
+    return make_conninfo("", **{**DEFAULTS, **hosts.in_order(given)})
+
+
+def read(dsn: str) -> dict[str, Any]:
+    """Return the parameters of ``dsn``. Raises EnvironmentFailed for one that is not valid."""
+    try:
+        return dict(conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError as error:
+        raise EnvironmentFailed(_dsn_fault(dsn, str(error))) from error
 
 
 def _dsn_fault(dsn: str, said: str) -> str:
@@ -59,25 +97,85 @@ def _dsn_fault(dsn: str, said: str) -> str:
     return "the DSN cannot be read: write postgresql://user@host:5432/name or host=... dbname=..."
 
 
-def connect(dsn: str, session: str = SESSION) -> psycopg.Connection[Any]:
-    """Open a session in UTC, in autocommit mode; rows come as named tuples. ``session`` are options of the server.
+def _options(given: Mapping[str, Any]) -> str:
+    return str(given.get("options") or os.environ.get("PGOPTIONS") or "")
+
+
+def settings_of(dsn: str) -> dict[str, str]:
+    """Return the settings in the ``options`` of ``dsn``."""
+    found = OPTION.findall(_options(read(dsn)))
+    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
+
+
+def seconds_to_connect(dsn: str) -> float:
+    """Return within how many seconds a connection is open if any of the hosts in ``dsn`` answers in time."""
+    return hosts.seconds_to_connect(read(dsn))
+
+
+def connect(dsn: str, settings: Settings = SESSION) -> Session:
+    """Open a session in UTC, in autocommit mode; rows come as named tuples.
 
     Raises EnvironmentFailed with a line for people when the server cannot be reached.
     """
-    with in_utc():
-        try:
-            return _open(conninfo(dsn, session))
-        except psycopg.OperationalError as error:
-            if not refuses_options(error):
-                raise EnvironmentFailed(describe(error)) from error
-        try:
-            return _open(conninfo(dsn, session=""))
-        except psycopg.OperationalError as error:
-            raise EnvironmentFailed(describe(error)) from error
+    with in_utc(), _described():
+        connection, _ = _open(Session, dsn, settings)
+        with _closed_on_error(connection):
+            row: Any = connection.execute(load("session")["configure"], _parameters(connection)).fetchone()
+            if row.is_pooled:
+                connection.configure_transactions(set_local({**settings, **settings_of(dsn), **PINNED}))
+                row = connection.execute(load("session")["limit"]).fetchone()
+    connection.answer_within = row.statement_timeout + ANSWER_MARGIN if row.statement_timeout else None
+    return connection
 
 
-def _open(info: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(info, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row)
+def connect_for_handler(dsn: str) -> HandlerSession:
+    """Open a session for a handler's own statements. Raises EnvironmentFailed when the server cannot be reached."""
+    with in_utc(), _described():
+        connection, is_configured = _open(HandlerSession, dsn, KEEPALIVES)
+        with _closed_on_error(connection):
+            if not is_configured:
+                connection.each_transaction = set_local({**KEEPALIVES, **settings_of(dsn)})
+            row: Any = connection.execute(load("session")["handler"], _parameters(connection)).fetchone()
+            connection.idle_timeout = row.idle_timeout
+            if not row.is_pooled and connection.info.server_version >= 140_000:
+                with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
+                    connection.execute(load("session")["check_client"])
+    return connection
+
+
+def _open(kind: type[T], dsn: str, settings: Settings) -> tuple[T, bool]:
+    """Return a session, and whether ``settings`` were accepted: a pooler may refuse them."""
+    is_configured = True
+    try:
+        connection = kind.connect(conninfo(dsn, settings), **HOW)
+    except psycopg.OperationalError as error:
+        if not refuses_options(error):
+            raise
+        is_configured = False
+        connection = kind.connect(conninfo(dsn, None), **HOW)
+    hosts.remember(read(dsn), connection.info)
+    return connection, is_configured
+
+
+def _parameters(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> dict[str, Any]:
+    return {"told": connection.info.backend_pid, "names": list(PINNED), "values": list(PINNED.values())}
+
+
+@contextmanager
+def _described() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise EnvironmentFailed(describe(error)) from error
+
+
+@contextmanager
+def _closed_on_error(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def refuses_options(error: psycopg.OperationalError) -> bool:
@@ -109,28 +207,29 @@ def in_utc() -> Iterator[str | None]:
             os.environ["PGTZ"] = before
 
 
-async def connect_async(dsn: str, session: str, look_up: Callable[..., Awaitable[Any]]) -> psycopg.AsyncConnection[Any]:
+async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awaitable[Any]]) -> AsyncSession:
     """Like ``connect``, for an event loop, and to be called inside ``in_utc``.
 
-    ``look_up`` takes the place of the loop's getaddrinfo, which would start a thread.
+    ``look_up`` takes the place of the loop's getaddrinfo, which would start a thread. Statements are prepared where a
+    session is the server's own: not through PgBouncer.
     """
     asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
     try:
-        return await _open_async(conninfo(dsn, session))
+        connection = await AsyncSession.connect(conninfo(dsn, settings), **HOW)
     except psycopg.OperationalError as error:
         if not refuses_options(error):
             raise
-    return await _open_async(conninfo(dsn, session=""))
-
-
-async def _open_async(info: str) -> psycopg.AsyncConnection[Any]:
-    """Open a session. Its statements are prepared where a session is the server's own: not through PgBouncer."""
-    connection = await psycopg.AsyncConnection.connect(
-        info, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row
-    )
-    cursor = await connection.execute("select pg_backend_pid() as pid")
-    row: Any = await cursor.fetchone()
-    if row.pid == connection.info.backend_pid:
+        connection = await AsyncSession.connect(conninfo(dsn, None), **HOW)
+    try:
+        hosts.remember(read(dsn), connection.info)
+        cursor = await connection.execute(load("session")["configure"], _parameters(connection))
+        row: Any = await cursor.fetchone()
+    except BaseException:
+        await connection.close()
+        raise
+    if row.is_pooled:
+        connection.configure_transactions(set_local({**settings, **settings_of(dsn), **PINNED}))
+    else:
         connection.prepare_threshold = 0
     return connection
 

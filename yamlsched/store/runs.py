@@ -203,6 +203,7 @@ def outcome_parameters(outcomes: Sequence[tuple[Claimed, Outcome]]) -> dict[str,
         "stacks": [o.stack for o in values],
         "results": [o.result for o in values],
         "outputs": [o.output for o in values],
+        "sessions_lost": [o.sessions_lost for o in values],
     }
 
 

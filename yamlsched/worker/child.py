@@ -14,6 +14,7 @@ import inspect
 import json
 import logging
 import os
+import select
 import signal
 import struct
 import sys
@@ -29,9 +30,11 @@ from typing import Any, NoReturn
 from yamlsched import attempt as attempts
 from yamlsched import jsontext
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
+from yamlsched.handler_sessions import sessions
 from yamlsched.runs import LONGEST_STACK, Claimed, End, storable
 from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
 
+IDLE_SESSION_SECONDS = 1.0  # after which the sessions of handlers are closed
 FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
 SLOW = 0.002  # seconds: of a run that takes longer the news is sent at once, so that the parent sends the next in time
 LONGEST_TEXT = 4_000  # characters of an error that are sent to the parent
@@ -80,6 +83,7 @@ class Child:
 
     def _receive(self) -> None:
         """Wait for a piece of what the parent sends, which may be less than a frame. Ends this process at its end."""
+        self._close_idle_sessions()
         piece = os.read(self.commands, 1 << 16)
         if not piece:
             os._exit(0)
@@ -89,6 +93,14 @@ class Child:
             else:
                 signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
                 self.tasks.extend(content)
+
+    def _close_idle_sessions(self) -> None:
+        """Close the sessions of handlers once there has been nothing to do for a moment: the server has a limit."""
+        if sessions.has_open:
+            news = select.poll()
+            news.register(self.commands, select.POLLIN)
+            if not news.poll(IDLE_SESSION_SECONDS * 1000):
+                sessions.close()
 
     def _carry_out(self, task: Task) -> None:
         place = task[0]
@@ -129,7 +141,7 @@ class Child:
 
         This is the one place where any exception is caught: whatever it is, it is an outcome.
         """
-        place, path, text, dead_run, claimed = task
+        place, path, text, dead_run, timeout, claimed = task
         run: attempts.Run | None = None
         try:
             payload = {} if text == "{}" else decode(text)[0]
@@ -137,7 +149,7 @@ class Child:
                 handler = self.handlers[path] = resolve(path)
                 self.begun = time.perf_counter()  # what an import takes says nothing about the runs to come
             if dead_run is not None or _takes_run(handler):
-                run = self._run(Claimed._make(claimed), payload)
+                run = self._run(Claimed._make(claimed), payload, timeout)
             value = self._call(handler, payload, run, dead_run)
             if value is None and run is None and not self.was_stopped:
                 return None
@@ -156,7 +168,10 @@ class Child:
             if run is not None and run.committed:
                 logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
                 return Report(place, End.COMMITTED.value)
-            return _report_of(place, error)
+            report = _report_of(place, error)
+            if run is not None and run.is_session_lost(error):
+                report = report._replace(end=End.SESSION_LOST.value)
+            return report
 
     def _call(
         self, handler: Callable[..., Any], payload: dict[str, Any], run: attempts.Run | None, dead_run: int | None
@@ -181,7 +196,7 @@ class Child:
             self.was_stopped = True
             raise Stopped("stopped by yamlsched")
 
-    def _run(self, run: Claimed, payload: dict[str, Any]) -> attempts.Run:
+    def _run(self, run: Claimed, payload: dict[str, Any], timeout: float) -> attempts.Run:
         slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
         return attempts.Run(
             id=run.id,
@@ -192,7 +207,7 @@ class Child:
             max_attempts=run.max_attempts,
             payload=payload,
             is_catchup=run.is_catchup,
-            claim=attempts.Claim(self.dsn, self.namespace, run.locked_by),
+            claim=attempts.Claim(self.dsn, self.namespace, run.locked_by, timeout),
         )
 
     def _tell(self, now: float, report: Report | None = None) -> None:

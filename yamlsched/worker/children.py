@@ -84,7 +84,7 @@ class Child:
             run, job = held.run, held.job
             dead_run = run.dead_run_id if run.key else None
             handler = job.handler if dead_run is None else job.on_dead or ""
-            tasks.append((place, handler, run.payload, dead_run, tuple(run)))
+            tasks.append((place, handler, run.payload, dead_run, job.timeout.total_seconds(), tuple(run)))
             self.memory.clear(place)
             place = (place + 1) % PLACES
         self.next_place = place

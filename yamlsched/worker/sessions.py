@@ -17,7 +17,8 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.store.connection import describe, reason
+from yamlsched.store.connection import describe, reason, seconds_to_connect
+from yamlsched.store.session import Settings
 from yamlsched.worker import clock
 from yamlsched.worker.aside import aside
 
@@ -25,7 +26,6 @@ T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
 SLOW = 2.0  # seconds after which a connection that is not there yet counts as news
-CONNECT_WITHIN = 15.0  # seconds; the DSN's own connect_timeout, 10 s by default, holds for each of its hosts
 # SQLSTATE classes and codes after which the session is given up: the server is going away, is full, or is a standby; or
 # a migration has changed what a prepared statement answers with
 LEAVE = ("08", "53", "57P", "25006", "XX", "0A000")
@@ -63,18 +63,18 @@ class Database:
 class Session:
     """A session that is there when it is asked for.
 
-    ``options`` are of the server, for this session; ``on_open`` is called with each new connection, ``on_news`` with
+    ``settings`` are of the server, for this session; ``on_open`` is called with each new connection, ``on_news`` with
     the payloads of notifications: without any when the session has ended while it was being watched.
     """
 
     def __init__(
         self,
         database: Database,
-        options: str,
+        settings: Settings,
         on_open: Callable[[Connection], Awaitable[None]] | None = None,
         on_news: Callable[[list[str]], None] | None = None,
     ) -> None:
-        self._database, self._options, self._on_open, self._on_news = database, options, on_open, on_news
+        self._database, self._settings, self._on_open, self._on_news = database, settings, on_open, on_news
         self._connection: Connection | None = None
         self._wait = 0.0
         self._watched: int | None = None
@@ -123,8 +123,8 @@ class Session:
         self._wait = min(max(2 * self._wait, FIRST_WAIT), LONGEST_WAIT)
         news = asyncio.get_running_loop().call_later(SLOW, self._database.failed, "no answer to a connection")
         try:
-            async with asyncio.timeout(CONNECT_WITHIN):
-                self._connection = await store.connect_async(self._database.dsn, self._options, look_up)
+            async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
+                self._connection = await store.connect_async(self._database.dsn, self._settings, look_up)
                 if self._on_open is not None and self._on_news is not None:
                     on_news = self._on_news
                     self._connection.add_notify_handler(lambda notification: on_news([notification.payload]))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations, log
-from yamlsched.runs import Claimed, End, Ending, Outcome, Status
+from yamlsched.runs import Claimed, End, Ending, Outcome, Status, one_line
 
 if TYPE_CHECKING:
     from yamlsched.store.runs import Claim
@@ -71,6 +71,8 @@ class Tally:
                 log.error("run.dead", **_names(run), attempt=_of(run), error=outcome.error)
             case _ if ending.end is End.SNOOZED:
                 log.info("attempt.snoozed", **_names(run), attempt=_of(run), next=run_at)
+            case _ if ending.end is End.SESSION_LOST:
+                log.warning("attempt.released", **_names(run), attempt=_of(run), why=one_line(ending.error))
             case _:
                 log.info("run.given_back", **_names(run), attempt=_of(run), why=ending.error)
 

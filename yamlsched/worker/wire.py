@@ -25,8 +25,9 @@ LONGEST_FRAME = 1 << 30
 LENGTH = struct.Struct("<I")
 
 
-Task: TypeAlias = tuple[int, str, str, int | None, tuple[Any, ...]]
-"""A run handed to a child: its place, the handler, the payload, the dead run that it reports if any, the Claimed."""
+Task: TypeAlias = tuple[int, str, str, int | None, float, tuple[Any, ...]]
+"""A run handed to a child: its place, the handler, the payload, the dead run that it reports if any, the seconds that
+an attempt may take, the Claimed."""
 
 
 class Report(NamedTuple):

@@ -41,10 +41,15 @@ from yamlsched.worker.wire import Memory
 
 # A prepared statement is planned once, perhaps while there is nothing in the table: what reads all of a table, or sorts
 # what an index has in order, is no plan for later.
-SESSION = (
-    "-c statement_timeout=15s -c idle_in_transaction_session_timeout=15s -c jit=off "
-    "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off"
-)
+SESSION = {
+    "statement_timeout": "15s",
+    "idle_in_transaction_session_timeout": "15s",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+}
 PATIENCE = 30.0  # seconds for which a worker that holds no lease waits for a database that is away
 LAST_WORDS = 5.0  # seconds for which a worker that was stopped tries to reach the database
 IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children that have nothing to do
@@ -153,7 +158,7 @@ class Worker:
         on_open = store.listen if self.stays else None
         self.sessions = (
             Session(self.database, SESSION, on_open, self._notified),
-            Session(self.database, f"{SESSION} -c lock_timeout=1s"),
+            Session(self.database, {**SESSION, "lock_timeout": "1s"}),
             Session(self.database, SESSION),
         )
         claims, writes, leases = self.sessions

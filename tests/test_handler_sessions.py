@@ -1,0 +1,189 @@
+"""The sessions that handlers use: what breaks them, and what that costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from enqueueing import a_job
+from test_effects import attempt
+from working import Project, a_project, is_alive, until
+
+from yamlsched import embedded, store
+from yamlsched.handler_sessions import sessions
+from yamlsched.runs import MAX_SESSIONS_LOST
+
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def job(db: Db) -> Iterator[None]:
+    a_job(db, "mail")
+    yield
+    sessions.close()
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        project.db.execute("create table public.ledger (run_id bigint not null)")
+        yield project
+
+
+def rows(project: Project) -> list[int]:
+    return [row.run_id for row in project.db.execute("select run_id from public.ledger order by run_id")]
+
+
+def terminate(db: Db, session: Db) -> None:
+    db.execute("select pg_terminate_backend(%s, 10000)", [session.info.backend_pid])
+
+
+# a session that broke while nobody used it
+
+
+@pytest.mark.usefixtures("job")
+def test_a_session_that_the_server_has_closed_is_replaced_before_the_handler_sees_it(db: Db, dsn: str) -> None:
+    with attempt(db, dsn).transaction() as first:
+        pass
+    terminate(db, first)
+
+    run = attempt(db, dsn)
+    with run.transaction() as second:
+        assert second.execute("select 1 as one").fetchone().one == 1  # type: ignore[union-attr]
+
+    assert second is not first
+    assert run.committed
+
+
+@pytest.mark.usefixtures("job")
+def test_on_dead_learns_of_the_dead_run_although_the_server_has_closed_the_session(db: Db, dsn: str) -> None:
+    run = attempt(db, dsn)
+    with sessions.use(dsn, "effects", 1) as session:
+        terminate(db, session)
+
+    assert run.dead_run(run.id).id == run.id
+
+
+@pytest.mark.usefixtures("job")
+def test_sessions_that_are_given_back_are_opened_again_when_a_handler_asks(db: Db, dsn: str) -> None:
+    with attempt(db, dsn).transaction() as first:
+        pass
+    sessions.close()
+    assert first.closed
+
+    run = attempt(db, dsn)
+    with run.transaction():
+        pass
+    assert run.committed
+
+
+def test_a_child_that_has_nothing_to_do_keeps_no_session(project: Project) -> None:
+    project.sync(transacts={})
+    loop = project.start("work", "--loop")
+    [run] = project.enqueue("transacts")
+    project.until_status(run, "succeeded")
+    [child] = loop.children()
+
+    until(lambda: not _sockets(child), "the child has closed its sessions")
+
+    assert is_alive(child)
+    [again] = project.enqueue("transacts")
+    project.until_status(again, "succeeded")
+    loop.signal(signal.SIGTERM)
+    assert loop.wait() == 0
+
+
+def _sockets(pid: int) -> list[str]:
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    return [link for link in links if link.startswith("socket:")]
+
+
+# a session that broke inside run.transaction()
+
+
+def test_an_attempt_whose_session_broke_costs_nothing(project: Project) -> None:
+    project.sync(transacts={"max_attempts": 1})
+    [run] = project.enqueue("transacts", {"times": 2})
+
+    process = project.work()
+
+    assert project.became(run) == ("succeeded", 1, 3, 1, 0)
+    assert rows(project) == [run]
+    assert process.text.count("attempt.released") == 2
+
+
+def test_an_error_of_the_handlers_own_that_a_broken_session_caused_costs_nothing(project: Project) -> None:
+    project.sync(transacts={"max_attempts": 1})
+    [run] = project.enqueue("transacts", {"times": 1, "own_error": True})
+
+    project.work()
+
+    assert project.became(run) == ("succeeded", 1, 2, 1, 0)
+
+
+def test_an_attempt_is_released_three_times_in_a_row_and_no_more(project: Project) -> None:
+    project.sync(transacts={"max_attempts": 2})
+    [run] = project.enqueue("transacts", {"times": 1_000})
+
+    project.work(code=1)
+
+    calls = 2 * (MAX_SESSIONS_LOST + 1)
+    assert project.became(run) == ("dead", 2, calls, 0, 2)
+    assert rows(project) == []
+
+
+def test_a_commit_whose_answer_was_lost_is_a_success_and_not_repeated(project: Project) -> None:
+    project.sync(loses_the_answer_to_its_commit={"max_attempts": 1})
+    [run] = project.enqueue("loses_the_answer_to_its_commit")
+
+    project.work()
+
+    assert project.became(run)[:3] == ("succeeded", 1, 1)
+    assert rows(project) == [run]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["fast", "kill -9"])
+def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_idle_costs_no_attempt(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    file = tmp_path / "server" / "schedules.yaml"
+    file.parent.mkdir()
+    try:
+        with embedded.running(file) as dsn:
+            with store.connect(dsn) as connection:
+                store.migrations.migrate(connection)
+                connection.execute("create table public.ledger (run_id bigint not null)")
+            with a_project(tmp_path, dsn) as project:
+                # given a child with an open session, and another whose handler is about to open one
+                project.sync(transacts={"lease": "2m", "max_attempts": 1, "on_dead": "acts.tell_death"})
+                loop = project.start("work", "--loop", "--concurrency", "2")
+                [waiting] = project.enqueue("transacts", {"wait": "go"})
+                project.until_begun(waiting)
+                [idle] = project.enqueue("transacts")
+                project.until_status(idle, "succeeded")
+
+                # when the server is away as it asks, and comes back
+                server = embedded.status(file).pid
+                assert server is not None
+                os.kill(server, how)
+                until(lambda: not is_alive(server), "the server has ended")
+                project.say("go")
+                with embedded.running(file):
+                    project.db = store.connect(dsn)
+                    project.until_status(waiting, "succeeded")
+                    [after] = project.enqueue("transacts")
+                    project.until_status(after, "succeeded")
+                    loop.signal(signal.SIGTERM)
+                    assert loop.wait() == 0, loop.text
+
+                    # then nobody has paid for it
+                    assert [project.became(run)[:3] for run in (waiting, idle, after)] == [("succeeded", 1, 1)] * 3
+                    assert rows(project) == sorted([waiting, idle, after])
+    finally:
+        embedded.discard(file)
