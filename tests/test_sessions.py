@@ -129,7 +129,7 @@ def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_giv
         await session.run(claim, 10)
         async with await psycopg.AsyncConnection.connect(own_dsn, autocommit=True) as other:
             await other.execute(
-                "drop view yamlsched.open_runs cascade; drop view yamlsched.dead_runs; "
+                "drop view yamlsched.open_runs, yamlsched.dead_runs, yamlsched.effects_in_doubt cascade; "
                 "alter table yamlsched.job_runs alter attempts type bigint"
             )
         with pytest.raises(Unanswered):
