@@ -30,7 +30,8 @@ where r.id = any (%(ids)s::bigint[]);
 -- name: retry
 -- What is finished gets a new budget on top of the attempts made, which are never taken back; what waits is made due.
 -- A cancelled run is due when the lease that the cancel cut short would have ended: its handler may live until then.
--- Whether it excludes other runs of its job is what the job says now. `expected` are the states in which the runs were
+-- Whether it excludes other runs of its job is what the job says now. A `payload`, unless it is null, takes the place of
+-- the one that the run was created with; as with an enqueue, the job's own lies below it. `expected` are the states in which the runs were
 -- chosen.
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,
@@ -42,6 +43,9 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                                                 coalesce(%(now)s::timestamptz, clock_timestamp()))),
     exclusive    = r.scheduled_for is not null
                    and (select d.overlap <> 'allow' from yamlsched.job_definitions d where d.id = r.definition_id),
+    payload      = case when %(payload)s::text is null then r.payload
+                        else (select d.payload from yamlsched.job_definitions d where d.id = r.definition_id)
+                             || %(payload)s::text::jsonb end,
     result       = null,
     finished_at  = null,
     dead_at      = null,

@@ -46,14 +46,16 @@ def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> No
 
 
 @pytest.mark.parametrize(
-    "arguments, says",
+    "arguments, code, says",
     [
-        (["ad"], 'no sound job "ad" in schedules.yaml. Did you mean "add"?'),
-        (["add", "--payload", "{"], "--payload is not JSON"),
-        (["add", "--payload", "[]"], "--payload is not a JSON object"),
+        (["ad"], 1, 'no valid job "ad" in schedules.yaml. Did you mean "add"?'),
+        (["add", "--payload", "{"], 2, "JSON is broken where it ends"),
+        (["add", "--payload", "[]"], 2, "not a JSON object"),
     ],
 )
-def test_invoke_refuses_what_cannot_be_called(project: Path, own_dsn: str, arguments: list[str], says: str) -> None:
+def test_invoke_refuses_what_cannot_be_called(
+    project: Path, own_dsn: str, arguments: list[str], code: int, says: str
+) -> None:
     done = yamlsched("invoke", *arguments, "--dsn", own_dsn, cwd=project)
-    assert done.returncode == 1
+    assert done.returncode == code
     assert says in done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from operating import Say, a_job, a_run, command_line, row, value
+from psycopg.types.json import Jsonb
 
 from yamlsched import store
 from yamlsched.errors import Refused
@@ -374,8 +375,55 @@ def test_enqueue_says_whether_the_run_was_made_or_was_there(db: Db, say: Say) ->
     run = json.loads(made.out)
     assert (made.code, run["created"], run["status"]) == (0, True, "queued")
     assert value(db, "select payload from yamlsched.job_runs") == {"days": 3}
-    assert again.out == f'nothing made: run {run["run_id"]} has the key "purge:by-hand" and is queued\n'
+    assert again.out == f'nothing created: run {run["run_id"]} has the key "purge:by-hand" and is queued\n'
     assert trail(db) == [("ann", "enqueue", f"run:{run['run_id']}")]
+
+
+def a_schedule_with_a_handler(folder: Path) -> None:
+    (folder / "jobs.py").write_text("def purge(days, dry=False): pass\n")
+    (folder / "schedules.yaml").write_text(
+        "version: 1\njobs:\n  purge: {handler: jobs.purge}\n  other: {handler: jobs.missing}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ('{"dyas": 3}', 'job "purge": jobs.purge has no parameter "dyas". Did you mean "days"?'),
+        ("{}", 'job "purge": jobs.purge needs days, which the payload does not give'),
+        ('{"days": 3, "run": 1}', 'jobs.purge has no parameter "run". It takes: days, dry.'),
+    ],
+)
+def test_a_payload_that_cannot_fit_the_handler_of_the_file_is_refused_before_it_is_written(
+    db: Db, say: Say, tmp_path: Path, payload: str, message: str
+) -> None:
+    a_schedule_with_a_handler(tmp_path)
+    job = a_job(db)
+    dead = a_run(db, job, "dead")
+
+    for arguments in (["enqueue", "purge"], ["retry", dead]):
+        refused = say(*arguments, "--payload", payload)
+        assert (refused.code, refused.out) == (1, "")
+        assert message in refused.err
+
+    assert value(db, "select array_agg(status) from yamlsched.job_runs") == ["dead"]
+    a_job(db, "other")
+    assert say("enqueue", "other", "--payload", payload).code == 0  # nothing is known about this handler
+
+
+def test_a_retry_may_bring_another_payload_for_one_run(db: Db, say: Say, tmp_path: Path) -> None:
+    a_schedule_with_a_handler(tmp_path)
+    job = a_job(db, payload=Jsonb({"days": 30, "dry": True}))
+    run, other = (a_run(db, job, "dead", payload="('{\"dyas\": 3}'::jsonb)") for _ in range(2))
+
+    assert say("retry", run, "--payload", '{"days": 3}').code == 0
+    assert value(db, "select payload from yamlsched.job_runs where status = 'queued'") == {"days": 3, "dry": True}
+    assert "with another payload" in str(value(db, "select detail from yamlsched.operator_actions"))
+
+    several = say("retry", run, other, "--payload", '{"days": 3}')
+    assert (several.code, "--payload is for one run" in several.err) == (2, True)
+    assert say("retry", other).code == 0
+    assert value(db, f"select payload from yamlsched.job_runs where id = {other}") == {"dyas": 3}
 
 
 def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say: Say) -> None:
@@ -388,7 +436,7 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say
     said = say("enqueue", "purge", "--key", "invoice:812")
 
     assert said.out == (
-        'nothing made: key "invoice:812" was used by run 7, which was pruned on 2026-01-14T02:00:00Z; '
+        'nothing created: key "invoice:812" was used by run 7, which was pruned on 2026-01-14T02:00:00Z; '
         "use another key to do it again\n"
     )
     assert value(db, "select count(*) from yamlsched.job_runs") == 0
@@ -407,8 +455,8 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say
             'key "taken" is held by a run of job "mail". Begin keys with the name of their job.',
         ),
         (["purge", "--payload", '{"a": nul}'], 2, "line 1, column 7: JSON is broken at 'nul}'"),
-        (["purge", "--payload", '{"a": NaN}'], 2, "NaN is no JSON value"),
-        (["purge", "--payload", '{"a": 1, "a": 2}'], 2, 'the key "a" stands twice'),
+        (["purge", "--payload", '{"a": NaN}'], 2, "NaN is not a valid JSON value"),
+        (["purge", "--payload", '{"a": 1, "a": 2}'], 2, 'the key "a" occurs twice'),
         (["purge", "--payload", "[1]"], 2, "not a JSON object"),
         (["purge", "--payload", "{"], 2, "JSON is broken where it ends"),
         (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),

@@ -1,4 +1,4 @@
-"""``yamlsched enqueue``: a run by hand."""
+"""``yamlsched enqueue``: create a run of a job."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def payload(text: str) -> dict[str, Any]:
             raise click.BadParameter(f"{source}cannot be read: {reason}") from None
 
     def refuse(name: str) -> NoReturn:
-        raise click.BadParameter(f"{source}{name} is no JSON value: write null, or a text")
+        raise click.BadParameter(f"{source}{name} is not a valid JSON value: write null, or a string")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise click.BadParameter(f'{source}the key "{twice}" stands twice')
+            raise click.BadParameter(f'{source}the key "{twice}" occurs twice')
         return dict(pairs)
 
     try:
@@ -53,11 +53,11 @@ def payload(text: str) -> dict[str, Any]:
 
 
 @click.command(
-    cls=Verb, help="Make a run of JOB by hand. With a --key that has a run, that run is shown and none is made."
+    cls=Verb, help="Create a run of JOB. With a --key that has a run already, that run is shown and none is created."
 )
 @click.argument("job")
 @click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
-@click.option("--key", metavar="KEY", help="One run per key, for ever: a second enqueue makes nothing.")
+@click.option("--key", metavar="KEY", help="One run per key, for ever: a second enqueue creates nothing.")
 @click.option(
     "--at",
     type=lambda text: _choice.clock(text) or _choice.instant(text),
@@ -77,8 +77,9 @@ def command(
     by: str | None,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history
+    from yamlsched.operations import actions, history, payloads
 
+    payloads.check(settings.file, job, arguments or {})
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         made = actions.enqueue(
@@ -90,12 +91,12 @@ def command(
         )
     elif made.pruned_at is not None:
         click.echo(
-            f'nothing made: key "{key}" was used by run {made.run_id}, which was pruned on '
+            f'nothing created: key "{key}" was used by run {made.run_id}, which was pruned on '
             f"{_output.instant(made.pruned_at)}; use another key to do it again"
         )
     elif not made.created:
-        click.echo(f'nothing made: run {made.run_id} has the key "{key}" and is {made.status}')
+        click.echo(f'nothing created: run {made.run_id} has the key "{key}" and is {made.status}')
     else:
         due = f", due {_output.instant(made.run_at)}" if at is not None else ""
-        click.echo(f"run {made.run_id} made{due}{f'; {made.note}' if made.note else ''}")
+        click.echo(f"run {made.run_id} created{due}{f'; {made.note}' if made.note else ''}")
     return 0

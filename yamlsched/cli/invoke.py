@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli.enqueue import payload
 from yamlsched.errors import NoDatabase, Refused
 
 
@@ -20,10 +21,12 @@ from yamlsched.errors import NoDatabase, Refused
     "only shown. run.transaction() commits for real where a database is at hand.",
 )
 @click.argument("job")
-@click.option("--payload", metavar="JSON", help="Arguments, beside and before those of schedules.yaml.")
+@click.option(
+    "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments, above those of schedules.yaml."
+)
 @click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated.")
 @click.pass_obj
-def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[str, ...]) -> int:
+def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
     from yamlsched.definitions.diagnostic import did_you_mean
     from yamlsched.definitions.load import load
     from yamlsched.definitions.paths import search_path
@@ -37,9 +40,9 @@ def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[s
     if found is None:
         wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)
         hint = "yamlsched validate says what is wrong with it" if wrong else did_you_mean(job, loaded.jobs)
-        raise Refused(f'no sound job "{job}" in {settings.file}. {hint}'.rstrip())
+        raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
-    run = FakeRun(job_type=job, payload={**found.payload, **_object(payload)}, max_attempts=found.max_attempts)
+    run = FakeRun(job_type=job, payload={**found.payload, **(payload or {})}, max_attempts=found.max_attempts)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(NoDatabase):
             run.connection = stack.enter_context(settings.connect(for_handler=True))
@@ -53,13 +56,3 @@ def command(settings: Settings, /, job: str, payload: str | None, paths: tuple[s
         click.echo(f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}", err=True)
     click.echo(json.dumps({"format_version": 1, "result": result} if settings.wants_json else result))
     return 0
-
-
-def _object(payload: str | None) -> dict[str, Any]:
-    try:
-        value = json.loads(payload or "{}")
-    except ValueError as error:
-        raise Refused(f"--payload is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise Refused("--payload is not a JSON object: its keys become keyword arguments")
-    return value

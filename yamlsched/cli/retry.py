@@ -8,11 +8,12 @@ import click
 
 from yamlsched.cli import _acting, _choice
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli.enqueue import payload
 
 HELP = """Run again what is dead or cancelled; make due now what waits to be retried.
 
-RUN is an id or a key. A run gets its job's number of attempts anew, with the backoff from its beginning; the payload
-is that of its making. Attempts made stay counted and recorded.
+RUN is an id or a key. A run gets its job's number of attempts anew, with the backoff from its beginning. It keeps the
+payload that it was created with, unless --payload gives another. Attempts made stay counted and recorded.
 
 Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead --since 2h
 """
@@ -23,6 +24,12 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 @_choice.filter_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
 @click.option("--force", is_flag=True, help="Also what has succeeded.")
+@click.option(
+    "--payload",
+    type=payload,
+    metavar="JSON|@FILE|-",
+    help="Keyword arguments of the handler instead of the run's own, for one RUN; the job's own apply below them.",
+)
 @_acting.by_option
 @_acting.yes_option
 @_acting.dry_run_option
@@ -34,18 +41,24 @@ def command(
     statuses: tuple[str, ...],
     dead: bool,
     force: bool,
+    payload: dict[str, Any] | None,
     by: str | None,
     yes: bool,
     dry_run: bool,
     **given: Any,
 ) -> int:
-    from yamlsched.operations import actions
+    from yamlsched.operations import actions, payloads
+    from yamlsched.store import history
 
     wanted = (*statuses, "dead") if dead and "dead" not in statuses else statuses
     if not names and not wanted:
-        raise click.UsageError("which runs? Name them by id or key, or say --dead or --status")
+        raise click.UsageError("which runs? Name them by id or key, or pass --dead or --status")
+    if payload is not None and len(names) != 1:
+        raise click.UsageError("--payload is for one run: name it by its id or key")
 
     def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
-        return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected)
+        if payload is not None and (run := history.run(connection, ids[0])):
+            payloads.check(settings.file, run.job_type, payload)
+        return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected, payload=payload)
 
     return _acting.on_runs(settings, "retry", names, wanted, given, yes, dry_run, act)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yamlsched.definitions import sources
 from yamlsched.definitions.bindings import Function
@@ -56,38 +56,83 @@ def missing(loaded: Loaded, path: Sequence[Path]) -> Iterator[tuple[str, str, st
             yield job.name, job.handler, result.message
 
 
+class Parameters(NamedTuple):
+    """What a handler takes by name, besides ``run``."""
+
+    expected: list[str]
+    optional: set[str]
+    takes_run: bool
+    takes_any: bool  # **kwargs
+    by_position_only: str | None  # the first that must be given by position
+
+    @classmethod
+    def of(cls, function: Function) -> Parameters:
+        args = function.args
+        by_position = args.posonlyargs[: max(0, len(args.posonlyargs) + len(args.args) - len(args.defaults))]
+        names = [a.arg for a in [*args.args, *args.kwonlyargs]]
+        optional = {a.arg for a in args.args[len(args.args) - min(len(args.defaults), len(args.args)) :]}
+        optional |= {a.arg for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is not None}
+        return cls(
+            [name for name in names if name != "run"],
+            optional,
+            "run" in names,
+            args.kwarg is not None,
+            by_position[0].arg if by_position else None,
+        )
+
+    def unknown(self, key: str) -> str | None:
+        """Return the remedy for a payload key that the handler does not take; None for one that it does."""
+        if key == "run" and self.takes_run:
+            return "Give the key another name: run is given by the worker."
+        if key in self.expected or self.takes_any:
+            return None
+        taken = f"It takes: {', '.join(self.expected)}." if self.expected else "It takes none."
+        return did_you_mean(key, self.expected, taken)
+
+    def missing(self, given: Collection[str]) -> list[str]:
+        return [name for name in self.expected if name not in given and name not in self.optional]
+
+
+def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
+    """Return why no call of ``handler`` with these payload keys can succeed; None where the source does not say so."""
+    found = sources.look_up(handler, tuple(path))
+    if found is None or isinstance(found, Missing) or found.decorator_list:
+        return None
+    parameters = Parameters.of(found)
+    for key in payload:
+        if remedy := parameters.unknown(key):
+            return f"{handler} has no parameter {quoted(key)}. {remedy}"
+    if missing := parameters.missing(payload):
+        return f"{handler} needs {', '.join(missing)}, which the payload does not give"
+    return None
+
+
 def _check_payload(loaded: Loaded, calls: Calls, function: Function, found: Findings) -> None:
     """Report payload keys that the function does not take, and parameters that nothing gives."""
     handler, place, use = loaded.value(calls.job, "handler")
-    args = function.args
-    required = args.posonlyargs[: max(0, len(args.posonlyargs) + len(args.args) - len(args.defaults))]
-    if required:
-        message = f"{where(place)}: {calls.handler} takes {required[0].arg} by position only"
+    parameters = Parameters.of(function)
+    if parameters.by_position_only:
+        message = f"{where(place)}: {calls.handler} takes {parameters.by_position_only} by position only"
         remedy = "Payload keys arrive by name: remove the / from its parameters."
         found.add("YS306", handler, place, use, message, remedy)
         return
     if calls.payload is None:
         return
-    names = [a.arg for a in [*args.args, *args.kwonlyargs]]
-    optional = [a.arg for a in args.args[len(args.args) - min(len(args.defaults), len(args.args)) :]]
-    optional += [a.arg for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is not None]
-    expected = [name for name in names if name != "run"]
+    expected = parameters.expected
     for key in calls.payload:
         node, key_place, key_use = loaded.value(calls.job, "payload", key)
         spot: Node = node.key or node
-        if key == "run" and "run" in names:
+        if key == "run" and parameters.takes_run:
             message = f"{where(key_place)}: run is given by the worker"
             found.add("YS305", spot, key_place, key_use, message, "Give the key another name.")
-        elif key not in expected and args.kwarg is None:
-            taken = f"It takes: {', '.join(expected)}." if expected else "It takes none."
+        elif advice := parameters.unknown(key):
             message = f"{where(key_place)}: {calls.handler} has no parameter {quoted(key)}"
-            found.add("YS304", spot, key_place, key_use, message, did_you_mean(key, expected, taken))
+            found.add("YS304", spot, key_place, key_use, message, advice)
     if calls.has_cron and calls.is_whole:
         # without cron the payload may come with each enqueue; in place of a misspelt key it may be there
-        given = {*calls.payload, *optional}
-        guessed = {name for key in calls.payload if key not in expected for name in expected if name not in given}
-        missing = [name for name in expected if name not in given]
-        if missing and not (guessed and args.kwarg is None):
+        missing = parameters.missing(calls.payload)
+        guessed = any(name in missing for key in calls.payload if key not in expected for name in expected)
+        if missing and not (guessed and not parameters.takes_any):
             message = f"{where(place)}: {calls.handler} needs {', '.join(missing)}, which no payload gives"
             is_method = missing[0] == "self" and "." in (calls.handler or "").partition(":")[2]
             remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."

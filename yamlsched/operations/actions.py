@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Any, TypeVar
@@ -101,15 +101,18 @@ def retry(
     *,
     force: bool = False,
     expected: Sequence[str] = tuple(Status),
+    payload: Mapping[str, Any] | None = None,
     now: datetime | None = None,
 ) -> list[Answer]:
     """Run again what is dead or cancelled (with ``force`` also what has succeeded); make due what waits.
 
     ``expected`` are the states in which the runs were chosen: one that has left them meanwhile is left alone.
+    ``payload`` replaces theirs. Raises Refused for one that is not JSON or over 64 KiB.
     """
+    text = None if payload is None else enqueueing.checked("", [payload], None)[0][0]
 
     def change(batch: list[int]) -> set[int]:
-        return actions.retry(connection, batch, expected, force, now)
+        return actions.retry(connection, batch, expected, force, now, text)
 
     def refusal(run: actions.Standing) -> str:
         if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
@@ -130,7 +133,8 @@ def retry(
             return f"is due at {utc(run.held_until)}: its cancelled handler may be alive until then{waits}"
         return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
 
-    return _runs(connection, ids, who, "retry", change, success, refusal, now, hold_jobs=True)
+    reason = None if payload is None else "with another payload"
+    return _runs(connection, ids, who, "retry", change, success, refusal, now, reason, hold_jobs=True)
 
 
 def cancel(

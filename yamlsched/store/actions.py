@@ -72,10 +72,18 @@ def hold(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime 
 
 
 def retry(
-    connection: psycopg.Connection[Any], ids: Sequence[int], expected: Sequence[str], force: bool, now: datetime | None
+    connection: psycopg.Connection[Any],
+    ids: Sequence[int],
+    expected: Sequence[str],
+    force: bool,
+    now: datetime | None,
+    payload: str | None = None,
 ) -> set[int]:
-    """Make those of ``ids`` due that are in a state of ``expected`` and may be; return them."""
-    parameters = {"ids": list(ids), "expected": list(expected), "force": force, "now": now}
+    """Make those of ``ids`` due that are in a state of ``expected`` and may be; return them.
+
+    ``payload`` is JSON that replaces theirs; None keeps it.
+    """
+    parameters = {"ids": list(ids), "expected": list(expected), "force": force, "now": now, "payload": payload}
     return _ids(connection, "retry", parameters)
 
 
