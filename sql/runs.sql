@@ -180,14 +180,14 @@ select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.at
 from picked p where p.lost;
 
 -- name: heartbeat
--- Prolong leases that are still ours. A row that a handler's own transaction has locked is passed over: it is about
--- to finish. `is true` makes the planner hash the list instead of walking it once per row.
+-- Renew leases that are still ours, by the lease of their claim: their worker reckons with that, also if the answer is
+-- lost and the job has a shorter one by now. A row that a handler's own transaction has locked is passed over: it is
+-- about to finish. `is true` makes the planner hash the list instead of walking it once per row.
 update yamlsched.job_runs r
-set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp())
-                   + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
+set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp()) + make_interval(secs => %(lease)s::float8),
     held_until   = case when r.held_until is not null
                         then coalesce(%(now)s::timestamptz, clock_timestamp())
-                             + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id) end
+                             + make_interval(secs => %(lease)s::float8) end
 where r.id = any (array(
     select m.id from yamlsched.job_runs m
     where m.id = any (%(ids)s::bigint[])

@@ -334,18 +334,37 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (NOON, NOON, None, "A")
 
 
-def test_a_heartbeat_prolongs_leases_that_are_ours_and_no_others(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_heartbeat_renews_leases_that_are_ours_and_no_others(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(3):
         due(db, job)
     ours, foreign, older = claim(ask).runs
     foreign, older = foreign._replace(locked_by="B"), older._replace(attempt=2)
 
-    prolonged = ask(store.heartbeat, [ours, foreign, older], now=NOON + MINUTE)
+    renewed = ask(store.heartbeat, [ours, foreign, older], now=NOON + MINUTE)
 
-    assert prolonged == {ours.id}
+    assert renewed == {ours.id}
     assert row(db, ours.id).locked_until == NOON + MINUTE + LEASE
     assert row(db, foreign.id).locked_until == row(db, older.id).locked_until == NOON + LEASE
+
+
+@pytest.mark.parametrize("edited", [LEASE / 10, LEASE * 10])
+def test_a_heartbeat_renews_by_the_lease_of_the_claim_whatever_the_job_says_by_now(
+    db: psycopg.Connection[Any], ask: Ask, edited: timedelta
+) -> None:
+    # given runs with leases of two lengths, of jobs whose lease has been edited since
+    due(db, job := a_job(db, "usual"))
+    due(db, brief := a_job(db, "brief"))
+    db.execute("update yamlsched.job_definitions set lease = %s where id = %s", [LEASE / 4, brief])
+    runs = {run.job_type: run for run in claim(ask).runs}
+    db.execute("update yamlsched.job_definitions set lease = %s where id = any (%s)", [edited, [job, brief]])
+
+    # when their worker renews them
+    assert len(ask(store.heartbeat, list(runs.values()), now=NOON + MINUTE)) == 2
+
+    # then they hold for as long as the worker believes
+    assert row(db, runs["usual"].id).locked_until == NOON + MINUTE + LEASE
+    assert row(db, runs["brief"].id).locked_until == NOON + MINUTE + LEASE / 4
 
 
 def test_a_heartbeat_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:

@@ -148,9 +148,13 @@ async def succeed(
 async def heartbeat(
     connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed], now: datetime | None = None
 ) -> set[int]:
-    """Prolong the leases of ``runs``; return the ids of those whose leases were prolonged."""
-    cursor = await connection.execute(load("runs")["heartbeat"], {**_fence(runs), "now": now})
-    return {row.id for row in await cursor.fetchall()}
+    """Renew the leases of ``runs``, each for as long as it was claimed; return the ids of those that are still ours."""
+    renewed: set[int] = set()
+    for lease in {run.lease for run in runs}:
+        fence = _fence(run for run in runs if run.lease == lease)
+        cursor = await connection.execute(load("runs")["heartbeat"], {**fence, "lease": lease, "now": now})
+        renewed.update(row.id for row in await cursor.fetchall())
+    return renewed
 
 
 async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed]) -> dict[int, str]:

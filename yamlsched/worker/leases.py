@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import Claimed, End, Ending, Status
+from yamlsched.runs import End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.worker import clock
 from yamlsched.worker.children import Held
@@ -88,8 +88,14 @@ class Leases:
             self._is_due.set()
 
 
-def say_lost(run: Claimed, why: str) -> None:
-    """Log that whatever comes of the attempt is discarded."""
-    log.warning(
-        "lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=f"{run.attempt}/{run.max_attempts}", why=why
-    )
+def lose(held: Held, why: str) -> bool:
+    """Note and log that the run is not ours any more; return False if that is known already.
+
+    A heartbeat and an outcome may find it out at the same time.
+    """
+    if held.is_lost:
+        return False
+    held.is_lost, run = True, held.run
+    attempt = f"{run.attempt}/{run.max_attempts}"
+    log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=attempt, why=why)
+    return True

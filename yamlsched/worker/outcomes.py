@@ -21,7 +21,7 @@ from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker import clock
 from yamlsched.worker.children import Held
-from yamlsched.worker.leases import say_lost
+from yamlsched.worker.leases import lose
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 AT_ONCE = 1_000  # outcomes in one statement
@@ -232,8 +232,7 @@ class Outcomes:
             return part
         [item] = part
         if item.is_replaced:
-            say_lost(item.held.run, f"its outcome is refused: {why}")
-            item.held.is_lost = True
+            lose(item.held, f"its outcome is refused: {why}")
             return []
         if not item.enqueued:
             why = f"its outcome cannot be stored: {why}"
@@ -271,6 +270,5 @@ class Outcomes:
         elif fate == item.outcome.status:
             self._tell(item, None)  # written before, by a commit whose answer was lost
         else:
-            say_lost(item.held.run, fate)
-            item.held.is_lost = True
+            lose(item.held, fate)
         return True

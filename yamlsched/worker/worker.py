@@ -31,7 +31,7 @@ from yamlsched.worker import clock, forked
 from yamlsched.worker.children import Held
 from yamlsched.worker.claiming import LOOK_AGAIN, Claims
 from yamlsched.worker.host_slots import HostSlots
-from yamlsched.worker.leases import LOOK_EVERY, UNRENEWED, Leases, say_lost
+from yamlsched.worker.leases import LOOK_EVERY, UNRENEWED, Leases, lose
 from yamlsched.worker.lines import Lines, stderr_without_waiting
 from yamlsched.worker.outcomes import Item, Outcomes, Success
 from yamlsched.worker.pool import Pool
@@ -414,9 +414,8 @@ class Worker:
 
     def _lose(self, held: Held, why: str) -> None:
         """Stop a run that is ours no longer; whatever comes of it is discarded."""
-        held.is_lost = True
-        say_lost(held.run, why)
-        self._take_away(held, LOST, grace=0.5)
+        if lose(held, why):
+            self._take_away(held, LOST, grace=0.5)
 
     def _unrenewed(self, held: Held) -> None:
         """Stop a run before its lease ends. What becomes of it is written if the database comes back in time."""
