@@ -144,7 +144,10 @@ def test_what_handlers_print_goes_to_stderr_with_the_run_and_the_end_of_it_stays
     assert garbage.endswith("\nthe end\n")
     assert len(garbage) <= 65_536
     assert drained.log.replace("\n", "").replace("\t", "").isprintable()
-    assert drained.log.count(f"[prints_much {drained.runs['prints_much']}] xxxx") == 64 << 10
+
+    name = f"[prints_much {drained.runs['prints_much']}] "
+    assert drained.log.count(f"{name}xxxx") == (1 << 20) // (1024 + len(name))
+    assert drained.log.count(f"{name}yamlsched: 63.0 MiB of output left out, the limit for one attempt is 1 MiB\n") == 1
 
 
 # What happens to worker, host and server. ``first_waits`` waits for what never comes in its first attempt.

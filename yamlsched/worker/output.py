@@ -10,6 +10,7 @@ import sys
 from yamlsched.runs import Claimed
 
 KEPT = 65_536  # bytes
+MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, with the name before each line: what is beyond is left out
 LONGEST_LINE = 8_192  # bytes; a longer one is passed on in pieces
 READ_AT_ONCE = 1 << 17  # bytes, so that a handler that prints gigabytes does not hold up the others
 # what could move the cursor, colour the terminal or reverse the text: controls but the tab and the end of the line,
@@ -23,14 +24,18 @@ class Output:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.is_closed = False
+        self.run: Claimed | None = None  # whose output was read last
+        self.is_empty = True  # nothing was read since the last attempt ended
         self._kept = bytearray()
         self._line = bytearray()
-        self._run: Claimed | None = None
+        self._room = MAX_PASSED_ON_BYTES
+        self._left_out = 0
 
     def read(self, run: Claimed | None, most: int = READ_AT_ONCE) -> None:
         """Read what is there; it belongs to ``run``."""
-        if run is not None:
-            self._run = run
+        if run is not None and run is not self.run:
+            self.drop()
+            self.run = run
         while most > 0:
             try:
                 piece = os.read(self.descriptor, 1 << 16)
@@ -40,8 +45,12 @@ class Output:
                 self.is_closed = True
                 return
             most -= len(piece)
+            self.is_empty = False
             self._kept += piece
             del self._kept[:-KEPT]
+            if self._room <= 0:
+                self._left_out += len(piece)
+                continue
             self._line += piece
             *lines, rest = self._line.split(b"\n")
             while len(rest) > LONGEST_LINE:
@@ -51,25 +60,44 @@ class Output:
             self._pass_on(lines)
 
     def take(self) -> str:
-        """Return the end of what the run printed, and begin anew."""
+        """Return the end of what the attempt printed, and start anew."""
         text = self._kept.decode("utf-8", "replace")
         self.drop()
         return text
 
     def drop(self) -> None:
-        """Begin anew."""
-        if self._line:
-            self._pass_on([self._line])
-        self._line = bytearray()
+        """Start anew, for another attempt."""
+        if self.is_empty:
+            return
+        line, self._line = self._line, bytearray()
+        if line:
+            self._pass_on([line])
+        if self._left_out:
+            size, limit = f"{self._left_out / 2**20:.1f} MiB", f"{MAX_PASSED_ON_BYTES >> 20} MiB"
+            self._write(f"{self._name}yamlsched: {size} of output left out, the limit for one attempt is {limit}\n")
         self._kept.clear()
+        self._room, self._left_out, self.is_empty = MAX_PASSED_ON_BYTES, 0, True
+
+    @property
+    def _name(self) -> str:
+        return f"[{self.run.job_type} {self.run.id}] " if self.run else "[?] "
 
     def _pass_on(self, lines: list[bytearray]) -> None:
-        if not lines:
-            return
-        name = f"[{self._run.job_type} {self._run.id}] " if self._run else "[?] "
-        text = b"\n".join(lines).replace(b"\r\n", b"\n").decode("utf-8", "replace")
+        name = self._name
+        for nth, line in enumerate(lines):
+            self._room -= len(name) + len(line) + 1
+            if self._room < 0:
+                self._left_out += sum(map(len, lines[nth:])) + len(lines) - nth + len(self._line)
+                self._line = bytearray()
+                lines = lines[:nth]
+                break
+        if lines:
+            text = b"\n".join([*lines, b""]).replace(b"\r\n", b"\n")[:-1].decode("utf-8", "replace")
+            self._write(name + UNSAFE.sub(_escaped, text).replace("\n", f"\n{name}") + "\n")
+
+    def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(name + UNSAFE.sub(_escaped, text).replace("\n", f"\n{name}") + "\n")
+            sys.stderr.write(text)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import End, Ending
+from yamlsched.runs import LONGEST_STACK, End, Ending
 from yamlsched.worker import clock
+from yamlsched.worker.child import LONGEST_TEXT
 from yamlsched.worker.children import Child, Held, cause, fork
 from yamlsched.worker.lines import Lines
 from yamlsched.worker.wire import DONE, ENDED, NOT_BEGUN, WITHDRAWN, Memory, Report
@@ -295,7 +296,8 @@ class Pool:
             seconds = sum(took for _, took in ends) / len(ends)
             for job in {held.job.name for held, _ in ends}:
                 self._learn(job, seconds)
-            child.output.drop()
+            if not child.output.is_empty and any(held.run is child.output.run for held, _ in ends):
+                child.output.drop()
             self._on_success(ends)
         if report is not None:
             self._hear(child, Report(*report))
@@ -314,15 +316,15 @@ class Pool:
         if held.stopped is None or report.end in (End.RETURNED, End.COMMITTED):
             ending = Ending(
                 End(report.end),
-                report.error,
-                report.error_type,
-                report.stack,
+                report.error[:LONGEST_TEXT],
+                report.error_type[:LONGEST_TEXT],
+                report.stack[-LONGEST_STACK:],
                 report.result,
                 None if report.delay is None else _delay(report.delay),
                 took=report.took,
             )
         else:
-            ending = held.stopped._replace(stack=report.stack)
+            ending = held.stopped._replace(stack=report.stack[-LONGEST_STACK:])
         self._end(child, held, ending, report.enqueued)
 
     def _learn(self, job: str, took: float) -> None:
@@ -330,10 +332,11 @@ class Pool:
         self._typical = _moved(self._typical, took)
 
     def _end(self, child: Child, held: Held, ending: Ending, enqueued: list[Any] | None = None) -> None:
-        if ending.end in (End.RETURNED, End.COMMITTED):
-            child.output.drop()
-        elif output := child.output.take():
-            ending = ending._replace(output=output)
+        if child.output.run is held.run:
+            if ending.end in (End.RETURNED, End.COMMITTED):
+                child.output.drop()
+            else:
+                ending = ending._replace(output=child.output.take())
         self._on_end(held, ending, enqueued or [])
 
     def _read_output(self, child: Child, held: Held | None = None) -> None:

@@ -1,0 +1,129 @@
+"""What handlers print: whose it is, how much of it is passed on, and how secrets are taken out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from yamlsched.runs import Claimed
+from yamlsched.store.connection import concealer
+from yamlsched.worker.output import KEPT, MAX_PASSED_ON_BYTES, Output
+
+FIRST, SECOND = (Claimed(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
+
+
+class Printer:
+    """The other end of a child's output."""
+
+    def __init__(self) -> None:
+        reading, self.writing = os.pipe()
+        os.set_blocking(reading, False)
+        self.output = Output(reading)
+
+    def prints(self, content: bytes, run: Claimed = FIRST) -> None:
+        """Print, and let the parent read it."""
+        while content:
+            content = content[os.write(self.writing, content[:60_000]) :]
+            self.output.read(run)
+
+
+@pytest.fixture
+def printer() -> Iterator[Printer]:
+    printer = Printer()
+    yield printer
+    os.close(printer.writing)
+    os.close(printer.output.descriptor)
+
+
+def test_each_line_is_passed_on_with_its_run_and_the_end_is_kept(
+    printer: Printer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printer.prints(b"one\ntw")
+    printer.prints(b"o\x1b[31m\r\nthree")
+
+    assert printer.output.take() == "one\ntwo\x1b[31m\r\nthree"
+    assert capsys.readouterr().err == "[purge 1] one\n[purge 1] two\\x1b[31m\n[purge 1] three\n"
+
+
+def test_what_one_run_printed_is_not_kept_for_the_next(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
+    printer.prints(b"of the first", FIRST)
+    printer.prints(b"of the second", SECOND)
+
+    assert printer.output.take() == "of the second"
+    assert capsys.readouterr().err == "[purge 1] of the first\n[purge 2] of the second\n"
+
+
+@pytest.mark.parametrize("line", [b"\n", b"x" * 99 + b"\n", b"x" * 5_000 + b"\n", b"x" * 100_000 + b"\n"])
+def test_of_one_attempt_no_more_is_passed_on_than_the_limit(
+    printer: Printer, capsys: pytest.CaptureFixture[str], line: bytes
+) -> None:
+    printer.prints(line * (3 * MAX_PASSED_ON_BYTES // len(line)))
+    kept = printer.output.take()
+    *passed_on, last = capsys.readouterr().err.splitlines(keepends=True)
+
+    assert MAX_PASSED_ON_BYTES - len(line) - 100 <= len("".join(passed_on)) <= MAX_PASSED_ON_BYTES
+    assert last.startswith("[purge 1] yamlsched: ")
+    assert last.endswith(" MiB of output left out, the limit for one attempt is 1 MiB\n")
+    assert len(kept) == KEPT
+
+
+@pytest.mark.parametrize("more, is_left_out", [(0, False), (1, True)])
+def test_the_limit_is_exact(printer: Printer, capsys: pytest.CaptureFixture[str], more: int, is_left_out: bool) -> None:
+    line = b"x" * (1024 - len("[purge 1] \n")) + b"\n"
+    printer.prints(line * (MAX_PASSED_ON_BYTES // 1024) + line * more)
+    printer.output.drop()
+
+    assert ("left out" in capsys.readouterr().err) == is_left_out
+
+
+def test_each_attempt_has_a_limit_of_its_own(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
+    printer.prints(b"x" * 99 + b"\n" * (2 * MAX_PASSED_ON_BYTES))
+    printer.output.drop()
+    capsys.readouterr()
+
+    printer.prints(b"the next one\n")
+    printer.output.drop()
+
+    assert capsys.readouterr().err == "[purge 1] the next one\n"
+
+
+# -- secrets
+
+CONCEALED = [
+    ("amqp://bob:hunter2@mq:5672/", "amqp://bob:***@mq:5672/"),
+    ("amqp://bob:hun/ter:2@mq:5672/", "amqp://bob:***@mq:5672/"),
+    ("http://a:80/x amqp://:hunter2@mq", "http://a:80/x amqp://:***@mq"),
+    ("http://a:80,amqp://bob:hunter2@mq", "http://a:80,amqp://bob:***@mq"),
+    ("host=db password=hunter2 user=x", "host=db password=*** user=x"),
+    ("host=db PASSWORD = 'hunter 2' user=x", "host=db PASSWORD = *** user=x"),
+    ("ratio 1:2 at 12:30", "ratio 1:2 at 12:30"),
+]
+
+
+@pytest.mark.parametrize("text, concealed", CONCEALED)
+def test_what_stands_where_a_password_does_is_taken_out(text: str, concealed: str) -> None:
+    assert concealer("")(text) == concealed
+
+
+HOSTILE = ["://:", "://a:b", "://", ":", "password", "password=", "password = '", "password\t", "x:y@", "://u:'"]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.parametrize("before", ["", "://u:", "password="])
+def test_secrets_are_sought_in_time_in_proportion_to_the_text(piece: str, before: str) -> None:
+    conceal = concealer("postgresql://app:s3cret!!@db/app")
+
+    def seconds(length: int) -> float:
+        text = before + (piece * length)[:length]
+        times = []
+        for _ in range(5):
+            started = time.process_time()
+            conceal(text)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    # sixteen times as much text: about sixteen times as long, where it is not 256 times
+    assert seconds(1 << 16) < 80 * max(seconds(1 << 12), 0.0001)
