@@ -493,3 +493,19 @@ def fans_out_in_a_transaction(run: Run) -> None:
     with run.transaction() as connection:
         connection.execute("insert into public.ledger (run_id) values (1)")
         run.enqueue("nap", {"seconds": 0})
+
+
+@act
+def records_and_transacts(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
+        with run.once("beside", in_doubt="skip") as effect:
+            effect.result = 1
+
+
+@act
+def holds_a_transaction(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
+        note("inside", run)
+        wait_for("go")

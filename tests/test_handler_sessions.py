@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from enqueueing import a_job
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from test_effects import attempt
 from working import Project, a_project, is_alive, until
 
 from yamlsched import embedded, store
-from yamlsched.handler_sessions import sessions
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.handler_sessions import Permits, sessions
 from yamlsched.runs import MAX_SESSIONS_LOST
 
 Db = psycopg.Connection[Any]
@@ -187,3 +191,98 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                     assert rows(project) == sorted([waiting, idle, after])
     finally:
         embedded.discard(file)
+
+
+# how many there are
+
+
+def a_limited_role(project: Project, connections: int) -> str:
+    """Return the DSN of a role that may have so many connections."""
+    name = f"limited_{uuid.uuid4().hex[:12]}"
+    project.db.execute(f"create role {name} login connection limit {connections}".encode())
+    project.db.execute(f"grant usage on schema yamlsched to {name}".encode())
+    for what in ("tables", "sequences", "functions"):
+        project.db.execute(f"grant all on all {what} in schema yamlsched to {name}".encode())
+    project.db.execute(f"grant all on public.ledger to {name}".encode())
+    return make_conninfo(project.dsn, user=name)
+
+
+@contextmanager
+def limited(project: Project, connections: int) -> Iterator[str]:
+    dsn = a_limited_role(project, connections)
+    name = conninfo_to_dict(dsn)["user"]
+    try:
+        yield dsn
+    finally:
+        project.db.execute(f"drop owned by {name}".encode())
+        project.db.execute(f"drop role {name}".encode())
+
+
+def test_a_worker_has_no_more_connections_than_it_may_and_its_handlers_wait_for_one(project: Project) -> None:
+    project.sync(records_and_transacts={"max_attempts": 1})
+    runs = project.enqueue("records_and_transacts", count=60)
+    with limited(project, 50) as dsn:
+        name = conninfo_to_dict(dsn)["user"]
+
+        worker = project.start("work", "--concurrency", "6", "--max-connections", "8", dsn=dsn)
+        most = 0
+        while worker.is_alive:
+            question = "select count(*) from pg_stat_activity where usename = %s"
+            most = max(most, project.db.execute(question, [name]).fetchone()[0])  # type: ignore[index]
+
+        assert worker.wait() == 0, worker.text
+    assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    assert rows(project) == sorted(runs)
+    assert 4 <= most <= 8
+
+
+def test_leases_are_renewed_where_handlers_take_every_other_connection(project: Project) -> None:
+    project.sync(holds_a_transaction={"max_attempts": 1})
+    runs = project.enqueue("holds_a_transaction", count=4)
+    with limited(project, 5) as dsn:
+        worker = project.start("work", "--concurrency", "4", dsn=dsn)
+        until(lambda: project.calls("inside") == 2, "two handlers have the connections that are left")
+        # each lease has been renewed since then, twice
+        for _ in range(2):
+            leases = {run: project.row(run).locked_until for run in runs}
+            until(lambda leases=leases: all(project.row(run).locked_until > leases[run] for run in runs))
+        project.say("go")
+
+        assert worker.wait() == 0, worker.text
+    assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+
+
+def test_a_permit_is_held_by_one_process_and_free_when_that_dies() -> None:
+    permits = Permits(1)
+    permits.acquire(1)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        permits.forget()
+        try:
+            permits.acquire(0)
+        except EnvironmentFailed as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert b"raise --max-connections" in os.read(read, 1000)
+
+    permits.release()
+    pid = os.fork()
+    if pid == 0:
+        permits.forget()
+        permits.acquire(1)
+        os.write(write, b"has it")
+        signal.pause()
+    assert os.read(read, 1000) == b"has it"
+    with pytest.raises(EnvironmentFailed):
+        permits.acquire(0)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    permits.acquire(0)
+
+
+def test_a_limit_below_what_one_handler_needs_is_a_usage_error(project: Project) -> None:
+    project.sync(nap={})
+
+    assert project.start("work", "--max-connections", "6").wait() == 2

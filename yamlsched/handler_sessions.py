@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,9 @@ from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
 POLL_INTERVAL_SECONDS = 0.02
+PARENT_SESSIONS = 5  # of a worker: for claims, outcomes, leases, the sync of a loop, and the line on a terminal
+SESSIONS_PER_CHILD = 2
+MIN_CONNECTIONS = PARENT_SESSIONS + SESSIONS_PER_CHILD
 
 
 class Permits:
@@ -28,9 +30,16 @@ class Permits:
     """
 
     def __init__(self, count: int) -> None:
+        import tempfile
+
         self._count = count
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this
         self._held: int | None = None
+
+    @classmethod
+    def within(cls, max_connections: int) -> Permits:
+        """Return the permits of a worker that may have so many connections, its own included."""
+        return cls(max(1, (max_connections - PARENT_SESSIONS) // SESSIONS_PER_CHILD))
 
     @property
     def descriptor(self) -> int:

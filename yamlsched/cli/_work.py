@@ -13,6 +13,7 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
+from yamlsched.handler_sessions import MIN_CONNECTIONS
 from yamlsched.sync import Glance, ScheduleFile, glance, is_current, is_validated, sync
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 OPTIONS = [
     click.option("--concurrency", type=click.IntRange(1, 1000), help="Runs at once on this host (cores, at least 4)."),
     click.option("--max-runs", type=click.IntRange(1), help="Claim no more than this many runs."),
+    click.option(
+        "--max-connections",
+        type=click.IntRange(MIN_CONNECTIONS),
+        help="Connections of one worker to the database, its handlers' included (5 + 2 for each run at once).",
+    ),
     click.option(
         "--grace", default="30s", show_default=True, help="How long handlers may go on after SIGTERM, e.g. 30s."
     ),
@@ -113,7 +119,9 @@ def a_worker(
         grace = durations.parse(options["grace"])
     except ValueError as error:
         raise click.UsageError(f"--grace: {error}") from error
-    limits = Limits(max_seconds=max_seconds, max_runs=options["max_runs"], grace=grace)
+    limits = Limits(
+        max_seconds=max_seconds, max_runs=options["max_runs"], max_connections=options["max_connections"], grace=grace
+    )
     return prepare(connection, dsn, namespace, jobs, file, limits, options["concurrency"], options["paths"], stays)
 
 

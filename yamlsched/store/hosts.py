@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -79,6 +78,8 @@ def _recall(hosts: tuple[Host, ...]) -> Host:
 
 
 def _note(hosts: tuple[Host, ...]) -> Path:
+    import tempfile
+
     name = hashlib.sha256(repr(hosts).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"yamlsched-{os.getuid()}" / f"host-{name}"
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
+from yamlsched.handler_sessions import Permits, sessions
 from yamlsched.worker.child import Child, standard_streams
 from yamlsched.worker.wire import Memory
 
@@ -32,18 +33,21 @@ def run(
     namespace: str,
     path: Iterable[str],
     zone: str | None,
+    permits: Permits | None,
 ) -> NoReturn:
     """Become a child that carries out runs. Leaves by ``os._exit``: nothing of the parent's is cleaned up here.
 
     ``parent`` is the worker's process id; ``path`` comes first on ``sys.path``; ``zone`` is PGTZ as it was before the
-    worker set it.
+    worker set it; ``permits`` are for the sessions of handlers.
     """
     gc.set_threshold(*GARBAGE)
     try:
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
         sys.stdout, sys.stderr = standard_streams()
-        let_go(parent, keep=(0, 1, 2, commands, results, output))
+        shared = () if permits is None else (permits.descriptor,)
+        let_go(parent, keep=(0, 1, 2, commands, results, output, *shared))
+        sessions.permits = permits
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
             score.write("500")  # where memory is short, a handler is to be killed, and not the worker
         os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent

@@ -77,6 +77,7 @@ class Session:
         self._database, self._settings, self._on_open, self._on_news = database, settings, on_open, on_news
         self._connection: Connection | None = None
         self._wait = 0.0
+        self._opening = asyncio.Lock()
         self._watched: int | None = None
         self._is_busy = False
 
@@ -116,7 +117,15 @@ class Session:
         self._database.answered()
         return answer
 
+    async def open(self) -> None:
+        """Open the session if it is not. Raises Unanswered when the server cannot be reached."""
+        await self._get()
+
     async def _get(self) -> Connection:
+        async with self._opening:
+            return await self._opened()
+
+    async def _opened(self) -> Connection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))

@@ -23,6 +23,7 @@ from yamlsched import log
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.paths import search_path
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.handler_sessions import Permits
 from yamlsched.runs import Claimed, End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.store.connection import concealer, in_utc
@@ -35,7 +36,7 @@ from yamlsched.worker.leases import LOOK_EVERY, UNRENEWED, Leases, lose
 from yamlsched.worker.lines import Lines, stderr_without_waiting
 from yamlsched.worker.outcomes import Item, Outcomes, Success
 from yamlsched.worker.pool import Pool
-from yamlsched.worker.sessions import Database, Session
+from yamlsched.worker.sessions import Database, Session, Unanswered
 from yamlsched.worker.tally import Tally
 from yamlsched.worker.wire import Memory
 
@@ -65,6 +66,7 @@ class Limits:
 
     max_seconds: float | None = None  # after which it claims no more
     max_runs: int | None = None
+    max_connections: int | None = None  # of this worker and its children to the database
     grace: timedelta = timedelta(seconds=30)  # for handlers, after SIGTERM
 
 
@@ -161,6 +163,8 @@ class Worker:
             Session(self.database, {**SESSION, "lock_timeout": "1s"}),
             Session(self.database, SESSION),
         )
+        limit = self.limits.max_connections
+        self.permits = None if limit is None else Permits.within(limit)
         claims, writes, leases = self.sessions
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
         self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
@@ -285,12 +289,25 @@ class Worker:
             if limit > 0 or not self.claims.is_settled:
                 self._is_claiming = True
                 await self.claims.settle()
-                if limit > 0:
+                if limit > 0 and await self._can_keep_leases():
                     await self._claim(limit)
                 self._is_claiming = False
                 self._changed.set()
             if limit <= 0 or self.claims.is_dry:
                 await self._pause()
+
+    async def _can_keep_leases(self) -> bool:
+        """Open the sessions that renew leases and write outcomes, before anything is claimed and children open theirs.
+
+        The server may have a limit: a claim without them could neither be kept nor finished.
+        """
+        _, writes, leases = self.sessions
+        try:
+            await leases.open()
+            await writes.open()
+        except Unanswered:
+            return False
+        return True
 
     async def _pause(self) -> None:
         """Wait for news; a worker that stays is woken by the server, or looks again by itself."""
@@ -360,7 +377,18 @@ class Worker:
 
     def _start_child(self, parent: int, commands: int, results: int, output: int, memory: Memory) -> None:
         work = self.work
-        forked.run(parent, commands, results, output, memory, work.dsn, work.namespace, work.search_path(), self.zone)
+        forked.run(
+            parent,
+            commands,
+            results,
+            output,
+            memory,
+            work.dsn,
+            work.namespace,
+            work.search_path(),
+            self.zone,
+            self.permits,
+        )
 
     def _reap(self) -> None:
         self.pool.reap()
