@@ -139,13 +139,14 @@ class Cluster:
 
     # -- the server ------------------------------------------------------------------------------------------------
 
-    def restart_server(self, how: signal.Signals) -> None:
-        """Stop the server, immediately (SIGQUIT) or fast (SIGINT), and start it again."""
+    def restart_server(self, how: signal.Signals, after: float) -> None:
+        """Stop the server, immediately (SIGQUIT) or fast (SIGINT), and start it again ``after`` so many seconds."""
         pid = embedded.status(self.server_file).pid
         assert pid is not None
         self.note("server down", detail=how.name)
         os.kill(pid, how)
         until(lambda: not is_alive(pid), "the server has ended")
+        time.sleep(after)
         with embedded.running(self.server_file):
             self.note("server up")
 

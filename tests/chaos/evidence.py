@@ -124,7 +124,10 @@ class Evidence:
     def was_disturbed(self, start: float, end: float) -> bool:
         """Say whether server or network were in trouble between two instants, or shortly before."""
         # the longest disturbance is 6 s, and who has lost a session waits up to 2 s before the next
-        whats = ("server down", "server up", "sessions terminated", "network disturbed", "network calm", "network cut")
+        whats = (
+            "server down", "server up", "sessions terminated", "network disturbed", "network calm", "network cut",
+            "rows held", "rows released",
+        )  # fmt: skip
         return bool(self.during(start - 9, end + 1, *whats))
 
 

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 
@@ -27,6 +28,7 @@ class Faults:
         self.cluster, self.choice = cluster, choice
         self._server_rests_until = time.monotonic() + SERVER_REST_SECONDS / 2
         self._network_until = 0.0
+        self._held: list[tuple[float, psycopg.Connection[Any]]] = []  # sessions that hold rows, and until when
         self.table: list[tuple[Callable[[], None], int]] = [
             (self.kill_worker, 6),
             (self.kill_child, 6),
@@ -41,6 +43,7 @@ class Faults:
             (self.terminate_sessions, 4),
             (self.disturb_network, 5),
             (self.cut_network, 3),
+            (self.hold_rows, 3),
         ]
 
     def cause(self) -> None:
@@ -52,11 +55,13 @@ class Faults:
         self.cluster.wake(now)
         if self.cluster.proxy.mode != "open" and now >= self._network_until:
             self.calm_network()
+        self._release_rows(now)
 
     def end(self) -> None:
         """End everything that still lasts."""
         self.cluster.wake(float("inf"))
         self.calm_network()
+        self._release_rows(float("inf"))
 
     # -- processes
 
@@ -116,7 +121,8 @@ class Faults:
 
     def restart_server(self) -> None:
         if time.monotonic() >= self._server_rests_until:
-            self.cluster.restart_server(self.choice.choice([signal.SIGQUIT, signal.SIGINT]))
+            how = self.choice.choice([signal.SIGQUIT, signal.SIGINT])
+            self.cluster.restart_server(how, after=self.choice.choice([0, 0, 3]))
             self._server_rests_until = time.monotonic() + SERVER_REST_SECONDS
 
     def terminate_sessions(self) -> None:
@@ -128,6 +134,23 @@ class Faults:
                 "where datname = current_database() and pid <> pg_backend_pid() and random() < %s",
                 [part],
             )
+
+    def hold_rows(self) -> None:
+        """Lock runs that are at work, as a person's forgotten transaction does."""
+        with suppress(psycopg.OperationalError):
+            connection = psycopg.connect(self.cluster.dsn)
+            self._held.append((time.monotonic() + self.choice.uniform(0.5, 6), connection))
+            connection.execute("set local lock_timeout = '1s'")
+            rows = connection.execute(
+                "select id from yamlsched.job_runs where status = 'running' order by random() limit 3 for update"
+            ).fetchall()
+            self.cluster.note("rows held", detail=" ".join(str(row[0]) for row in rows))
+
+    def _release_rows(self, now: float) -> None:
+        for pair in [pair for pair in self._held if now >= pair[0]]:
+            self._held.remove(pair)
+            pair[1].close()
+            self.cluster.note("rows released")
 
     # -- the network
 

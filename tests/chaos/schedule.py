@@ -34,10 +34,10 @@ ENQUEUED: dict[str, dict[str, Any]] = {
     "leaf": {"acts": ["nothing"]},
     "coroutine": {"acts": ["nap", "nap", "raise"], "handler": "scripted.play_async"},
     "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.bury"},
-    "long_lived": {"acts": ["long"], "lease": "3s", "max_attempts": 20},
+    "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }
 CRONS = ["* * * * *", "*/2 * * * *", "*/3 * * * *", "1-59/2 * * * *"]
-LEASES = ["3s", "5s", "10s", "30s"]
+LEASES = ["3s", "5s", "10s", "40s"]
 MISTAKES = [
     "version: 1\njobs: {wait_all: {cron: 61 * * * *, hanlder: a.b}}\n",
     "jobs: [",
@@ -86,8 +86,11 @@ class Schedule:
 
     def edit(self) -> str:
         """Change something; return what."""
-        name = self._choice.choice([*SCHEDULED, *SCHEDULED, *ENQUEUED])
-        what = self._choice.choice(EDITS_OF_SCHEDULED if name in SCHEDULED else EDITS)
+        if self._choice.random() < 0.2:
+            name, what = "long_lived", "lease"  # while its runs are at work
+        else:
+            name = self._choice.choice([*SCHEDULED, *SCHEDULED, *ENQUEUED])
+            what = self._choice.choice(EDITS_OF_SCHEDULED if name in SCHEDULED else EDITS)
         job = self.jobs[name]
         if what == "remove or return":
             self.removed ^= {name}

@@ -53,7 +53,7 @@ def choose(run: Run, seed: int, acts: list[str]) -> tuple[str, random.Random]:
 
 def pause(run: Run, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and not (PLACE / "calm").exists():
         time.sleep(EVIDENCE_INTERVAL_SECONDS)
         note("alive", run)
 
@@ -115,6 +115,11 @@ def nap(run: Run, choice: random.Random) -> Any:
 
 def work_long(run: Run, choice: random.Random) -> Any:
     pause(run, choice.uniform(3, 9))
+    return {"by": run.claim.locked_by}
+
+
+def work_longer(run: Run, choice: random.Random) -> Any:
+    pause(run, choice.uniform(8, 30))
     return {"by": run.claim.locked_by}
 
 
@@ -232,6 +237,7 @@ ACTS = {
     "nothing": nothing,
     "nap": nap,
     "long": work_long,
+    "longer": work_longer,
     "hang": hang,
     "raise": fail,
     "raise late": fail_late,
