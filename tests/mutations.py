@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 600
 
 # which tests concern a file, the quick ones first
 TESTS = {
-    "sql/runs.sql": ["store_runs", "claims", "outcomes"],
+    "sql/runs.sql": ["fences", "store_runs", "claims", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["sync", "backfill"],
     "sql/definitions.sql": ["sync", "sync_files", "operations_retention"],
@@ -37,7 +37,7 @@ TESTS = {
     "sql/retention.sql": ["operations_retention"],
     "sql/migrations/0001_tables.sql": ["store_runs", "enqueue", "sync"],
     "sql/migrations/0002_enqueue.sql": ["enqueue"],
-    "yamlsched/store/runs.py": ["store_runs", "outcomes"],
+    "yamlsched/store/runs.py": ["fences", "store_runs", "outcomes"],
     "yamlsched/store/effects.py": ["effects"],
     "yamlsched/sync/due.py": ["sync"],
     "yamlsched/sync/backfill.py": ["backfill"],

@@ -1,137 +1,150 @@
-"""Every statement that writes about a running run names its state, its owner and its attempt."""
+"""Every part of a fence, in every statement of a worker about its run: status, owner and attempt each decide alone."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job, a_run, row
+from operating import a_job, a_run, row, value
+from psycopg.rows import namedtuple_row
 
+from yamlsched import store as database
 from yamlsched.runs import Claimed, Outcome, Status
 from yamlsched.store import runs as store
 from yamlsched.store.statements import load
 
-Db = psycopg.Connection[Any]
-NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
-OUTCOMES = {
-    "succeeded": Outcome(Status.SUCCEEDED, result='{"n": 1}'),
-    "failed": Outcome(Status.FAILED, error="no route to host"),
-    "dead": Outcome(Status.DEAD, error="no route to host"),
-    "released": Outcome(Status.QUEUED, refund=True),
+Connection = psycopg.AsyncConnection[Any]
+Write = Callable[[Connection, Claimed], Awaitable[Any]]
+
+
+def finish(outcome: Outcome) -> Write:
+    return lambda connection, run: store.finish(connection, [(run, outcome)])
+
+
+async def succeed_in(connection: Connection, run: Claimed) -> Any:
+    with database.connect(connection.info.dsn) as own:
+        return store.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
+
+
+WRITES: dict[str, Write] = {
+    "heartbeat": lambda connection, run: store.heartbeat(connection, [run]),
+    "succeed_claim": lambda connection, run: store.succeed(connection, [run]),
+    # of several claims, one of which has no run
+    "succeed": lambda connection, run: store.succeed(connection, [run, run._replace(id=-1, locked_by="B")]),
+    "succeed_in": succeed_in,
+    "finish with a success": finish(Outcome(Status.SUCCEEDED, result="{}")),
+    "finish with a failure": finish(Outcome(Status.FAILED, delay=timedelta(minutes=1), error="no route to host")),
+    "finish with a death": finish(Outcome(Status.DEAD, error="no route to host")),
+    "finish with a refund": finish(Outcome(Status.QUEUED, refund=True)),
+}
+# what has become of the run since it was claimed by A as attempt 1; each differs from that in one respect
+SINCE = {
+    "another owner": "locked_by = 'B'",
+    "another attempt": "attempts = 2",
+    "cancelled": "status = 'cancelled', locked_until = null, finished_at = now()",
+    "succeeded": "status = 'succeeded', locked_until = null, finished_at = now()",
+    "dead": "status = 'dead', locked_until = null, finished_at = now(), dead_at = now()",
+    "waiting": "status = 'failed', locked_until = null",
 }
 
 
-def claimed(run: int, attempt: int, token: str) -> Claimed:
-    return Claimed(run, "purge", None, None, attempt, 5, "{}", False, 120.0, token)
+def a_claimed_run(db: psycopg.Connection[Any]) -> Claimed:
+    """Make a run that A holds as attempt 1."""
+    run = a_run(db, a_job(db, overlap="allow", on_dead="handlers.alerts.mail_operator"), "running", locked_by="A")
+    return Claimed(run, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
 
-def fence(run: int, attempt: int, token: str) -> dict[str, Any]:
-    return {"ids": [run], "attempts": [attempt], "tokens": [token], "now": NOON}
+def write(dsn: str, how: Write, run: Claimed) -> Any:
+    async def on_a_session() -> Any:
+        async with await psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, row_factory=namedtuple_row
+        ) as connection:
+            return await how(connection, run)
+
+    return asyncio.run(on_a_session())
 
 
-def write(db: Db, statement: str, run: int, attempt: int, token: str) -> int:
-    """Carry out a fenced statement about one run; return how many runs it changed."""
-    name, _, outcome = statement.partition(" ")
-    parameters: dict[str, Any]
-    if name in ("heartbeat", "succeed"):
-        parameters = fence(run, attempt, token)
-    elif name == "succeed_claim":
-        parameters = {"ids": [run], "attempt": attempt, "token": token, "now": None}
-    elif name == "succeed_in":
-        return int(store.succeed_in(db, (run, attempt, token), None))
-    else:
-        parameters = {**store.outcome_parameters([(claimed(run, attempt, token), OUTCOMES[outcome])]), "now": None}
-    return db.execute(load("runs")[name], parameters).rowcount
-
-
-STATEMENTS = ["heartbeat", "succeed", "succeed_claim", "succeed_in", *(f"finish {name}" for name in OUTCOMES)]
-
-
-def a_held_run(db: Db, **values: Any) -> int:
-    return a_run(db, a_job(db, overlap="allow"), "running", attempts=2, locked_by="ours", **values)
-
-
-@pytest.mark.parametrize("statement", STATEMENTS)
-@pytest.mark.parametrize("attempt, token", [(2, "theirs"), (1, "ours"), (3, "ours")], ids=["owner", "older", "newer"])
-def test_a_write_under_another_claim_changes_nothing(db: Db, statement: str, attempt: int, token: str) -> None:
-    run = a_held_run(db)
-    before = row(db, run)
-
-    assert write(db, statement, run, attempt, token) == 0
-
-    assert row(db, run) == before
-    assert db.execute("select 1 from yamlsched.job_failures").fetchone() is None
-
-
-@pytest.mark.parametrize("statement", STATEMENTS)
-@pytest.mark.parametrize("status", ["queued", "failed", "succeeded", "dead", "cancelled"])
-def test_a_write_about_a_run_that_has_left_the_running_state_changes_nothing(
-    db: Db, statement: str, status: str
+@pytest.mark.parametrize("since", SINCE)
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_about_a_run_holds_only_for_its_owner_its_attempt_and_while_it_runs(
+    db: psycopg.Connection[Any], dsn: str, name: str, since: str
 ) -> None:
-    run = a_run(db, a_job(db, overlap="allow"), status, attempts=2, locked_by="ours")
-    before = row(db, run)
+    run = a_claimed_run(db)
+    db.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
+    before = row(db, run.id)
 
-    assert write(db, statement, run, 2, "ours") == 0
+    assert not write(dsn, WRITES[name], run)
 
-    assert row(db, run) == before
-    assert db.execute("select 1 from yamlsched.job_failures").fetchone() is None
+    assert row(db, run.id) == before
+    assert value(db, "select count(*) from yamlsched.job_runs") == 1  # no run that reports a death
+    assert value(db, "select count(*) from yamlsched.job_failures") == 0
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_write_changes_the_run_it_names_and_no_other_of_the_same_claim(db: Db, statement: str) -> None:
-    run = a_held_run(db, held_until="(now() + interval '1 second')")
-    other = a_run(db, row(db, run).definition_id, "running", attempts=2, locked_by="ours")
+@pytest.mark.parametrize("name", [name for name in WRITES if name != "succeed"])
+def test_a_write_about_a_run_leaves_the_other_runs_of_its_claim_alone(
+    db: psycopg.Connection[Any], dsn: str, name: str
+) -> None:
+    run = a_claimed_run(db)
+    job = value(db, "select definition_id from yamlsched.job_runs")
+    other = a_run(db, job, "running", locked_by="A")
     before = row(db, other)
 
-    assert write(db, statement, run, 2, "ours") == 1
+    assert write(dsn, WRITES[name], run)
 
     assert row(db, other) == before
-    after = row(db, run)
-    if statement == "heartbeat":
-        assert after.held_until == after.locked_until
-    else:
-        assert (after.locked_until, after.held_until, after.exclusive_of) == (None, None, None)
-        assert after.locked_by == "ours"
 
 
-@pytest.mark.parametrize(
-    "status, values, is_released",
-    [
-        ("running", {"locked_by": "lost"}, True),
-        ("running", {"locked_by": "lost", "exclusive": True}, True),
-        ("running", {"locked_by": "theirs"}, False),
-        ("queued", {"attempts": 1, "locked_by": "lost"}, False),
-        ("cancelled", {"attempts": 1, "locked_by": "lost"}, False),
-        ("succeeded", {"locked_by": "lost"}, False),
-    ],
-)
-def test_a_claim_that_was_lost_is_released_where_it_is_still_held(
-    db: Db, status: str, values: dict[str, Any], is_released: bool
+@pytest.mark.parametrize("since", [since for since in SINCE if since != "another attempt"])
+def test_of_a_claim_without_an_answer_only_what_still_runs_under_it_is_given_back(
+    db: psycopg.Connection[Any], dsn: str, since: str
 ) -> None:
-    run = a_run(db, a_job(db), status, **values)
-    before = row(db, run)
+    run = a_claimed_run(db)
+    db.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
+    before = row(db, run.id)
 
-    found = db.execute(load("runs")["give_back_claim"], {"namespace": "default", "token": "lost", "now": None})
+    assert write(dsn, lambda connection, run: store.give_back_claim(connection, "default", "A"), run) == 0
 
-    assert [each.id for each in found.fetchall()] == ([run] if is_released else [])
-    if is_released:
-        assert (row(db, run).status, row(db, run).attempts, row(db, run).exclusive_of) == ("queued", 0, None)
-    else:
-        assert row(db, run) == before
+    assert row(db, run.id) == before
 
 
-@pytest.mark.parametrize("status", ["queued", "failed", "running", "succeeded", "dead", "cancelled"])
-@pytest.mark.parametrize("verb", ["retry", "cancel"])
-def test_an_operator_changes_a_run_in_the_states_it_was_chosen_in_only(db: Db, verb: str, status: str) -> None:
-    run = a_run(db, a_job(db), status)
-    before = row(db, run)
-    others = [state for state in Status if state != status]
+def test_a_claim_without_an_answer_is_given_back_in_its_own_namespace(db: psycopg.Connection[Any], dsn: str) -> None:
+    run = a_claimed_run(db)
 
-    changed = db.execute(
-        load("actions")[verb], {"ids": [run], "expected": others, "force": True, "now": None}
-    ).fetchall()
+    assert write(dsn, lambda connection, run: store.give_back_claim(connection, "elsewhere", "A"), run) == 0
+    assert write(dsn, lambda connection, run: store.give_back_claim(connection, "default", "A"), run) == 1
 
-    assert changed == []
-    assert row(db, run) == before
+    assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
+
+
+@pytest.mark.parametrize("statement", ["claim", "claim_waiting"])
+def test_a_claim_takes_only_what_is_of_its_namespace_due_unfinished_and_in_nobodys_hands(
+    db: psycopg.Connection[Any], dsn: str, statement: str
+) -> None:
+    job = a_job(db, overlap="allow")
+    there = a_job(db, namespace="elsewhere", overlap="allow")
+    a_run(db, there)
+    a_run(db, job, run_at="(now() + interval '1 hour')")
+    a_run(db, job, "failed")
+    for status in ("running", "succeeded", "dead", "cancelled"):
+        a_run(db, job, status)
+    before = db.execute("select * from yamlsched.job_runs order by id").fetchall()
+
+    async def claim(connection: Connection, run: Any) -> Any:
+        function = store.claim if statement == "claim" else store.claim_waiting
+        return (await function(connection, "default", "C", 10)).runs
+
+    assert write(dsn, claim, None) == []  # type: ignore[arg-type]
+    assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == before
+
+
+def test_the_statements_of_the_fence_are_all_tried() -> None:
+    """A new statement that writes about a claimed run belongs into WRITES."""
+    fenced = {name for name, text in load("runs").items() if b"'running'" in text and b"update yamlsched" in text}
+
+    assert fenced == {
+        "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "give_back_claim", "claim", "claim_waiting",
+    }  # fmt: skip
