@@ -105,13 +105,14 @@ def merge(settings: Settings, options: dict[str, Any]) -> Settings:
 class Verb(click.Command):
     """A command that takes the global options as well, and gets them as ``Settings`` (``@click.pass_obj``).
 
-    ``formats`` are the values that its ``--format`` takes.
+    ``formats`` are the values that its ``--format`` takes; an ``offline`` verb uses no database.
     """
 
-    def __init__(self, *args: Any, formats: tuple[str, ...] = FORMATS, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, formats: tuple[str, ...] = FORMATS, offline: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.formats = formats
-        self.globals = global_options(formats, before_verb=False)
+        options = global_options(formats, before_verb=False)
+        self.globals = [option for option in options if not (offline and option.name == "dsn")]
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:

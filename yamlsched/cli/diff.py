@@ -20,6 +20,7 @@ FORMATS = ("text", "json", "markdown")
 
 @click.command(
     cls=Verb,
+    offline=True,
     formats=FORMATS,
     help="Show what an edit of FILE (schedules.yaml) will do: jobs, fields, slots of the next days, in words. BASE is "
     "a git revision, such as main or HEAD~1, or a file. Needs no database.",

@@ -25,6 +25,7 @@ WHEEL = "vendor/yamlsched-*.whl"
 
 @click.command(
     cls=Verb,
+    offline=True,
     help="Start a project: write a commented schedules.yaml with its schema, a handler and a CI step; print the "
     "crontab line. Existing files are never overwritten.",
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Verb,
+    offline=True,
     formats=("text", "concise", "json", "github", "sarif"),
     help="Check FILE (schedules.yaml), and show every mistake with its place and a remedy. Needs no database and "
     "imports no handler. Exit code 1 if there are mistakes, 3 if a file cannot be read.",
