@@ -71,6 +71,14 @@ from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null
 order by d.job_type;
 
+-- name: names_of
+select d.job_type from yamlsched.job_definitions d where d.id = any (%(ids)s) order by d.job_type;
+
+-- name: handlers
+select d.job_type, d.handler
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.retired_at is null;
+
 -- name: converge
 -- Bring jobs to what the file says, in place: ids, and with them history and pauses, stay.
 insert into yamlsched.job_definitions as d
@@ -131,18 +139,29 @@ where d.id = any (%(ids)s)
 
 -- name: cancel_retired
 -- A day is enough for a rolling deploy to end: what a retired job then still has to do is not done any more. A run
--- whose worker died is among it; its lost attempt is recorded as the claim would have.
+-- whose worker died is among it; its lost attempt is recorded as the claim would have. One batch, in the order of
+-- definitions and runs, which begins behind `definition` and `id`; a run that somebody holds is left for the next time.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), undone as materialized (
     select r.id, r.status = 'running' as is_lost, r.attempts, r.locked_by, r.started_at, d.retired_at
     from yamlsched.job_definitions d
-    join yamlsched.job_runs r on r.definition_id = d.id
+    cross join lateral (
+        select w.id, w.status, w.attempts, w.locked_by, w.started_at
+        from yamlsched.job_runs w
+        where w.definition_id = d.id
+          and w.finished_at is null
+          and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
+          and (w.status <> 'running' or w.locked_until < (select c.now from clock c))
+        order by w.id
+        limit %(limit)s
+        for no key update of w skip locked
+    ) r
     where d.namespace = %(namespace)s
       and d.retired_at <= (select c.now from clock c) - interval '1 day'
-      and r.finished_at is null
-      and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
-    for no key update of r skip locked
+      and d.id >= %(definition)s::bigint
+    order by d.id
+    limit %(limit)s
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error)
     select u.id, u.attempts, u.locked_by, u.started_at, c.now, 'lost its worker'
@@ -161,4 +180,4 @@ set status       = 'cancelled',
 from undone u
 cross join clock c
 where r.id = u.id
-returning r.id, r.job_type, r.idempotency_key;
+returning r.id, r.definition_id, r.job_type;

@@ -79,9 +79,17 @@ left join lateral (
     limit 1
 ) i on true;
 
+-- name: limit_waits
+-- For the rest of the transaction.
+select set_config('lock_timeout', %(wait)s, true);
+
+-- name: register
+insert into yamlsched.namespaces (namespace) values (%(namespace)s) on conflict do nothing;
+
 -- name: lock
--- Who applies a file to this namespace, or decides whether to, waits here for whoever is doing so.
-select pg_advisory_xact_lock(hashtextextended('yamlsched:' || %(namespace)s, 0));
+-- Who applies a file to this namespace, or decides whether to, waits here for whoever is doing so. A row, because an
+-- advisory lock can be held by every login.
+select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s for update;
 
 -- name: present
 -- A file that was read and found sound. That hosts presented it without a break of 5 minutes holds for all of them

@@ -59,6 +59,6 @@ grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_wo
 
 -- The audit trails (job_failures, operator_actions) can be added to, and not rewritten.
 grant insert on yamlsched.job_failures, yamlsched.operator_actions to yamlsched_worker;
-grant insert, update on yamlsched.job_definitions, yamlsched.skipped_slots to yamlsched_worker;
+grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots to yamlsched_worker;
 grant insert, update, delete on yamlsched.job_runs, yamlsched.effects, yamlsched.used_keys, yamlsched.schedule_files
     to yamlsched_worker;

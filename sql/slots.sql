@@ -1,6 +1,7 @@
 -- name: begin
--- The start of a batch's transaction: its instant, and no plan that reads a whole table for a few hundred rows.
+-- The start of a batch's transaction: its instant, how long it waits for a lock, and no plan that reads a whole table for a few hundred rows.
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+       set_config('lock_timeout', coalesce(%(wait)s, current_setting('lock_timeout')), true) as lock_timeout,
        set_config('enable_seqscan', 'off', true) as seqscan,
        set_config('enable_hashjoin', 'off', true) as hashjoin,
        set_config('enable_mergejoin', 'off', true) as mergejoin;
@@ -59,7 +60,8 @@ cross join lateral (
 
 -- name: make_runs
 -- The unique index on the key is what makes a second run impossible, whatever ticks race; a key that was used by a run
--- since pruned stays used. The caller counts.
+-- since pruned stays used. While a run is being pruned its key is in one of the two tables for whoever looks at both at
+-- once; the index alone would wait for the prune, and then let the key in again. The caller counts.
 insert into yamlsched.job_runs
     (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, max_attempts, exclusive,
      created_at, updated_at)
@@ -74,6 +76,7 @@ cross join lateral (
     offset 0
 ) d
 where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespace)s and u.idempotency_key = s.key) is null
+  and (select r.id from yamlsched.job_runs r where r.namespace = %(namespace)s and r.idempotency_key = s.key) is null
 order by s.nth
 on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
 

@@ -27,6 +27,7 @@ TABLES = [
     "job_runs",
     "job_definitions",
     "schedule_files",
+    "namespaces",
     "operator_actions",
 ]
 

@@ -212,7 +212,7 @@ def test_work_says_which_jobs_a_mistake_in_the_file_leaves_out(project: Project)
     [left], [done] = project.enqueue("nap"), project.enqueue("nothing")
     project.write(nothing={}, nap={"max_atempts": 3})
 
-    process = project.work()
+    process = project.work(code=1)
 
     assert "jobs.left_out" in process.text
     assert "jobs=nap mistakes=1" in process.text

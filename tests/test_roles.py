@@ -23,7 +23,7 @@ from yamlsched.store.statements import folder
 
 Db = psycopg.Connection[Any]
 TABLES = (
-    *("migrations", "job_definitions", "job_runs", "job_failures", "skipped_slots"),
+    *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "skipped_slots"),
     *("effects", "used_keys", "schedule_files", "operator_actions"),
 )
 VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -499,25 +500,43 @@ def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
     assert definition(db).retired_at is None
 
 
-def test_a_handler_that_this_host_does_not_have_is_warned_of_once_and_the_file_applied(
-    db: Db, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_whose_handlers_this_host_does_not_have_is_refused_until_it_has_them(db: Db, tmp_path: Path) -> None:
     # given two jobs, one of whose handlers lies beside the file
     (tmp_path / "errands_here.py").write_text("raise RuntimeError('nothing is imported')\ndef run(): ...\n")
     jobs = {"here": {"handler": "errands_here.run"}, "gone": {"handler": "errands_elsewhere.run"}}
-    file = a_file(path=str(tmp_path / "schedules.yaml"), **jobs)
+    file = replace(a_file(path=str(tmp_path / "schedules.yaml"), **jobs), handler_path=())
+
+    for _ in range(2):
+        synced = sync(db, file, NOON)
+        assert (synced.exit_code, definition(db, "here")) == (1, None)
+        assert "YS303" in synced.messages[0]
+        assert synced.jobs is not None
+        assert list(synced.jobs) == ["here"]
+
+    (tmp_path / "errands_elsewhere.py").write_text("def run(): ...\n")
+    assert sync(db, file, NOON).verdict is Verdict.APPLY
+
+
+def test_a_payload_that_its_handler_does_not_take_leaves_out_every_job_that_has_it(db: Db, tmp_path: Path) -> None:
+    # given a payload that three jobs have, one of which takes it; and one job whose finding is suppressed
+    (tmp_path / "takes.py").write_text("def it(older): ...\ndef nothing(): ...\n")
+    text = """version: 1
+jobs:
+  one: {handler: takes.nothing, cron: "@daily", payload: &rows {older: 30}}
+  two: {handler: takes.nothing, cron: "@daily", payload: *rows}
+  three: {handler: takes.it, cron: "@daily", payload: {older: 30}}
+  four:
+    handler: takes.nothing
+    payload:
+      older: 30  # yamlsched: ignore[YS304]
+"""
+    file = ScheduleFile(text.encode(), str(tmp_path / "schedules.yaml"), handler_path=())
 
     synced = sync(db, file, NOON)
 
-    # then both are in force, one with a warning
-    assert (synced.verdict, synced.exit_code, synced.messages) == (Verdict.APPLY, 0, [])
-    assert {definition(db, job).handler for job in jobs} == {"errands_here.run", "errands_elsewhere.run"}
-    [warning] = [line for line in capsys.readouterr().err.splitlines() if "handler.missing" in line]
-    assert 'job=gone handler=errands_elsewhere.run error="no module' in warning
-
-    # and the next sync of the same file says nothing
-    sync(db, file, NOON)
-    assert "handler.missing" not in capsys.readouterr().err
+    assert synced.exit_code == 1
+    assert synced.jobs is not None
+    assert list(synced.jobs) == ["three", "four"]
 
 
 def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> None:

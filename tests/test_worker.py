@@ -406,7 +406,7 @@ def test_a_loop_takes_up_an_edit_and_new_handlers_when_it_syncs(project: Project
 
 
 def test_a_loop_survives_a_file_with_mistakes_and_says_so_once(project: Project, loop: Process) -> None:
-    project.write(nothing={}, broken={"hanlder": "acts.nothing"})
+    project.write(nothing={}, answers={"hanlder": "acts.nothing"})
 
     for times in (1, 2):
         loop.signal(signal.SIGHUP)

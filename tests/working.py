@@ -145,10 +145,10 @@ class Project:
         self.file.write_text(json.dumps({"version": 1, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:
-        """Write the schedule and apply it."""
+        """Write the schedule and apply it, whatever its handlers are."""
         self.write(**jobs)
         with store.connect(self.dsn) as connection, patch.dict(meaning.LIMITS, IMMEDIATE):
-            synced = sync(connection, ScheduleFile.read(self.file, None), at_once=True)
+            synced = sync(connection, ScheduleFile.read(self.file, None, None), at_once=True)
         assert not synced.messages, synced.messages
 
     def enqueue(self, job: str, payload: dict[str, Any] | None = None, count: int = 1) -> list[int]:

@@ -17,6 +17,11 @@ create table yamlsched.database_identity (
 );
 insert into yamlsched.database_identity default values;
 
+-- One row per namespace: who applies a file to it locks the row.
+create table yamlsched.namespaces (
+    namespace text primary key
+);
+
 -- The jobs, as last applied from schedules.yaml. A job that leaves the file is retired, never deleted.
 create table yamlsched.job_definitions (
     id             bigint generated always as identity primary key,

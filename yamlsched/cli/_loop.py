@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,33 +16,39 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
-from yamlsched.cli._work import housekeep, look, sound_jobs, tell
+from yamlsched.cli._work import housekeep, look, read_schedule, synced, tell
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.runs import Status
+from yamlsched.store import runs
 from yamlsched.store.connection import reason
-from yamlsched.sync import ScheduleFile, is_current, sync
+from yamlsched.sync import MAX_SECONDS, ScheduleFile, Synced, claimable_jobs, make_due
 from yamlsched.worker import clock
 from yamlsched.worker.aside import aside
 from yamlsched.worker.worker import Worker, wait
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from yamlsched.definitions.job import Job
     from yamlsched.store.runs import Scope
 
 LONGEST = 300.0  # seconds that a sync may take
 LONGEST_TELLING = 20.0  # seconds that heartbeats may take
+GOES_ON = "until that is fixed, the jobs of the last file that could be read are run"
 
 
 @dataclass(frozen=True)
 class News:
-    """What a sync found. ``jobs`` and ``scope`` are None where they are as they were."""
+    """What a sync found. ``jobs`` and ``scope`` are None where they are as they were; ``valid`` are all of the file."""
 
     now: datetime
-    hash: str
+    hash: str | None
     namespace: str | None
     messages: list[str]
     jobs: dict[str, Job] | None
+    valid: Mapping[str, Job]
     scope: Scope | None
+    may_claim: bool
     has_findings: bool
 
 
@@ -49,8 +57,12 @@ class Syncing:
     """Syncs at each minute of the database's clock, and at once on SIGHUP, which also renews the children."""
 
     settings: Settings
+    options: Mapping[str, Any]
     dsn: str
-    hash: str  # of the file that the worker's jobs are from
+    namespace: str
+    hash: str | None  # of the file that the worker's jobs are from
+    jobs: Mapping[str, Job]  # of that file, also those that the worker may not claim
+    names: frozenset[str]  # of those that it may claim
     now: datetime  # the database's, a moment ago
 
     async def keep(self, worker: Worker) -> None:
@@ -103,33 +115,68 @@ class Syncing:
             log.warning("heartbeat.failed", error=str(error) or f"took over {LONGEST_TELLING:.0f} s")
 
     def _take(self, news: News, worker: Worker) -> None:
+        """Let the worker follow what a sync found."""
         if news.namespace not in (None, worker.work.namespace):
             raise EnvironmentFailed(
                 f'the namespace of {self.settings.file} is "{news.namespace}" now, and was "{worker.work.namespace}": '
                 "start anew"
             )
+        worker.withhold(not news.may_claim)
         if news.jobs is not None and news.scope is not None:
-            self.hash = news.hash
+            self.hash, self.jobs, self.names = news.hash, news.valid, frozenset(news.jobs)
             worker.reload(news.jobs, news.scope)
+        elif news.scope is not None and news.scope != worker.work.scope:
+            worker.work = replace(worker.work, scope=news.scope)
 
     def _sync(self) -> News:
         """Sync, in a process of its own: reading a large file would keep leases from being renewed."""
-        schedule = ScheduleFile.read(self.settings.file, self.settings.env)
         with store.connect(self.dsn) as connection:
+            try:
+                schedule = read_schedule(self.settings, self.options)
+            except EnvironmentFailed as error:
+                return self._sync_without_file(connection, str(error))
             seen = look(connection, schedule, migrate=False)
-            result = None
-            if not is_current(seen, schedule) or seen.has_due_jobs:
-                result = sync(connection, schedule, seen=seen)
-            namespace = seen.namespace if result is None else result.namespace
-            housekeep(connection, namespace, seen)
-            jobs: dict[str, Any] | None = None
-            scope = None
-            is_new = schedule.sha256 != self.hash or (result is not None and result.changes is not None)
-            if namespace is not None and is_new:
-                from yamlsched.store import runs
+            result = synced(connection, schedule, seen)
+            if result.namespace is None:
+                result.namespace = self.namespace
+                make_due(connection, result, None, time.monotonic() + MAX_SECONDS)
+            jobs, scope = self._jobs(connection, schedule, result)
+        if not result.is_readable:
+            result.find(GOES_ON)
+        is_well = housekeep(self.dsn, result.namespace if result.may_claim else None, seen)
+        has_findings = result.has_findings or not is_well
+        valid = result.jobs if jobs is not None and result.jobs is not None else self.jobs
+        return News(
+            seen.now,
+            schedule.sha256,
+            result.namespace,
+            result.messages,
+            jobs,
+            valid,
+            scope,
+            result.may_claim,
+            has_findings,
+        )
 
-                jobs = sound_jobs(schedule, result, seen)
-                scope = runs.scope(connection, namespace, jobs)
-            messages = [] if result is None else result.messages
-            has_findings = result is not None and result.has_findings
-            return News(seen.now, schedule.sha256, namespace, messages, jobs, scope, has_findings)
+    def _jobs(
+        self, connection: Connection[Any], schedule: ScheduleFile, result: Synced
+    ) -> tuple[dict[str, Job] | None, Scope | None]:
+        """Return the jobs that the worker may claim, if they are others now, and their scope.
+
+        A file that cannot be read leaves the jobs as they are: those of the last one that could be.
+        """
+        if not result.may_claim or not result.is_readable:
+            return None, None
+        is_same = schedule.sha256 == self.hash and result.changes is None
+        if is_same and result.jobs is None:
+            result.jobs = dict(self.jobs)
+        jobs = claimable_jobs(connection, schedule, result)
+        scope = runs.scope(connection, str(result.namespace), jobs)
+        return None if is_same and jobs.keys() == self.names else jobs, scope
+
+    def _sync_without_file(self, connection: Connection[Any], error: str) -> News:
+        """Make the runs of due slots though the file cannot be opened; the worker goes on with the jobs that it has."""
+        result = Synced(self.namespace)
+        result.find(f"{error}; {GOES_ON}")
+        make_due(connection, result, None, time.monotonic() + MAX_SECONDS)
+        return News(self.now, self.hash, None, result.messages, None, self.jobs, None, True, True)

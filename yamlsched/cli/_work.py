@@ -13,15 +13,16 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
+from yamlsched.errors import YamlschedError
 from yamlsched.handler_sessions import MIN_CONNECTIONS
-from yamlsched.sync import Glance, ScheduleFile, glance, is_current, is_validated, sync
+from yamlsched.store.connection import SESSION, reason
+from yamlsched.sync import Glance, ScheduleFile, Synced, current, glance, sync
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.definitions.job import Job
     from yamlsched.runs import Status
-    from yamlsched.sync import Synced
     from yamlsched.worker.worker import Worker
 
 OPTIONS = [
@@ -35,16 +36,38 @@ OPTIONS = [
     click.option(
         "--grace", default="30s", show_default=True, help="How long handlers may go on after SIGTERM, e.g. 30s."
     ),
+]
+SYNC_OPTIONS = [
+    click.option(
+        "--skip-handler-checks",
+        is_flag=True,
+        help="Apply a file without looking at handlers and payloads, for a host that does not have the code.",
+    ),
     click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated."),
 ]
 HOUSEKEEPING = 5.0  # seconds of a tick, every few minutes
+# housekeeping waits for nobody: what it cannot do now, it does some minutes later
+HOUSEKEEPING_SESSION = {**SESSION, "statement_timeout": "10s", "lock_timeout": "1s"}
+
+
+def sync_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that applies the file."""
+    for option in reversed(SYNC_OPTIONS):
+        function = option(function)
+    return function
 
 
 def work_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``OPTIONS``."""
+    """Add the options of a command that runs handlers."""
     for option in reversed(OPTIONS):
         function = option(function)
-    return function
+    return sync_options(function)
+
+
+def read_schedule(settings: Settings, options: Mapping[str, Any]) -> ScheduleFile:
+    """Return the file, with where its handlers are looked for. Raises EnvironmentFailed if it cannot be read."""
+    path = None if options["skip_handler_checks"] else tuple(options["paths"])
+    return ScheduleFile.read(settings.file, settings.env, path)
 
 
 def look(connection: Connection[Any], schedule: ScheduleFile, migrate: bool) -> Glance:
@@ -63,51 +86,44 @@ def look(connection: Connection[Any], schedule: ScheduleFile, migrate: bool) -> 
     return seen
 
 
-def synced(connection: Connection[Any], schedule: ScheduleFile, seen: Glance) -> Synced | None:
-    """Sync if ``seen`` says that there is anything to sync; tell people what was found."""
-    if is_current(seen, schedule) and not seen.has_due_jobs:
-        return None
-    result = sync(connection, schedule, seen=seen)
-    for message in result.messages:
+def synced(connection: Connection[Any], schedule: ScheduleFile, seen: Glance) -> Synced:
+    """Sync if ``seen`` says that there is anything to sync."""
+    found = None if seen.has_due_jobs else current(seen, schedule)
+    return found or sync(connection, schedule, seen=seen)
+
+
+def report(synced: Synced) -> None:
+    """Show what a sync found."""
+    for message in synced.messages:
         print(message, file=sys.stderr)
-    return result
+    if not synced.is_readable:
+        print("no job of this file can be run until it is fixed: its handlers are not known", file=sys.stderr)
 
 
-def housekeep(connection: Connection[Any], namespace: str | None, seen: Glance) -> None:
-    """Prune a little, where it is time to."""
-    if seen.needs_housekeeping and namespace is not None:
-        from yamlsched.operations import retention
+def housekeep(dsn: str, namespace: str | None, seen: Glance) -> bool:
+    """Prune a little, where it is time to; return whether that went well. A failure stops nothing else."""
+    if not seen.needs_housekeeping or namespace is None:
+        return True
+    from yamlsched.operations import retention
 
-        retention.housekeep(connection, namespace, HOUSEKEEPING)
-
-
-def sound_jobs(schedule: ScheduleFile, result: Synced | None, seen: Glance) -> dict[str, Job]:
-    """Return the jobs whose own entry in this host's file is sound, whatever is wrong elsewhere.
-
-    Says which are left out, where no sync has said it.
-    """
-    from yamlsched import log
-    from yamlsched.definitions.load import load
-
-    if result is not None and result.loaded is not None:
-        return result.loaded.jobs
-    loaded = load(schedule.data, schedule.path, schedule.environment or None, is_validated(seen, schedule))
-    left_out = [name for name in loaded.entries if name not in loaded.jobs]
-    mistakes = sum(found.severity == "error" for found in loaded.diagnostics)
-    if mistakes and (left_out or not loaded.jobs):
-        jobs = ",".join(left_out) or "all"
-        log.warning("jobs.left_out", file=schedule.path, jobs=jobs, mistakes=mistakes, see="yamlsched validate")
-    return loaded.jobs
+    try:
+        with store.connect(dsn, HOUSEKEEPING_SESSION) as connection:
+            retention.housekeep(connection, namespace, HOUSEKEEPING)
+    except (psycopg.Error, YamlschedError) as error:
+        text = reason(error) if isinstance(error, psycopg.Error) else str(error)
+        log.warning("housekeeping.failed", error=text)
+        return False
+    return True
 
 
-def a_worker(
+def worker_for(
     connection: Connection[Any],
     dsn: str,
     namespace: str,
-    jobs: dict[str, Job],
+    jobs: Mapping[str, Job],
     file: Path,
     max_seconds: float | None,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     stays: bool = False,
 ) -> Worker:
     """Return the worker that the options ask for. Closes ``connection``: no session must be open when it forks."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from yamlsched.cli import FINDINGS, OK, _output, _preview
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._work import read_schedule, sync_options
 
 
 @click.command(
@@ -15,18 +18,20 @@ from yamlsched.cli._settings import Settings, Verb
 )
 @click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Whose slots are compared.")
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
+@sync_options
 @click.pass_obj
-def command(settings: Settings, /, days: int, is_exit_code: bool) -> int:
+def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
+    from yamlsched.definitions import checks
     from yamlsched.definitions.load import load
     from yamlsched.definitions.report import as_text
     from yamlsched.preview import document, plan_text, planning
-    from yamlsched.sync import ScheduleFile
     from yamlsched.sync.files import Verdict
 
-    schedule = ScheduleFile.read(settings.file, settings.env)
+    schedule = read_schedule(settings, options)
     loaded = load(schedule.data, str(settings.file), settings.env or None)
-    if loaded.has_errors:
-        click.echo(as_text(loaded.diagnostics, []), err=True)
+    errors = checks.check(loaded, settings.file, schedule.handler_path).errors
+    if errors:
+        click.echo(as_text(errors, []), err=True)
         return FINDINGS
     with settings.connect() as connection:
         planned = planning.read(connection, schedule, loaded, days)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._work import read_schedule, sync_options
 
 if TYPE_CHECKING:
     from yamlsched.sync import Synced
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     help="Apply schedules.yaml to the database and make the runs of due slots. A file that a tick would hold back, "
     "or one for another environment, is applied at once: a person asks for it.",
 )
+@sync_options
 @click.pass_obj
-def command(settings: Settings) -> int:
-    from yamlsched.sync import ScheduleFile, sync
+def command(settings: Settings, /, **options: Any) -> int:
+    from yamlsched.sync import sync
 
-    schedule = ScheduleFile.read(settings.file, settings.env)
+    schedule = read_schedule(settings, options)
     with settings.connect(migrate=False) as connection:
         synced = sync(connection, schedule, at_once=True)
     for message in synced.messages:

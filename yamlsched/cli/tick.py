@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import a_worker, configure_log, housekeep, look, sound_jobs, synced, tell, work_options
+from yamlsched.cli._work import (
+    configure_log,
+    housekeep,
+    look,
+    read_schedule,
+    report,
+    synced,
+    tell,
+    work_options,
+    worker_for,
+)
+from yamlsched.sync import claimable_jobs
 
 if TYPE_CHECKING:
     from yamlsched.runs import Status
+    from yamlsched.worker.worker import Worker
 
 CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
 
@@ -40,25 +52,35 @@ def command(settings: Settings, /, migrate: bool, max_seconds: float, **options:
 def tick(
     settings: Settings, migrate: bool, max_seconds: float, options: dict[str, Any], outcomes: dict[str, Status]
 ) -> bool:
-    """Do what there is to do, add to ``outcomes`` what became of jobs, and return whether all went well."""
+    """Do what there is to do, add to ``outcomes`` what became of jobs, and return whether all went well.
+
+    Nothing that fails on the way to the work keeps it from being done if it can be; housekeeping comes last.
+    """
     from yamlsched import store
-    from yamlsched.sync import ScheduleFile
 
-    schedule = ScheduleFile.read(settings.file, settings.env)
-    with settings.database() as dsn, store.connect(dsn) as connection:
-        seen = look(connection, schedule, migrate or settings.is_embedded)
-        result = synced(connection, schedule, seen)
-        namespace = seen.namespace if result is None else result.namespace
-        has_findings = result is not None and result.has_findings
-        housekeep(connection, namespace, seen)
-        if namespace is not None and (seen.has_claimable_runs or result is not None):
-            import asyncio
+    schedule = read_schedule(settings, options)
+    with settings.database() as dsn:
+        with store.connect(dsn) as connection:
+            seen = look(connection, schedule, migrate or settings.is_embedded)
+            result = synced(connection, schedule, seen)
+            report(result)
+            is_well = not result.has_findings
+            if not result.may_claim:
+                return is_well
+            namespace = str(result.namespace)
+            if seen.has_claimable_runs or result.made is not None:
+                jobs = claimable_jobs(connection, schedule, result)
+                if jobs:
+                    worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
+                    is_well = _work(worker, outcomes) and is_well
+        return housekeep(dsn, namespace, seen) and is_well
 
-            jobs = sound_jobs(schedule, result, seen)
-            worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
-            try:
-                tally = asyncio.run(worker.drain())
-            finally:
-                outcomes.update(worker.tally.jobs)
-            has_findings = has_findings or tally.has_dead
-    return not has_findings
+
+def _work(worker: Worker, outcomes: dict[str, Status]) -> bool:
+    """Run what is due, and return whether no run died."""
+    import asyncio
+
+    try:
+        return not asyncio.run(worker.drain()).has_dead
+    finally:
+        outcomes.update(worker.tally.jobs)

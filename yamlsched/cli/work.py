@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import a_worker, configure_log, look, sound_jobs, synced, tell, work_options
+from yamlsched.cli._work import (
+    configure_log,
+    look,
+    read_schedule,
+    report,
+    synced,
+    tell,
+    work_options,
+    worker_for,
+)
+from yamlsched.sync import claimable_jobs, locate
 
 if TYPE_CHECKING:
     from yamlsched.sync import ScheduleFile
@@ -25,12 +35,10 @@ if TYPE_CHECKING:
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, stays: bool, migrate: bool, max_seconds: float | None, **options: Any) -> int:
-    from yamlsched.sync import ScheduleFile
-
     if migrate and not stays:
         raise click.UsageError('--migrate goes with --loop; before a single "work" there is "yamlsched migrate"')
     configure_log(settings)
-    schedule = ScheduleFile.read(settings.file, settings.env)
+    schedule = read_schedule(settings, options)
     return (loop if stays else once)(settings, schedule, migrate, max_seconds, options)
 
 
@@ -39,19 +47,21 @@ def once(
 ) -> int:
     from yamlsched import store
     from yamlsched.errors import Refused
-    from yamlsched.store import files
     from yamlsched.worker import progress
 
     with settings.database() as dsn, store.connect(dsn) as connection:
         seen = look(connection, schedule, settings.is_embedded)
-        namespace = seen.namespace or files.stand_in(connection, schedule.presented(), None)
-        jobs = sound_jobs(schedule, None, seen)
-        if namespace is None:
+        found = locate(connection, schedule, seen)
+        report(found)
+        if found.namespace is None:
             raise Refused(f'{settings.file} has not been applied to this database yet: run "yamlsched sync" first')
-        worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
+        if not found.may_claim:
+            return 1
+        jobs = claimable_jobs(connection, schedule, found)
+        worker = worker_for(connection, dsn, found.namespace, jobs, settings.file, max_seconds, options)
         tally = asyncio.run(worker.drain(progress.show))
     tell(tally.jobs)
-    return 1 if tally.has_dead else 0
+    return int(tally.has_dead or found.has_findings)
 
 
 def loop(
@@ -65,12 +75,15 @@ def loop(
     with settings.database() as dsn, store.connect(dsn) as connection:
         seen = look(connection, schedule, migrate or settings.is_embedded)
         result = synced(connection, schedule, seen)
-        namespace = seen.namespace if result is None else result.namespace
-        if namespace is None:
-            return 1  # its mistakes have been told
-        jobs = sound_jobs(schedule, result, seen)
-        worker = a_worker(connection, dsn, namespace, jobs, settings.file, max_seconds, options, stays=True)
-        syncing = Syncing(settings, dsn, schedule.sha256, seen.now)
+        report(result)
+        if not result.may_claim:
+            return 1
+        namespace = str(result.namespace)
+        jobs = claimable_jobs(connection, schedule, result)
+        worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options, stays=True)
+        hash = schedule.sha256 if result.is_readable else None
+        valid = result.jobs or {}
+        syncing = Syncing(settings, options, dsn, namespace, hash, valid, frozenset(jobs), seen.now)
         try:
             asyncio.run(worker.drain(syncing.keep, systemd.keep_told, progress.show))
         finally:

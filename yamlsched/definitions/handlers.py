@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,15 +45,6 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
             else:
                 _check_on_dead(result, node, place, use, found)
     return found.diagnostics()
-
-
-def missing(loaded: Loaded, path: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
-    """Yield job, dotted path and reason for each handler of a valid job that does not exist or cannot be called."""
-    sources.forget()
-    for job in loaded.jobs.values():
-        result = sources.look_up(job.handler, tuple(path))
-        if isinstance(result, Missing):
-            yield job.name, job.handler, result.message
 
 
 class Parameters(NamedTuple):

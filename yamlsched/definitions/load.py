@@ -57,6 +57,14 @@ class Loaded:
         jobs = top["jobs"].value if isinstance(top, dict) and "jobs" in top else None
         return jobs if isinstance(jobs, dict) else {}
 
+    @property
+    def is_readable(self) -> bool:
+        """Return whether the jobs are known: not if the text is not YAML, or is written for another version."""
+        top = self.root.value if self.root is not None else None
+        if not isinstance(top, dict) or self._is_of_another_version(top):
+            return False
+        return "jobs" in top and isinstance(top["jobs"].value, dict)
+
     def calls(self) -> Iterator[Calls]:
         """Yield what each job calls. Of a file for another version nothing is known."""
         if self.root is None or (isinstance(self.root.value, dict) and self._is_of_another_version(self.root.value)):

@@ -17,6 +17,8 @@ from yamlsched.store import definitions, files, retention
 
 BATCH = 1_000
 """Rows of one statement: it takes some tens of milliseconds, and nobody waits for its locks."""
+MAX_JOBS_NAMED = 10
+"""In one log line."""
 REST = 2.0
 """After a batch, a pause of so many times what it took: workers keep most of the server."""
 
@@ -39,6 +41,36 @@ def kept(stored: dict[str, str]) -> Retention:
     return Retention(**{name: min(durations.parse(text), LONGEST) for name, text in stored.items() if name in known})
 
 
+def _cancel_retired(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    deadline: float,
+    now: datetime | None,
+    done: Housekept,
+    progress: Callable[[Housekept], None] | None,
+) -> bool:
+    """Cancel what retired jobs left undone; return whether that is complete."""
+    after = (0, 0)
+    while True:
+        begun = time.monotonic()
+        runs = definitions.cancel_retired(connection, namespace, now, after, BATCH)
+        if runs:
+            jobs = sorted({run.job_type for run in runs})
+            named = ",".join(jobs[:MAX_JOBS_NAMED]) + (
+                f",+{len(jobs) - MAX_JOBS_NAMED}" if len(jobs) > MAX_JOBS_NAMED else ""
+            )
+            log.warning("runs.cancelled", jobs=named, runs=len(runs), reason="job retired")
+            after = (runs[-1].definition_id, runs[-1].id)
+            done.cancelled += len(runs)
+            if progress:
+                progress(done)
+        if len(runs) < BATCH:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(REST * (time.monotonic() - begun))
+
+
 def housekeep(
     connection: psycopg.Connection[Any],
     namespace: str,
@@ -52,9 +84,8 @@ def housekeep(
     """
     deadline = time.monotonic() + budget_seconds
     done = Housekept()
-    for run in definitions.cancel_retired(connection, namespace, now):
-        log.warning("run.cancelled", job=run.job_type, run=run.id, key=run.idempotency_key, reason="job retired")
-        done.cancelled += 1
+    if not _cancel_retired(connection, namespace, deadline, now, done, progress):
+        return done
     file = retention.in_force(connection, namespace, now)
     keep = kept(file.retention)
     before = {name: file.now - getattr(keep, name) for name in ("succeeded", "dead", "cancelled")}

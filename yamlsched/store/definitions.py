@@ -83,10 +83,22 @@ def named(connection: Connection[Any], namespace: str, job_type: str) -> Definit
         return cursor.fetchone()
 
 
+def names_of(connection: Connection[Any], ids: Iterable[int]) -> list[str]:
+    """Return the names of definitions."""
+    rows = connection.execute(load("definitions")["names_of"], {"ids": list(ids)}).fetchall()
+    return [row.job_type for row in rows]
+
+
 def names(connection: Connection[Any], namespace: str) -> list[str]:
     """Return the names of the jobs that are not retired."""
     rows = connection.execute(load("definitions")["names"], {"namespace": namespace}).fetchall()
     return [row.job_type for row in rows]
+
+
+def handlers(connection: Connection[Any], namespace: str) -> dict[str, str]:
+    """Return the handlers of the jobs that are not retired."""
+    rows = connection.execute(load("definitions")["handlers"], {"namespace": namespace}).fetchall()
+    return {row.job_type: row.handler for row in rows}
 
 
 def converge(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]], now: datetime) -> None:
@@ -105,7 +117,17 @@ def follow_overlap(connection: Connection[Any], ids: Sequence[int], now: datetim
     connection.execute(load("definitions")["follow_overlap"], {"ids": list(ids), "now": now})
 
 
-def cancel_retired(connection: Connection[Any], namespace: str, now: datetime | None) -> list[Any]:
-    """Cancel what jobs retired a day ago have left undone; return the runs."""
-    sql = load("definitions")["cancel_retired"]
-    return connection.execute(sql, {"namespace": namespace, "now": now}).fetchall()
+def cancel_retired(
+    connection: Connection[Any],
+    namespace: str,
+    now: datetime | None,
+    after: tuple[int, int] = (0, 0),
+    limit: int = 1_000,
+) -> list[Any]:
+    """Cancel a batch of what jobs retired a day ago have left undone; return the runs, by definition and id.
+
+    ``after`` are definition and run with which the batch before ended.
+    """
+    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit}
+    runs = connection.execute(load("definitions")["cancel_retired"], given).fetchall()
+    return sorted(runs, key=lambda run: (run.definition_id, run.id))

@@ -13,6 +13,7 @@ from yamlsched.store.statements import load
 
 NEEDED = {
     "migrations": "SELECT",
+    "namespaces": "SELECT,INSERT,UPDATE",
     "job_definitions": "SELECT,INSERT,UPDATE",
     "job_runs": "SELECT,INSERT,UPDATE,DELETE",
     "job_failures": "SELECT,INSERT",

@@ -5,7 +5,7 @@ What they answer with are named tuples: an idle tick would notice the time that 
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg.rows import class_row
@@ -62,9 +62,20 @@ def glance(connection: Connection[Any], presented: dict[str, Any], now: datetime
     return row
 
 
-def lock(connection: Connection[Any], namespace: str) -> None:
-    """Wait until nobody else applies a file to the namespace, and keep others waiting until the transaction ends."""
-    connection.execute(load("files")["lock"], {"namespace": namespace})
+def lock(connection: Connection[Any], namespace: str, wait: timedelta) -> None:
+    """Wait until nobody else applies a file to the namespace, and keep others waiting until the transaction ends.
+
+    No lock is waited for longer than ``wait``, this one or a later one of the transaction: then LockNotAvailable is
+    raised.
+    """
+    limit_waits(connection, wait)
+    for name in ("register", "lock"):
+        connection.execute(load("files")[name], {"namespace": namespace})
+
+
+def limit_waits(connection: Connection[Any], wait: timedelta) -> None:
+    """Let statements of this transaction fail that wait longer than this for a lock."""
+    connection.execute(load("files")["limit_waits"], {"wait": f"{wait / timedelta(milliseconds=1):.0f}ms"})
 
 
 def present(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> None:
@@ -73,13 +84,19 @@ def present(connection: Connection[Any], namespace: str, presented: dict[str, An
 
 
 def stand_in(
-    connection: Connection[Any], presented: dict[str, Any], now: datetime | None, mistakes: int | None = None
+    connection: Connection[Any],
+    presented: dict[str, Any],
+    now: datetime | None,
+    mistakes: int | None = None,
+    namespace: str | None = None,
 ) -> str | None:
     """Let the file that this host and path presented last be presented still; return its namespace.
 
-    ``mistakes`` are those for which the file that lies there now is refused, for monitors to see.
+    ``mistakes`` are those for which the file that lies there now is refused, for monitors to see. ``namespace`` is
+    what that file says it is, if it can be read: a new host is then known by its path.
     """
-    row = connection.execute(load("files")["stand_in"], {**presented, "now": now, "mistakes": mistakes}).fetchone()
+    given = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace}
+    row = connection.execute(load("files")["stand_in"], given).fetchone()
     return row.namespace if row else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from psycopg.rows import args_row
@@ -76,9 +76,13 @@ def _array(values: Iterable[object]) -> str:
     return "{" + ",".join(["null" if value is None else str(value) for value in values]) + "}"
 
 
-def begin(connection: Connection[Any], now: datetime | None) -> datetime:
-    """Prepare the transaction for work on a few hundred jobs by index, and return its instant."""
-    row = connection.execute(load("slots")["begin"], {"now": now}).fetchone()
+def begin(connection: Connection[Any], now: datetime | None, wait: timedelta | None = None) -> datetime:
+    """Prepare the transaction for work on a few hundred jobs by index, and return its instant.
+
+    A statement that waits for a lock for longer than ``wait`` fails; None: as the session has it.
+    """
+    given = {"now": now, "wait": None if wait is None else f"{wait / timedelta(milliseconds=1):.0f}ms"}
+    row = connection.execute(load("slots")["begin"], given).fetchone()
     assert row is not None
     instant: datetime = row.now
     return instant

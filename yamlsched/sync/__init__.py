@@ -9,43 +9,63 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import sys
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import __version__, log
+from yamlsched import __version__
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import files as store
-from yamlsched.store.files import Glance, Standing
+from yamlsched.store.files import Glance
 from yamlsched.sync import files
 from yamlsched.sync.files import Ours, Verdict
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.definitions.load import Loaded
+    from yamlsched.definitions.job import Job
     from yamlsched.store.definitions import Definition
     from yamlsched.store.slots import Gap
     from yamlsched.sync.converge import Changes
     from yamlsched.sync.due import Made
 
-__all__ = ["Glance", "ScheduleFile", "Synced", "glance", "is_current", "is_validated", "settle", "sync"]
+__all__ = [
+    "Glance",
+    "ScheduleFile",
+    "Synced",
+    "claimable_jobs",
+    "current",
+    "glance",
+    "is_current",
+    "locate",
+    "make_due",
+    "settle",
+    "sync",
+]
+
+MAX_SECONDS = 25.0
+"""A sync that makes runs for longer leaves the rest to the next tick."""
 
 
 @dataclass(frozen=True)
 class ScheduleFile:
-    """A schedules.yaml as a host presents it. ``environment`` is empty where none is given."""
+    """A schedules.yaml as a host presents it. ``environment`` is empty where none is given.
+
+    ``handler_path`` are the folders, besides the file's own, in which handlers are looked for before the file is
+    applied; None: they are not checked.
+    """
 
     data: bytes = field(repr=False)
     path: str
     environment: str = ""
     host: str = field(default_factory=socket.gethostname)
+    handler_path: tuple[str, ...] | None = None
 
     @classmethod
-    def read(cls, path: Path, environment: str | None) -> ScheduleFile:
+    def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
         """Raises EnvironmentFailed where the file cannot be read."""
         try:
             data = path.read_bytes()
@@ -53,7 +73,7 @@ class ScheduleFile:
             raise EnvironmentFailed(
                 f"{path} cannot be read: {error.strerror}; name the schedule with --file or YAMLSCHED_FILE"
             ) from error
-        return cls(data, os.path.abspath(path), environment or "")
+        return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
 
     @cached_property
     def sha256(self) -> str:
@@ -80,7 +100,12 @@ class ScheduleFile:
 
 @dataclass
 class Synced:
-    """What a sync did and found. ``messages`` are for people; ``loaded`` is the file if it had to be read."""
+    """What a sync did and found. ``messages`` are for people.
+
+    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` says
+    whether it could be. ``is_validated`` says that this version of yamlsched has applied the file: then its schema
+    needs no second check.
+    """
 
     namespace: str | None
     verdict: Verdict | None = None
@@ -88,7 +113,19 @@ class Synced:
     made: Made | None = None
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
-    loaded: Loaded | None = None
+    jobs: dict[str, Job] | None = None
+    is_readable: bool = True
+    is_validated: bool = False
+
+    @property
+    def may_claim(self) -> bool:
+        """Return whether this host may make and claim runs: not those of another environment."""
+        return self.namespace is not None and self.verdict is not Verdict.OTHER_ENVIRONMENT
+
+    def find(self, *messages: str) -> None:
+        """Note what needs attention."""
+        self.messages.extend(messages)
+        self.has_findings = self.has_findings or bool(messages)
 
     @property
     def runs(self) -> int:
@@ -118,9 +155,11 @@ def is_current(seen: Glance, schedule: ScheduleFile) -> bool:
     )
 
 
-def is_validated(seen: Glance, schedule: ScheduleFile) -> bool:
-    """Say whether this version of yamlsched has applied the file: then its schema needs no second check."""
-    return is_current(seen, schedule) and seen.in_force_yamlsched == __version__
+def current(seen: Glance, schedule: ScheduleFile) -> Synced | None:
+    """Return what holds for a file that is in force, and None for any other."""
+    if not is_current(seen, schedule):
+        return None
+    return Synced(seen.namespace, Verdict.CURRENT, is_validated=seen.in_force_yamlsched == __version__)
 
 
 def sync(
@@ -133,106 +172,46 @@ def sync(
     """Bring the database to the file if it is to be in force, and account for due slots.
 
     ``at_once`` applies a file that would be held back, and changes the environment of a namespace. ``seen`` saves
-    the look that the caller has had. A file with mistakes changes nothing; due slots are accounted for all the same.
+    the look that the caller has had. A file with errors, or one that cannot be applied now, changes nothing; due slots
+    are accounted for all the same, except on a host of another environment.
     """
+    deadline = time.monotonic() + MAX_SECONDS
     seen = seen or glance(connection, schedule, now)
-    synced = Synced(seen.namespace)
-    if is_current(seen, schedule):
-        synced.verdict = Verdict.CURRENT
-    else:
-        _read(connection, schedule, now, at_once, synced)
-    if synced.namespace is not None:
-        from yamlsched.sync import due
+    synced = current(seen, schedule) or Synced(seen.namespace)
+    if synced.verdict is not Verdict.CURRENT:
+        from yamlsched.sync import applying
 
-        synced.made = due.make_due(connection, synced.namespace, now)
-        for text in synced.made.unreadable:
-            _find(synced, f"the slots of job {text}")
+        applying.read(connection, schedule, now, at_once, synced)
+    if synced.may_claim:
+        make_due(connection, synced, now, deadline)
     return synced
 
 
-def _read(
-    connection: Connection[Any], schedule: ScheduleFile, now: datetime | None, at_once: bool, synced: Synced
-) -> None:
-    """Decide about a file that is not in force, and apply it if it is to be."""
-    ours, presented = schedule.ours, schedule.presented()
-    if synced.namespace is not None:
-        # A file that was read before: one that is held back is not read again every minute.
-        standing = store.standing(connection, synced.namespace, presented, now)
-        synced.verdict = files.verdict(standing, ours, at_once)
-        if synced.verdict in (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT):
-            _hold_back(schedule, standing, synced)
-            return
+def make_due(connection: Connection[Any], synced: Synced, now: datetime | None, deadline: float) -> None:
+    """Account for the due slots of the namespace."""
+    from yamlsched.sync import due
 
-    from yamlsched.definitions import load
-    from yamlsched.sync import converge
-
-    loaded = synced.loaded = load.load(schedule.data, schedule.path, schedule.environment or None)
-    if loaded.has_errors or loaded.namespace is None:
-        mistakes = max(1, sum(found.severity == "error" for found in loaded.diagnostics))
-        synced.namespace = store.stand_in(connection, presented, now, mistakes) or loaded.namespace
-        _find(synced, *_diagnostics(loaded))
-        log.error("sync.refused", file=schedule.path, hash=ours.hash[:8], mistakes=mistakes)
-        return
-
-    namespace = synced.namespace = loaded.namespace
-    with connection.transaction():
-        store.lock(connection, namespace)
-        store.present(connection, namespace, presented, now)
-        standing = store.standing(connection, namespace, presented, now)
-        synced.verdict = files.verdict(standing, ours, at_once)
-        if synced.verdict in (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT):
-            _hold_back(schedule, standing, synced)
-        if synced.verdict in (Verdict.APPLY, Verdict.RENEW):
-            is_older = standing.in_force_id is not None and not files.is_known(
-                standing.in_force_yamlsched, standing.in_force_tzdata, ours
-            )
-            changes = converge.converge(connection, namespace, loaded.jobs, now, recompute=is_older)
-            if synced.verdict is Verdict.APPLY:
-                retention = converge.retention(loaded.retention)
-                store.applied(connection, namespace, presented, retention, changes.now)
-            elif standing.in_force_id is not None:
-                store.renewed(connection, standing.in_force_id, presented)
-            synced.changes = changes
-    if synced.changes:
-        log.info(
-            "sync.applied",
-            file=schedule.path,
-            hash=ours.hash[:8],
-            added=len(synced.changes.added),
-            changed=len(synced.changes.changed),
-            retired=len(synced.changes.retired),
-            returned=len(synced.changes.returned) or None,
-        )
-    if synced.verdict is Verdict.APPLY:
-        _warn_of_handlers(loaded, Path(schedule.path))
+    assert synced.namespace is not None
+    synced.made = due.make_due(connection, synced.namespace, now, deadline)
+    synced.find(*synced.made.problems)
 
 
-def _warn_of_handlers(loaded: Loaded, file: Path) -> None:
-    """Say which handlers this host does not have. The file is in force all the same: other hosts may have them."""
-    from yamlsched.definitions import handlers
-    from yamlsched.definitions.paths import search_path
+def locate(connection: Connection[Any], schedule: ScheduleFile, seen: Glance, now: datetime | None = None) -> Synced:
+    """Return where the file stands, without applying it or making runs."""
+    from yamlsched.sync import applying
 
-    path = [*search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
-    for job, handler, error in handlers.missing(loaded, path):
-        log.warning("handler.missing", job=job, handler=handler, error=error)
+    return current(seen, schedule) or applying.locate(connection, schedule, seen.namespace, now)
 
 
-def _hold_back(schedule: ScheduleFile, standing: Standing, synced: Synced) -> None:
-    assert synced.verdict is not None
-    synced.messages.append(files.explain(synced.verdict, standing, schedule.path, schedule.ours))
-    if synced.verdict is Verdict.OTHER_ENVIRONMENT or files.is_finding(standing):
-        synced.has_findings = True
+def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, synced: Synced) -> dict[str, Job]:
+    """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 
+    While the file is held back, only those whose handler is that of the file in force: a service that shares the
+    namespace by mistake may have a job of the same name.
+    """
+    from yamlsched.sync import applying
 
-def _find(synced: Synced, *messages: str) -> None:
-    synced.messages.extend(messages)
-    synced.has_findings = synced.has_findings or bool(messages)
-
-
-def _diagnostics(loaded: Loaded) -> list[str]:
-    from yamlsched.definitions import report
-
-    return [report.text(found) for found in loaded.diagnostics]
+    return applying.claimable_jobs(connection, schedule, synced)
 
 
 def settle(

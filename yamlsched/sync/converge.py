@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations
 from yamlsched.definitions.job import Job, Retention
+from yamlsched.errors import CronError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Move
@@ -27,6 +28,16 @@ class Changes:
     retired: tuple[str, ...]
     returned: tuple[str, ...]
     settled: due.Made
+    unreadable: tuple[due.Unreadable, ...] = ()
+
+    @property
+    def problems(self) -> list[str]:
+        """What needs attention, one line per job."""
+        return [
+            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
+            "one that was accounted for are recorded as one gap, late"
+            for job, why in self.settled.unreadable
+        ] + due.Made(unreadable=list(self.unreadable)).problems
 
 
 def row(job: Job) -> dict[str, Any]:
@@ -82,8 +93,7 @@ def converge(
     scheduled = definitions.scheduled(connection, namespace) if recompute else []
     locked = definitions.lock(connection, {*known, *scheduled})
     instant = slots.begin(connection, now)
-    if recompute:
-        _recompute(connection, locked)
+    unreadable = _recompute(connection, locked) if recompute else []
     settled = due.settle(connection, namespace, [d for d in locked if d.id in set(known)], instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
@@ -104,6 +114,7 @@ def converge(
         retired=tuple(d.job_type for d in gone),
         returned=tuple(d.job_type for d in differences if d.is_retired),
         settled=settled,
+        unreadable=tuple(found for found in unreadable if found not in settled.unreadable),
     )
 
 
@@ -130,12 +141,18 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
     }
 
 
-def _recompute(connection: Connection[Any], locked: list[Definition]) -> None:
-    moves = []
+def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[due.Unreadable]:
+    """Compute next slots again; return the definitions that cannot be read, which keep theirs."""
+    moves, unreadable = [], []
     for definition in locked:
-        next_slot_at = plan.upcoming(definition, definition.accounted_to)
+        try:
+            next_slot_at = plan.upcoming(definition, definition.accounted_to)
+        except (CronError, KeyError) as error:
+            unreadable.append(due.Unreadable(definition.job_type, str(error.args[0])))
+            continue
         if next_slot_at != definition.next_slot_at:
             cursor = definition.last_slot_at
             moves.append(Move(definition.id, cursor, cursor, next_slot_at))
     if moves:
         slots.move_cursors(connection, moves)
+    return unreadable

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
 
 from yamlsched import log
-from yamlsched.errors import CronError
+from yamlsched.errors import CronError, Refused
 from yamlsched.store import definitions
 from yamlsched.store import slots as store
+from yamlsched.store.connection import reason
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Gap
 from yamlsched.sync import plan
@@ -23,51 +28,128 @@ BATCH = 1000
 PART = 250
 """Definitions whose writing is sent at once."""
 TRIES = 10
+BATCH_WAIT = timedelta(seconds=1)
+"""How long a batch waits for a lock, such as on a key that another session has inserted and not committed."""
+SINGLE_WAIT = timedelta(milliseconds=100)
+"""The same for one definition, of a batch that has failed."""
+MAX_REPORTED = 20
+
+
+class Unreadable(NamedTuple):
+    """A stored definition that this release or its time zone data cannot read."""
+
+    job_type: str
+    reason: str
 
 
 @dataclass
 class Made:
-    """What became of due slots."""
+    """What became of due slots.
+
+    ``blocked`` are jobs whose slots could not be written, with the reason; ``left`` is how many jobs are left to the
+    next sync, because the time was over.
+    """
 
     runs: int = 0
     gaps: list[Gap] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    blocked: list[Unreadable] = field(default_factory=list)
+    left: int = 0
 
     def add(self, other: Made) -> None:
         self.runs += other.runs
         self.gaps += other.gaps
         self.unreadable += other.unreadable
+        self.blocked += other.blocked
+
+    @property
+    def problems(self) -> list[str]:
+        """What needs attention, one line per job."""
+        lines = [
+            f'job "{job}" is not scheduled: this release cannot read its stored definition: {why}. Correct its entry '
+            "in schedules.yaml and sync, or upgrade yamlsched and tzdata on this host"
+            for job, why in self.unreadable
+        ]
+        lines += [
+            f'job "{job}": its due slots could not be written: {why}. The next tick tries again'
+            for job, why in self.blocked
+        ]
+        more = len(lines) - MAX_REPORTED
+        return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{more} more jobs are not scheduled"]
 
 
 class _KeyTaken(Exception):
     """A key is in use that we did not know of: everything is done again, after a look at the keys."""
 
 
-def make_due(connection: Connection[Any], namespace: str, now: datetime | None) -> Made:
+def make_due(connection: Connection[Any], namespace: str, now: datetime | None, deadline: float = float("inf")) -> Made:
     """Account for all slots that are due: one transaction for each batch of definitions.
 
     A sync at work on the same namespace at the same time loses nothing and doubles nothing: each leaves to the other
-    what the other has locked.
+    what the other has locked. A definition whose slots cannot be written holds up no other. No batch is started after
+    ``deadline``, in seconds of the monotonic clock.
     """
     made = Made()
     due = store.due(connection, namespace, now)
     for start in range(0, len(due), BATCH):
-        batch = _batch(connection, namespace, due[start : start + BATCH], now)
+        if time.monotonic() > deadline:
+            made.left = len(due) - start
+            break
+        ids = due[start : start + BATCH]
+        try:
+            batch = _batch(connection, namespace, ids, now, BATCH_WAIT)
+        except (psycopg.Error, _KeyTaken):
+            if connection.closed:
+                raise
+            batch = _one_by_one(connection, namespace, ids, now, deadline)
         _log(batch)
         made.add(batch)
+    if made.left:
+        log.warning("sync.unfinished", jobs=made.left)
     return made
 
 
-def _batch(connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None) -> Made:
-    for attempt in range(TRIES):
+def _one_by_one(
+    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, deadline: float
+) -> Made:
+    """Account for definitions of which at least one cannot be written.
+
+    In random order: if there are too many of those for the time, the others get their turn at one of the next ticks.
+    """
+    made = Made()
+    for id in random.sample(ids, len(ids)):
+        if time.monotonic() > deadline:
+            break
+        try:
+            made.add(_batch(connection, namespace, [id], now, SINGLE_WAIT))
+        except (psycopg.Error, _KeyTaken) as error:
+            if connection.closed:
+                raise
+            [job] = definitions.names_of(connection, [id])
+            made.blocked.append(Unreadable(job, _why_blocked(error)))
+    return made
+
+
+def _why_blocked(error: Exception) -> str:
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return "another session holds a lock on its rows or on a key"
+    return reason(error) if isinstance(error, psycopg.Error) else "its keys are taken by others again and again"
+
+
+def _batch(
+    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, wait: timedelta
+) -> Made:
+    tries = 0
+    while True:
         try:
             with connection.transaction():
-                instant = store.begin(connection, now)
+                instant = store.begin(connection, now, wait)
                 locked = store.lock_due(connection, ids, instant)
-                return _account(connection, namespace, locked, instant, settling=False, look=attempt > 0)
+                return _account(connection, namespace, locked, instant, settling=False, look=tries > 0)
         except _KeyTaken:
-            continue
-    raise RuntimeError(f"keys of due slots in namespace {namespace} are taken by others again and again")
+            tries += 1
+            if tries == TRIES:
+                raise
 
 
 def settle(connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime) -> Made:
@@ -83,7 +165,7 @@ def settle(connection: Connection[Any], namespace: str, locked: Sequence[Definit
             continue
         _log(made)
         return made
-    raise RuntimeError(f"keys of owed slots in namespace {namespace} are taken by others again and again")
+    raise Refused(f"keys of owed slots in namespace {namespace} are taken by others again and again: try again")
 
 
 def settle_by_id(
@@ -143,11 +225,15 @@ def _owed(locked: Iterable[Definition], now: datetime, settling: bool, made: Mad
             yield plan.owed(definition, now, settling)
         except (CronError, KeyError) as error:
             # written by a yamlsched or time zone data that knew more; the other jobs go on
-            made.unreadable.append(f"{definition.job_type}: {error.args[0]}")
+            made.unreadable.append(Unreadable(definition.job_type, str(error.args[0])))
+            if settling:
+                yield plan.owed_by_unreadable(definition, now)
 
 
 def _log(made: Made) -> None:
     for gap in made.gaps:
         log.info("slot.skipped", job=gap.job_type, first=gap.first, last=gap.last, slots=gap.slots, reason=gap.reason)
-    for text in made.unreadable:
-        log.error("slot.unreadable", error=text)
+    for job, why in made.unreadable:
+        log.error("slot.unreadable", job=job, error=why)
+    for job, why in made.blocked:
+        log.error("slot.blocked", job=job, error=why)

@@ -11,6 +11,10 @@ from yamlsched.store.files import Standing
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
+MAX_WAIT = timedelta(seconds=5)
+"""How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
+MAX_WAIT_AT_ONCE = timedelta(seconds=30)
+"""The same for ``yamlsched sync``."""
 
 
 class Verdict(StrEnum):
@@ -59,6 +63,11 @@ def _parts(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"[0-9]+", version)]
 
 
+def is_of_another_environment(standing: Standing, ours: Ours) -> bool:
+    """Return whether the namespace belongs to an environment other than ours."""
+    return standing.in_force_id is not None and standing.in_force_environment != ours.environment
+
+
 def held_since(standing: Standing) -> datetime:
     """Return since when a file that is held back has been."""
     return max(standing.presented_since_at, standing.in_force_since or standing.presented_since_at)
@@ -78,7 +87,8 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
     if verdict is Verdict.OTHER_ENVIRONMENT:
         return (
             f"{path} is not applied: its namespace belongs to {_environment(standing.in_force_environment)}, and this "
-            f"is {_environment(ours.environment)}; {in_force}. Correct --env, or give each environment a namespace or "
+            f"is {_environment(ours.environment)}, so nothing is scheduled or run here; {in_force}. "
+            "Correct --env, or give each environment a namespace or "
             'a database of its own; "yamlsched sync" changes the environment'
         )
     return (

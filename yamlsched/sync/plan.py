@@ -117,6 +117,19 @@ def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
     return Owed(definition, gaps, keyed, accounted, following)
 
 
+def owed_by_unreadable(definition: Definition, now: datetime) -> Owed:
+    """Return what stands for the slots of a definition that cannot be read, and is about to be changed.
+
+    Nobody knows its slots but the next one. From that to the minute of ``now`` it is one gap, counted as one slot.
+    """
+    first = definition.next_slot_at
+    if first is None or first > now:
+        return Owed(definition, [], [], definition.last_slot_at, first)
+    last = max(first, now.replace(second=0, microsecond=0))
+    gap = Gap(definition.id, definition.job_type, first, last, 1, "late")
+    return Owed(definition, [gap], [], last, None)
+
+
 def _standstills(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
     """Return the reasons for which slots are skipped whatever runs there are, in order, and up to when each holds."""
     if definition.retired_at is not None:

@@ -104,6 +104,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.waiting: deque[Held] = deque()  # claimed, and in no child's hands
         self.claimed = 0
+        self._is_withheld = False
         self.stopped_at: float | None = None  # when it was told to stop
         self.stop_at: float | None = None  # handlers are stopped then
         self.failure: BaseException | None = None
@@ -242,6 +243,13 @@ class Worker:
         self.claims.look_now()
         self.changed()
 
+    def withhold(self, is_withheld: bool) -> None:
+        """Claim nothing for now, or go on claiming. What is running is not stopped."""
+        if self._is_withheld and not is_withheld:
+            self.claims.look_now()
+        self._is_withheld = is_withheld
+        self.changed()
+
     def stop(self) -> None:
         """Stop claiming; handlers get the grace period. A second call is immediate."""
         if self.stop_at is None:
@@ -338,7 +346,7 @@ class Worker:
         return room if self.limits.max_runs is None else min(room, self.limits.max_runs - self.claimed)
 
     def _must_not_claim(self) -> bool:
-        return not self.may_claim() or self.outcomes.is_behind()
+        return self._is_withheld or not self.may_claim() or self.outcomes.is_behind()
 
     def _free_slots(self) -> None:
         """Leave to others of this host the slots that there is nothing for."""

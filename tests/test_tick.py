@@ -1,0 +1,272 @@
+"""What keeps a tick or a loop from its work: not errors in a file, locks or housekeeping; another environment."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from working import Process, Project, a_project, until
+
+from yamlsched import store
+from yamlsched.sync import ScheduleFile, sync
+
+BOTH = {"environments": ["staging", "production"]}
+YEARLY = "0 0 1 1 *"
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    (tmp_path / "work.py").write_text("def rows(run, older_than=1): ...\n")
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str, Any]) -> None:
+    """Write the schedule as it is given."""
+    entries = {name: {"handler": f"acts.{name}", "lease": "2s", **job} for name, job in jobs.items()}
+    project.file.write_text(json.dumps({"version": 1, **(top or {}), "jobs": entries}))
+
+
+def apply(project: Project, environment: str | None = None) -> None:
+    """Apply the schedule as ``yamlsched sync`` does."""
+    with store.connect(project.dsn) as connection:
+        synced = sync(connection, ScheduleFile.read(project.file, environment), at_once=True)
+    assert not synced.messages, synced.messages
+
+
+def make_due(project: Project, job: str) -> None:
+    """Let a job owe the slot of an hour ago."""
+    project.db.execute(
+        "update yamlsched.job_definitions set effective_from = now() - interval '2 hours', last_slot_at = null, "
+        "next_slot_at = date_trunc('minute', now() - interval '1 hour') where job_type = %s",
+        [job],
+    )
+
+
+def count(project: Project, what: str) -> int:
+    row: Any = project.db.execute(f"select count(*) as number from yamlsched.{what}".encode()).fetchone()
+    return int(row.number)
+
+
+def ended(process: Process) -> tuple[int, str]:
+    return process.wait(), process.text
+
+
+def stop(loop: Process) -> None:
+    loop.signal(signal.SIGTERM)
+    assert loop.wait() == 0, loop.text
+
+
+def synced_again(loop: Process) -> None:
+    """Let a loop sync now, and wait until it has."""
+    before = loop.text.count("worker.reloading")
+    loop.signal(signal.SIGHUP)
+    until(lambda: loop.text.count("worker.reloading") > before, "the loop syncs")
+
+
+# -- environments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [("tick",), ("work",), ("work", "--loop")])
+def test_a_host_of_another_environment_makes_no_slots_and_claims_nothing(project: Project, verb: tuple[str]) -> None:
+    # given a namespace of production, with a run that is due and a slot that is owed
+    write(project, BOTH, nothing={"environments": ["production"], "cron": "* * * * *", "overlap": "allow"})
+    apply(project, "production")
+    [run] = project.enqueue("nothing")
+    make_due(project, "nothing")
+
+    # when a host of staging comes with the same file
+    code, text = ended(project.start(*verb, "--env", "staging"))
+
+    # then it says so, and does nothing
+    assert code == 1
+    assert 'belongs to environment "production"' in text
+    assert "nothing is scheduled or run here" in text
+    assert project.row(run).status == "queued"
+    assert count(project, "job_runs") == 1
+
+    # and a host of production does both
+    assert project.start("tick", "--env", "production").wait() == 0
+    assert count(project, "job_runs where status = 'succeeded'") == 2
+
+
+def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(project: Project) -> None:
+    write(project, BOTH, nothing={"cron": YEARLY})
+    apply(project, "production")
+    assert project.start("tick", "--env", "staging").wait() == 1
+    [run] = project.enqueue("nothing")
+    make_due(project, "nothing")
+
+    write(project, BOTH, nothing={"cron": YEARLY}, broken={"hanlder": "acts.nothing"})
+    code, text = ended(project.start("tick", "--env", "staging"))
+
+    assert code == 1
+    assert "hanlder" in text
+    assert 'belongs to environment "production"' in text
+    assert project.row(run).status == "queued"
+    assert count(project, "job_runs") == 1
+
+
+def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(project: Project) -> None:
+    # given a loop of production that has run something
+    write(project, BOTH, nothing={})
+    apply(project, "production")
+    loop = project.start("work", "--loop", "--env", "production")
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+
+    # when a person gives the namespace to staging, and the loop has synced
+    apply(project, "staging")
+    loop.signal(signal.SIGHUP)
+    until(lambda: 'belongs to environment "staging"' in loop.text)
+    [withheld] = project.enqueue("nothing")
+
+    # then a worker of staging runs what is due: the loop has left it alone
+    until(lambda: project.start("work", "--env", "staging").wait() == 0)
+    row = project.until_status(withheld, "succeeded")
+    assert f":{loop.pid}:" not in row.locked_by
+
+    # and when the namespace is back, so is the loop
+    apply(project, "production")
+    loop.signal(signal.SIGHUP)
+    row = project.until_status(project.enqueue("nothing")[0], "succeeded")
+    assert f":{loop.pid}:" in row.locked_by
+    stop(loop)
+
+
+# -- files with errors -------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_never_applies_a_file_that_validate_rejects_and_runs_the_other_jobs(project: Project) -> None:
+    # given two jobs in force, each with a run that is due
+    good = {"handler": "work.rows", "cron": "* * * * *", "overlap": "allow"}
+    write(project, good=good, bad=good)
+    assert project.start("tick").wait() == 0
+    [of_good], [of_bad] = project.enqueue("good"), project.enqueue("bad")
+    make_due(project, "good")
+
+    # when an edit of one has a payload that its handler does not take
+    write(project, good={**good, "description": "edited"}, bad={**good, "payload": {"older": 30}})
+    assert project.start("validate").wait() == 1
+    code, text = ended(project.start("tick"))
+
+    # then the file is refused, slots go on, and the other job's runs are done
+    assert code == 1
+    assert "YS304" in text
+    assert "sync.refused" in text
+    assert count(project, "job_definitions where description = 'edited'") == 0
+    assert [project.row(run).status for run in (of_good, of_bad)] == ["succeeded", "queued"]
+    assert (
+        count(project, "job_runs where scheduled_for is not null and job_type = 'good' and status = 'succeeded'") >= 1
+    )
+
+    # and so each time
+    assert project.start("tick").wait() == 1
+
+
+def test_a_handler_that_is_fixed_lets_the_next_tick_apply_the_file_that_did_not_change(project: Project) -> None:
+    write(project, job={"handler": "later.run"})
+    code, text = ended(project.start("tick"))
+    assert (code, count(project, "job_definitions")) == (1, 0)
+    assert "YS303" in text
+
+    (project.folder / "later.py").write_text("def run(): ...\n")
+
+    code, text = ended(project.start("tick"))
+    assert (code, count(project, "job_definitions")) == (0, 1), text
+
+
+def test_a_file_in_force_is_not_checked_again(project: Project) -> None:
+    write(project, job={"handler": "work.rows"})
+    assert project.start("tick").wait() == 0
+    (project.folder / "work.py").unlink()
+
+    code, text = ended(project.start("tick"))
+
+    assert (code, text) == (0, "")
+
+
+def test_handlers_are_looked_for_where_path_says(project: Project) -> None:
+    (project.folder / "src").mkdir()
+    (project.folder / "src" / "shop.py").write_text("def close(): ...\n")
+    write(project, close={"handler": "shop.close"})
+    assert project.start("tick").wait() == 1
+
+    code, text = ended(project.start("tick", "--path", str(project.folder / "src")))
+
+    assert (code, "sync.applied" in text, "YS3" in text) == (0, True, False)
+
+
+@pytest.mark.parametrize("verb", ["sync", "tick"])
+def test_a_host_without_the_code_applies_the_file_when_told_to_skip_the_checks(project: Project, verb: str) -> None:
+    write(project, close={"handler": "elsewhere.close"})
+    code, text = ended(project.start(verb))
+    assert (code, "YS303" in text, count(project, "job_definitions")) == (1, True, 0)
+
+    assert project.start(verb, "--skip-handler-checks").wait() == 0
+
+    assert count(project, "job_definitions") == 1
+
+
+def test_a_fresh_tick_with_a_file_that_is_not_yaml_makes_slots_and_says_that_it_runs_nothing(project: Project) -> None:
+    write(project, nothing={"cron": "* * * * *"})
+    apply(project)
+    make_due(project, "nothing")
+
+    project.file.write_text(project.file.read_text() + "]")
+    code, text = ended(project.start("tick"))
+
+    assert code == 1
+    assert "YS0" in text
+    assert "no job of this file can be run until it is fixed" in text
+    assert count(project, "job_runs where status = 'queued'") == 1
+
+
+def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(project: Project) -> None:
+    write(project, nothing={}, answers={})
+    loop = project.start("work", "--loop")
+    until(lambda: count(project, "job_definitions") == 2)
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+
+    for times, broken in enumerate(["version: 1\njobs: {nothing: [}", "version: 2\njobs: {}\n", None], 1):
+        # when the file cannot be parsed, is for another version, or is gone
+        if broken is None:
+            project.file.unlink()
+        else:
+            project.file.write_text(broken)
+        loop.signal(signal.SIGHUP)
+        until(lambda times=times: loop.text.count("the jobs of the last file that could be read") == times)  # type: ignore[misc]
+
+        # then what is due is run as before
+        for job in ("nothing", "answers"):
+            project.until_status(project.enqueue(job)[0], "succeeded")
+
+    # and an edit that is right is taken up
+    write(project, nothing={}, together={"payload": {"others": 0}})
+    loop.signal(signal.SIGHUP)
+    until(lambda: count(project, "job_definitions where job_type = 'together'"))
+    project.until_status(project.enqueue("together")[0], "succeeded")
+    stop(loop)
+
+
+def test_a_loop_leaves_out_only_the_job_whose_entry_is_wrong(project: Project) -> None:
+    write(project, nothing={}, answers={})
+    loop = project.start("work", "--loop")
+    until(lambda: count(project, "job_definitions") == 2)
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+
+    write(project, nothing={}, answers={"max_atempts": 1})
+    loop.signal(signal.SIGHUP)
+    until(lambda: "sync.refused" in loop.text)
+    synced_again(loop)
+    [left], [done] = project.enqueue("answers"), project.enqueue("nothing")
+
+    project.until_status(done, "succeeded")
+    assert project.row(left).status == "queued"
+    write(project, nothing={}, answers={})
+    loop.signal(signal.SIGHUP)
+    project.until_status(left, "succeeded")
+    stop(loop)
