@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from yamlsched import log
+from yamlsched import display, log
 from yamlsched.operations.instants import rough
 
 FORMAT_VERSION = 1
@@ -87,8 +87,9 @@ def count(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` so that it cannot move the cursor or colour the terminal; line breaks and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    """Return ``text`` so that it steers neither a terminal nor a CI service; line breaks and tabs stay."""
+    lines = ("\t".join(map(display.one_line, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join(map(display.without_commands, lines))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
@@ -126,7 +127,8 @@ def printable_cell(text: str) -> str:
 def document(**parts: Any) -> str:
     """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
     text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
-    return "\n".join(log.printable_json(line) for line in text.split("\n"))
+    # the escape is one of JSON: what reads the document sees the same text
+    return "\n".join(log.printable_json(line).replace("##", r"#\u0023") for line in text.split("\n"))
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from yamlsched import __version__
 from yamlsched.definitions import rules
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
+from yamlsched.display import safe_line, without_commands
 
 FORMAT_VERSION = 1
 WIDEST = 140
@@ -19,24 +20,24 @@ WIDEST = 140
 def one_line(found: Diagnostic) -> str:
     """Return place, severity, code, message and remedy, in the form that editors follow."""
     message = f"{found.message}. {found.remedy}" if found.remedy else found.message
-    return f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {message}"
+    return safe_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {message}")
 
 
 def text(found: Diagnostic) -> str:
     """Return a diagnostic with its source line, a caret under the mistake, and what to do."""
     place = f"{found.file}:{found.line}:{found.column}"
-    lines = [f"{place}: {found.severity}[{found.code}]: {found.message}"]
+    lines = [safe_line(f"{place}: {found.severity}[{found.code}]: {found.message}")]
     gutter = " " * len(str(found.line))
     if found.source.strip():
         first, last = _window(found)
         shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in found.source[first:last])
         begin, end = found.column - 1 - first, found.end_column - 1 - first
         before, marked = shown[:begin], shown[begin:end]
-        lines.append(f" {found.line} | {shown.rstrip()}")
+        lines.append(without_commands(f" {found.line} | {shown.rstrip()}"))
         lines.append(f" {gutter} | {_blank(before)}{'^' * max(1, _width(marked))}")
     if found.remedy:
-        lines.append(f" {gutter} = {found.remedy}")
-    lines += [f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}" for note in found.notes]
+        lines.append(safe_line(f" {gutter} = {found.remedy}"))
+    lines += [safe_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}") for note in found.notes]
     return "\n".join(lines)
 
 

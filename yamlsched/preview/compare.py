@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
+from yamlsched.definitions.diagnostic import quoted
 from yamlsched.definitions.job import Job
 from yamlsched.preview import effects, fields, pileups, words
 from yamlsched.preview.values import Change, Entry, FieldChange, JobChange, Level, Moved, Note, Preview, Side, Taken
@@ -103,7 +104,8 @@ def _of_base(base: Side, head: Side) -> Iterator[Note]:
         yield base.remark
     gone = [name for name in base.invalid if name not in head.entries]
     if gone:
-        shown = ", ".join(gone[:LISTED]) + (f" and {len(gone) - LISTED} more" if len(gone) > LISTED else "")
+        more = f" and {len(gone) - LISTED} more" if len(gone) > LISTED else ""
+        shown = ", ".join(map(quoted, gone[:LISTED])) + more
         yield Note(f"jobs with errors in {base.name} that are gone: {shown}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from yamlsched.display import safe_line
 from yamlsched.preview import outline
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Preview
 
@@ -13,6 +14,10 @@ ROWS = 50
 LONGEST = 55_000
 """Characters: forges take 65,536 in one comment."""
 ARROW = "→"
+MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
+LINKED = re.compile(r"@|www(?=\.)|:(?=//)")
+"""What forges turn into a mention or a link."""
+ZERO_WIDTH_SPACE = "&#8203;"
 
 
 def render(preview: Preview) -> str:
@@ -33,16 +38,21 @@ def render(preview: Preview) -> str:
 
 
 def code(text: str) -> str:
-    """Return ``text`` as code, whatever is in it, also inside of a table."""
+    """Return ``text`` as code, whatever is in it, also inside a table."""
+    text = safe_line(text)
+    if "|" in text or not text.strip():
+        # a table is split at pipes before it knows of code, and how to escape them depends on backslashes
+        return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in text)}</code>"
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence, pad = "`" * (longest + 1), " " * bool(longest)
-    return f"{fence}{pad}{text.replace('|', chr(92) + '|')}{pad}{fence}"
+    return f"{fence}{pad}{text}{pad}{fence}"
 
 
 def prose(text: str) -> str:
     """Return a sentence so that nothing in it is markup."""
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{c}" if c in "\\`*[]|~" else c for c in escaped)
+    escaped = safe_line(text).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = MARKUP.sub(lambda found: "\\" + found[0], escaped)
+    return LINKED.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, escaped)
 
 
 def _file(preview: Preview) -> Iterator[str]:
@@ -71,7 +81,7 @@ def _what(job: JobChange) -> str:
         if job.next_slot_at:
             shown.append(f"next {outline.clock(job.next_slot_at, job.timezone)} {job.timezone}")
         return ", ".join(shown) or "runs when enqueued"
-    fields = ", ".join(code(one.field) for one in job.fields)
+    fields = ", ".join(code(outline.key(one)) for one in job.fields)
     slots = outline.slots_in_short(job)
     return f"{fields}: {slots}" if slots else fields
 
@@ -126,9 +136,9 @@ def _block(jobs: list[JobChange]) -> Iterator[str]:
 def _fields(fields: tuple[FieldChange, ...], kind: Change) -> Iterator[str]:
     if kind is not Change.CHANGED:
         yield from ("| key | value |", "| --- | --- |")
-        yield from (f"| {code(one.field)} | {code(outline.before_and_after(one, kind))} |" for one in fields)
+        yield from (f"| {code(outline.key(one))} | {code(outline.before_and_after(one, kind))} |" for one in fields)
         return
     yield from ("| key | before | after |", "| --- | --- | --- |")
     for one in fields:
         before, after = (code(outline.written(value)) if value is not None else "" for value in (one.before, one.after))
-        yield f"| {code(one.field)} | {before} | {after} |"
+        yield f"| {code(outline.key(one))} | {before} | {after} |"

@@ -10,13 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched import durations
+from yamlsched.display import cut, one_line
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Moved, PileUp, Preview
 from yamlsched.zones import zone
 
 MANY = 7
 """So many slots of a kind are listed, one a line; more are summed up."""
-LONGEST = 100
-"""Characters of a value that are shown."""
 NAMED = 10
 SIMPLE = re.compile(r"[A-Za-z0-9_./:+-][A-Za-z0-9_./:+ -]*")
 
@@ -169,17 +168,19 @@ def warnings(preview: Preview) -> list[tuple[str, str]]:
 
 def written(value: Any) -> str:
     """Return a value about as the file writes it, on one line, cut when long."""
-    text = "(not set)" if value is None else _plain(value) if isinstance(value, str) else _flow(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    if isinstance(value, str):
+        return cut(one_line(value)) or '""'
+    return "(not set)" if value is None else cut(_flow(value))
 
 
-def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def key(change: FieldChange) -> str:
+    """Return the name of a field; those of a payload are the user's."""
+    return cut(one_line(change.field))
 
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_plain(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{one_line(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, str) and SIMPLE.fullmatch(value):

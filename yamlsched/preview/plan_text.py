@@ -43,7 +43,7 @@ def render(plan: Planned) -> str:
         _block("paused by an operator, which no sync touches", [_paused(plan, nth) for nth in range(len(plan.paused))]),
         _block("jobs whose slots cannot be read here", plan.unreadable),
     )
-    return "\n\n".join("\n".join(block) for block in [*blocks, *listed] if block)
+    return text.join([*blocks, *listed])
 
 
 def _head(plan: Planned) -> Iterable[str]:

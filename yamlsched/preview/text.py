@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from yamlsched.display import safe_line
 from yamlsched.preview import outline
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Note, Preview
 
@@ -17,7 +18,12 @@ def render(preview: Preview) -> str:
     at = f"{preview.at:%Y-%m-%dT%H:%M:%SZ}"
     where = f" in {preview.environment}" if preview.environment else ""
     blocks = [[f"{preview.base.name} -> {preview.head.name}{where}, if applied {at}", outline.headline(preview)]]
-    return "\n\n".join("\n".join(block) for block in [*blocks, *changes(preview)])
+    return join([*blocks, *changes(preview)])
+
+
+def join(blocks: list[list[str]]) -> str:
+    """Return the text of blocks of lines; whatever is in a line stays in it."""
+    return "\n\n".join("\n".join(map(safe_line, block)) for block in blocks if block)
 
 
 def changes(preview: Preview) -> list[list[str]]:
@@ -46,9 +52,10 @@ def _group(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
 
 
 def _fields(fields: tuple[FieldChange, ...], kind: Change) -> Iterator[str]:
-    width = max((len(change.field) for change in fields), default=0)
-    for change in fields:
-        yield f"{INDENT}{change.field:<{width}}  {outline.before_and_after(change, kind)}"
+    names = [outline.key(change) for change in fields]
+    width = max(map(len, names), default=0)
+    for name, change in zip(names, fields, strict=True):
+        yield f"{INDENT}{name:<{width}}  {outline.before_and_after(change, kind)}"
 
 
 def _notes(notes: tuple[Note, ...]) -> Iterator[str]:
