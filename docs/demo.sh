@@ -16,13 +16,13 @@ trap 'exit 130' INT TERM
 
 step validate
 step sync
-for job in cleanup_nightly refresh_cache weekly_activity fetch_rates; do
+for job in cleanup_nightly refresh_cache weekly_activity invoice_reminders billing_check sales_report fetch_rates; do
     step enqueue "$job"
 done
 step tick
 step runs
 echo
-echo "That was real: see var/ for the mails, the cache, the files. Look on with:"
+echo "That was real: see var/ for the mails, the reports, the cache. Go on with:"
 echo "    $yamlsched status          health at a glance"
 echo "    $yamlsched show 1          a run with its attempts"
 echo "    $yamlsched next            the coming slots"

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 
+if TYPE_CHECKING:
+    from yamlsched import Run
+
+ZONE = ZoneInfo("Europe/Berlin")  # in which the business counts its days: that of schedules.yaml
 VAR = Path(__file__).resolve().parent.parent / "var"
 DAY = 86400  # seconds
 
@@ -42,13 +48,22 @@ create table app.sent_reports (
     user_id bigint not null references app.users,
     week    text not null,
     sent_at timestamptz not null default now(),
-    unique (user_id, week)          -- one report a week, whoever tries to send a second one
+    message_id text not null,
+    unique (user_id, week)
 );
 create table app.cached_files (
     name       text primary key,
     sha256     text not null,
     written_at timestamptz not null
 );
+create table app.invoices (
+    id           bigint primary key,
+    user_id      bigint not null references app.users,
+    amount_cents bigint not null,
+    issued_on    date not null,
+    due_on       date not null
+);
+create index invoices_issued on app.invoices (issued_on);
 create table app.payments (
     invoice_id   bigint primary key,
     charge_id    text not null unique,
@@ -70,7 +85,32 @@ insert into app.events (user_id, kind, happened_at)
 select 1 + floor(10 * power(n * 0.618034 % 1, 2)), (array['login', 'upload', 'comment', 'share'])[1 + n * 7 % 11 % 4],
        now() - n * interval '15 minutes'
 from generate_series(1, 1400) as n;
+
+insert into app.invoices (id, user_id, amount_cents, issued_on, due_on)
+select 800 + n, 1 + n % 10, 1000 + n * 137 % 9000, current_date - n, current_date - n + 14
+from generate_series(1, 30) as n;
+
+insert into app.payments (invoice_id, charge_id, amount_cents)
+select i.id, 'sample_' || i.id, i.amount_cents from app.invoices i where i.id % 4 <> 0;
 """
+
+
+def connect(run: Run) -> psycopg.Connection[Any]:
+    """Open a session of the application's own, in autocommit mode: no transaction is open unless a handler begins one.
+
+    A real application has its own settings for this. Here EXAMPLE_DSN names the database, or else it is the
+    scheduler's, so that the examples work as they are.
+    """
+    connection = psycopg.connect(os.environ.get("EXAMPLE_DSN") or run.claim.dsn, autocommit=True, connect_timeout=10)
+    with connection.transaction():
+        ensure_tables(connection)
+    return connection
+
+
+def day_of(run: Run, connection: psycopg.Connection[Any]) -> date:
+    """Return the day that a run is for: its slot's, or today for one that was enqueued."""
+    [(now,)] = connection.execute("select now()").fetchall()
+    return (run.scheduled_for or now).astimezone(ZONE).date()
 
 
 def ensure_tables(connection: psycopg.Connection[Any]) -> None:

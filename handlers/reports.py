@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import UTC, datetime, timedelta
-from email.headerregistry import Address
 from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any
 
@@ -34,30 +32,26 @@ def weekly_activity(run: Run, week: str | None = None) -> None:
     run.log.info("enqueued %d reports for %s", len(users), week)
 
 
-def send_weekly_report(run: Run, user_id: int, week: str) -> None:
-    """Mail one user what they did in ``week`` (``2026-W03``), once."""
-    with run.transaction() as connection:
-        app.ensure_tables(connection)
+def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, str | None] | None:
+    """Mail one user what they did in ``week`` (``2026-W03``), once, whichever runs are made for it."""
+    with app.connect(run) as connection:  # and not run.transaction(): none is open while the mail server is busy
         user = connection.execute("select name, email from app.users where id = %s", [user_id]).fetchone()
-        if user is None:
-            run.result = {"sent": False, "why": "the user is gone"}
-            return
-        claimed = connection.execute(
-            "insert into app.sent_reports (user_id, week) values (%s, %s) on conflict do nothing", [user_id, week]
-        ).rowcount
-        if not claimed:
-            run.result = {"sent": False, "why": "another run has sent it"}
-            return
-        message = compose(user, week, activity(connection, user_id, week))
-        with run.once("mail", in_doubt="skip") as effect:
-            if effect.first:
-                # the same id in every attempt: should one mail leave twice all the same (a connection lost at the
-                # last byte), mail stores know the second as a copy
-                message["Message-ID"] = f"<{hashlib.sha256(effect.key.encode()).hexdigest()[:32]}@example.org>"
-                mail.deliver(message)
-                effect.result = {"message_id": message["Message-ID"]}
-        run.result = {"sent": True}
-    run.log.info("sent the report of %s to user %d", week, user_id)
+        done = activity(connection, user_id, week)
+    if user is None:
+        return {"message_id": None, "why": "the user is gone"}
+    message_id = mail.send_once(run, f"weekly_report:{user_id}:{week}", compose(user, week, done))
+    with run.transaction() as connection:
+        if message_id:
+            connection.execute(
+                """
+                insert into app.sent_reports (user_id, week, message_id) values (%s, %s, %s)
+                on conflict (user_id, week) do nothing
+                """,
+                [user_id, week, message_id],
+            )
+        run.result = {"message_id": message_id}
+    run.log.info("the report of %s to user %d: %s", week, user_id, message_id or "in doubt, not sent again")
+    return None
 
 
 def activity(connection: psycopg.Connection[Any], user_id: int, week: str) -> list[tuple[str, int]]:
@@ -78,13 +72,8 @@ def activity(connection: psycopg.Connection[Any], user_id: int, week: str) -> li
 def compose(user: tuple[str, str], week: str, done: list[tuple[str, int]]) -> EmailMessage:
     """Return the report as a mail without Message-ID."""
     name, email = user
-    message = EmailMessage()
-    message["From"] = mail.SENDER
-    message["To"] = Address(display_name=name, addr_spec=email)
-    message["Subject"] = f"Your activity in week {week}"
     lines = [f"{kind:<10} {number:>5}" for kind, number in done] or ["nothing this time"]
-    message.set_content("\n".join([f"Hello {name},", "", f"in {week} there was from you:", "", *lines, ""]))
-    return message
+    return mail.text_to(name, email, f"Your activity in week {week}", f"in {week} there was from you:", "", *lines)
 
 
 def week_before(instant: datetime) -> str:

@@ -13,11 +13,21 @@ TIMEOUT = 10  # seconds without a byte
 WORTH_A_RETRY = {408, 409, 425, 429}  # besides all of 5xx; any other 4xx says the same tomorrow
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow none: the first server has accepted the request, so an error of the second one would prove nothing."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(NoRedirects)
+
+
 def call(method: str, url: str, body: Any = None, key: str = "") -> tuple[int, bytes]:
     """Send ``body`` as JSON, with ``key`` as ``Idempotency-Key``; return the status and the content of the answer.
 
-    Raises Discard when the server refuses for good, RetryAfter when it says when to come back. Whatever else is
-    raised (no connection, a timeout, 5xx) is retried by the job's backoff.
+    Raises Discard when the server refuses for good or redirects, RetryAfter when it says when to come back. Whatever
+    else is raised (no connection, a timeout, 5xx) is retried by the job's backoff.
     """
     if not url.startswith(("http://", "https://")):
         raise Discard(f'"{url}" is not an http or https address')
@@ -25,7 +35,7 @@ def call(method: str, url: str, body: Any = None, key: str = "") -> tuple[int, b
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        with OPENER.open(request, timeout=TIMEOUT) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from handlers import web
@@ -10,10 +11,19 @@ if TYPE_CHECKING:
     from yamlsched import Run
 
 
-def send(run: Run, url: str, event: str, data: dict[str, Any]) -> dict[str, int]:
-    """Post the event to ``url``. The receiver may get it twice, and can tell by the ``Idempotency-Key``."""
-    with run.once("post", in_doubt="repeat") as effect:
+def send(run: Run, url: str, event_id: str, event: str, data: dict[str, Any]) -> dict[str, int]:
+    """Post an event to ``url`` once, however often and by whomever it is enqueued.
+
+    In doubt it is posted again, with the same ``Idempotency-Key``: the receiver can tell.
+    """
+    with run.once(effect_name(event_id, url), scope="namespace", in_doubt="repeat") as effect:
         if effect.first:
-            status, _ = web.call("POST", url, {"event": event, "data": data}, key=effect.key)
+            body = {"id": event_id, "event": event, "data": data}
+            status, _ = web.call("POST", url, body, key=effect.key)
             effect.result = {"status": status}
     return dict(effect.result)
+
+
+def effect_name(event_id: str, url: str) -> str:
+    """Return the key of the business: the event and its receiver, because one event may go to several."""
+    return f"webhook:{event_id}:{hashlib.sha256(url.encode()).hexdigest()[:12]}"

@@ -10,7 +10,6 @@ import mailbox
 import os
 import re
 import shutil
-import smtplib
 import socket
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from aiosmtpd.controller import Controller
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers import alerts, app, cache, cleanup, flaky, payment, reports, web, webhook
+from handlers import alerts, app, billing, cache, cleanup, flaky, mail, payment, reports, sales, signup, web, webhook
 from yamlsched import Discard, RetryAfter, Snooze
 from yamlsched.testing import Enqueue, FakeRun, provider_key
 
@@ -42,7 +41,7 @@ MONDAY = datetime(2026, 1, 19, 5, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("EXAMPLE_SMTP", "EXAMPLE_PAYMENTS"):
+    for name in ("EXAMPLE_SMTP", "EXAMPLE_PAYMENTS", "EXAMPLE_DSN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(app, "VAR", tmp_path / "var")
     return tmp_path / "var"
@@ -57,8 +56,9 @@ def app_dsn(dsn: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def run(app_dsn: str) -> Iterator[FakeRun]:
+def run(app_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRun]:
     """A run to call handlers with."""
+    monkeypatch.setenv("EXAMPLE_DSN", app_dsn)
     # a test fails rather than hangs
     with psycopg.connect(app_dsn, autocommit=True, options="-c lock_timeout=10s") as connection:
         yield FakeRun(id=118, connection=connection)
@@ -175,6 +175,7 @@ class Mailbox:
 
     mails: list[Any] = field(default_factory=list)
     refuse: dict[str, list[str]] = field(default_factory=lambda: {"RCPT": [], "DATA": []})
+    quits: list[str] = field(default_factory=list)
 
     async def handle_RCPT(self, server, session, envelope, address, options) -> str:
         if self.refuse["RCPT"]:
@@ -187,6 +188,9 @@ class Mailbox:
             return self.refuse["DATA"].pop(0)
         self.mails.append(envelope)
         return "250 OK"
+
+    async def handle_QUIT(self, server, session, envelope) -> str:
+        return self.quits.pop(0) if self.quits else "221 Bye"
 
 
 @pytest.fixture
@@ -255,13 +259,15 @@ def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, ta
 
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
-    assert run.result == {"sent": True}
     [envelope] = smtp.mails
+    message_id = f"<{provider_key('weekly_report:1:2026-W03')}@example.org>"
+    assert run.result == {"message_id": message_id}
+    assert f"Message-ID: {message_id}" in envelope.content.decode()
     text = envelope.content.decode()
     assert envelope.rcpt_tos == ["ada@example.org"]
     assert "Subject: Your activity in week 2026-W03" in text
     assert re.findall(r"^(\w+) +(\d+)\r$", text, re.MULTILINE) == [("login", "2"), ("upload", "1")]
-    assert ask(tables, "select week from app.sent_reports where user_id = 1") == "2026-W03"
+    assert ask(tables, "select week || message_id from app.sent_reports where user_id = 1") == f"2026-W03{message_id}"
 
 
 def test_without_a_mail_server_a_report_goes_into_the_maildir(run: FakeRun, var: Path):
@@ -279,7 +285,7 @@ def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(
     second = run.next_attempt()
     reports.send_weekly_report(second, user_id=1, week="2026-W03")
 
-    assert second.result == {"sent": True}
+    assert second.result["message_id"] is not None
     assert len(smtp.mails) == 1
     assert ask(tables, "select count(*) from app.sent_reports") == 1
 
@@ -290,30 +296,37 @@ def test_a_second_run_for_the_same_user_and_week_sends_nothing(run: FakeRun, smt
     other = replace(run.next_attempt(), id=119)
     reports.send_weekly_report(other, user_id=1, week="2026-W03")
 
-    assert other.result == {"sent": False, "why": "another run has sent it"}
+    assert other.result == run.result
     assert len(smtp.mails) == 1
 
 
 @pytest.mark.parametrize(
-    "step, answer, error",
-    [
-        ("RCPT", "450 greylisted, come back", smtplib.SMTPRecipientsRefused),
-        ("DATA", "451 try again later", smtplib.SMTPDataError),
-    ],
+    "step, answer", [("RCPT", "450 greylisted, come back"), ("DATA", "451 try again later"), ("DATA", "554 no spam")]
 )
-def test_a_mail_refused_for_now_is_sent_by_the_next_attempt(
-    run: FakeRun, tables, smtp: Mailbox, step: str, answer: str, error: type[Exception]
+def test_a_mail_that_the_server_refuses_is_sent_by_the_next_attempt(
+    run: FakeRun, tables, smtp: Mailbox, step: str, answer: str
 ):
     smtp.refuse[step] = [answer]
-    with pytest.raises(error):
+    with pytest.raises(mail.NotSent, match="the mail server refuses"):
         reports.send_weekly_report(run, user_id=1, week="2026-W03")
     assert ask(tables, "select count(*) from app.sent_reports") == 0
-    run.effects.clear()
 
     reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
 
     assert len(smtp.mails) == 1
     assert ask(tables, "select count(*) from app.sent_reports") == 1
+
+
+def test_a_mail_server_that_cannot_be_reached_got_no_mail(run: FakeRun, tables, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mail, "TIMEOUT", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        for server in (f"127.0.0.1:{silent.getsockname()[1]}", f"127.0.0.1:{taken.getsockname()[1]}"):
+            monkeypatch.setenv("EXAMPLE_SMTP", server)
+            with pytest.raises(mail.NotSent, match=f"no mail server at {server}"):
+                reports.send_weekly_report(run, user_id=1, week="2026-W03")
+
+    assert run.effects == {}
 
 
 def test_a_recipient_refused_for_good_is_not_tried_again(run: FakeRun, smtp: Mailbox):
@@ -322,26 +335,31 @@ def test_a_recipient_refused_for_good_is_not_tried_again(run: FakeRun, smtp: Mai
     with pytest.raises(Discard, match=r"refuses Ada <ada@example.org> for good"):
         reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
-    assert smtp.mails == []
+    assert (smtp.mails, run.effects) == ([], {})
 
 
-def test_all_mails_of_a_run_carry_one_message_id_and_those_of_another_run_another(run: FakeRun, tables, var: Path):
-    # given a mail whose effect was not recorded, as after a crash, and which somebody chose to repeat
+def test_what_the_server_says_after_it_accepted_the_mail_changes_nothing(run: FakeRun, smtp: Mailbox):
+    smtp.quits = ["421 going down"]
+
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
-    run.effects.clear()
-    tables.execute("delete from app.sent_reports")
-    reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
-    reports.send_weekly_report(replace(run.next_attempt(), id=119), user_id=2, week="2026-W03")
 
-    ids = [message["Message-ID"] for message in mailbox.Maildir(var / "mail", create=False)]
-    assert len(ids) == 3
-    assert len(set(ids)) == 2
+    assert len(smtp.mails) == 1
+    assert run.result["message_id"] is not None
+
+
+def test_a_mail_in_doubt_is_not_sent_again_and_not_recorded_as_sent(run: FakeRun, tables, smtp: Mailbox):
+    run.leave_in_doubt("weekly_report:1:2026-W03", scope="namespace")
+
+    reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
+
+    assert smtp.mails == []
+    assert ask(tables, "select count(*) from app.sent_reports") == 0
 
 
 def test_a_user_who_is_gone_gets_no_report_and_no_dead_run(run: FakeRun, smtp: Mailbox):
-    reports.send_weekly_report(run, user_id=999, week="2026-W03")
+    result = reports.send_weekly_report(run, user_id=999, week="2026-W03")
 
-    assert run.result == {"sent": False, "why": "the user is gone"}
+    assert result == {"message_id": None, "why": "the user is gone"}
     assert smtp.mails == []
 
 
@@ -465,14 +483,28 @@ def receiver() -> Iterator[Receiver]:
 
 
 def send(run: FakeRun, receiver: Receiver) -> dict[str, int]:
-    return webhook.send(run, url=f"{receiver.url}/hook", event="user.created", data={"id": 7})
+    return webhook.send(run, url=f"{receiver.url}/hook", event_id="evt_7", event="user.created", data={"id": 7})
+
+
+def name_of(url: str) -> str:
+    return webhook.effect_name("evt_7", url)
 
 
 def test_a_webhook_is_posted_with_the_key_of_its_effect(receiver: Receiver):
     result = send(FakeRun(id=118), receiver)
 
     assert result == {"status": 204}
-    assert receiver.requests == [("/hook", provider_key("run:118:post"), {"event": "user.created", "data": {"id": 7}})]
+    body = {"id": "evt_7", "event": "user.created", "data": {"id": 7}}
+    assert receiver.requests == [("/hook", provider_key(name_of(f"{receiver.url}/hook")), body)]
+
+
+def test_an_event_is_posted_once_to_each_receiver_whichever_runs_are_made_for_it(receiver: Receiver):
+    run = FakeRun(id=118)
+    for attempt, url in ((run, "/hook"), (replace(run.next_attempt(), id=119), "/hook"), (run, "/other")):
+        webhook.send(attempt, url=receiver.url + url, event_id="evt_7", event="user.created", data={})
+
+    assert [path for path, *_ in receiver.requests] == ["/hook", "/other"]
+    assert len({key for _, key, _ in receiver.requests}) == 2
 
 
 def test_a_webhook_that_was_received_is_not_posted_by_a_later_attempt(receiver: Receiver):
@@ -486,11 +518,12 @@ def test_a_webhook_that_was_received_is_not_posted_by_a_later_attempt(receiver: 
 
 def test_a_webhook_in_doubt_is_posted_again_with_the_same_key(receiver: Receiver):
     run = FakeRun(id=118)
-    run.leave_in_doubt("post")
+    name = name_of(f"{receiver.url}/hook")
+    run.leave_in_doubt(name, scope="namespace")
 
     send(run.next_attempt(), receiver)
 
-    assert [key for _, key, _ in receiver.requests] == [provider_key("run:118:post")]
+    assert [key for _, key, _ in receiver.requests] == [provider_key(name)]
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
@@ -502,7 +535,7 @@ def test_an_answer_that_may_change_is_retried_with_the_same_key(receiver: Receiv
         send(run, receiver)
     send(run.next_attempt(), receiver)
 
-    assert [key for _, key, _ in receiver.requests] == [provider_key("run:118:post")] * 2
+    assert [key for _, key, _ in receiver.requests] == [provider_key(name_of(f"{receiver.url}/hook"))] * 2
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -521,6 +554,16 @@ def test_a_refusal_for_good_is_not_retried(receiver: Receiver, status: int):
 
     with pytest.raises(Discard, match=f"the server refuses: {status}"):
         send(FakeRun(), receiver)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(receiver: Receiver, status: int):
+    receiver.answers = [(status, {"Location": f"{receiver.url}/elsewhere"})]
+
+    with pytest.raises(Discard, match=f"the server refuses: {status}"):
+        send(FakeRun(), receiver)
+
+    assert [path for path, *_ in receiver.requests] == ["/hook"]
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://example.org/x", "example.org", ""])
@@ -580,7 +623,7 @@ def test_a_charge_whose_answer_was_lost_is_not_made_twice(run: FakeRun, tables, 
     payment.charge_invoice(run.next_attempt(), invoice_id=812, amount_cents=4900)
 
     assert len(provider.charges) == 1
-    assert ask(tables, "select count(*) from app.payments") == 1
+    assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 1
 
 
 def test_a_charge_in_doubt_after_a_crash_is_asked_for_again_under_its_key(run: FakeRun, provider: Provider):
@@ -604,7 +647,7 @@ def test_a_pending_charge_snoozes_and_is_not_made_again(run: FakeRun, tables, pr
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 
     assert len(provider.charges) == 1
-    assert ask(tables, "select count(*) from app.payments") == 1
+    assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 1
 
 
 def test_two_runs_for_one_invoice_charge_it_once(run: FakeRun, tables, provider: Provider):
@@ -613,7 +656,7 @@ def test_two_runs_for_one_invoice_charge_it_once(run: FakeRun, tables, provider:
     payment.charge_invoice(replace(run.next_attempt(), id=119), invoice_id=812, amount_cents=4900)
 
     assert len(provider.charges) == 1
-    assert ask(tables, "select count(*) from app.payments") == 1
+    assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 1
 
 
 def test_a_charge_that_failed_is_discarded_and_not_recorded(run: FakeRun, tables, provider: Provider):
@@ -622,12 +665,105 @@ def test_a_charge_that_failed_is_discarded_and_not_recorded(run: FakeRun, tables
     with pytest.raises(Discard, match="charge ch_1 of invoice 812 ended as declined"):
         payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 
-    assert ask(tables, "select count(*) from app.payments") == 0
+    assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 0
 
 
 def test_a_payment_without_a_provider_says_what_to_set():
     with pytest.raises(LookupError, match="EXAMPLE_PAYMENTS is not set"):
         payment.charge_invoice(FakeRun(), invoice_id=812, amount_cents=4900)
+
+
+# invoices
+
+
+def test_each_overdue_invoice_gets_a_reminder_a_week_three_at_most(run: FakeRun, tables):
+    # given invoices that were due before 14 January, one of them paid
+    tables.execute("delete from app.payments")
+    tables.execute("delete from app.invoices")
+    for invoice, due_on in enumerate(
+        ["2026-01-14", "2026-01-13", "2026-01-07", "2026-01-06", "2025-12-24", "2025-12-23"]
+    ):
+        tables.execute(
+            "insert into app.invoices (id, user_id, amount_cents, issued_on, due_on) values (%s, 1, 100, %s, %s)",
+            [invoice, due_on, due_on],
+        )
+    tables.execute("insert into app.invoices values (9, 1, 100, '2025-12-01', '2026-01-01')")
+    tables.execute("insert into app.payments (invoice_id, charge_id, amount_cents) values (9, 'ch', 100)")
+    run.scheduled_for = datetime(2026, 1, 14, 7, 0, tzinfo=UTC)
+
+    billing.remind_of_invoices(run)
+
+    assert [(e.payload["invoice_id"], e.payload["number"], e.key) for e in run.enqueued] == [
+        (1, 1, "invoice_reminder:1:1"),
+        (2, 1, "invoice_reminder:2:1"),
+        (3, 2, "invoice_reminder:3:2"),
+        (4, 3, "invoice_reminder:4:3"),
+    ]
+    assert run.result == {"day": "2026-01-14", "overdue": 5, "reminders": 4}
+
+
+def test_a_reminder_is_mailed_once_and_not_after_the_invoice_was_paid(run: FakeRun, tables, smtp: Mailbox):
+    tables.execute("delete from app.payments where invoice_id in (801, 802)")
+
+    first = billing.send_invoice_reminder(run, invoice_id=801, number=1)
+    again = billing.send_invoice_reminder(replace(run.next_attempt(), id=119), invoice_id=801, number=1)
+    billing.send_invoice_reminder(run, invoice_id=801, number=2)
+    tables.execute("insert into app.payments (invoice_id, charge_id, amount_cents) values (802, 'ch', 1)")
+    paid = billing.send_invoice_reminder(run, invoice_id=802, number=1)
+
+    assert first == again
+    assert paid == {"message_id": None, "why": "the invoice was paid, or is gone"}
+    subjects = re.findall("^Subject: (.*)\r$", "".join(m.content.decode() for m in smtp.mails), re.MULTILINE)
+    assert subjects == ["Invoice 801: reminder 1", "Invoice 801: reminder 2"]
+
+
+def test_the_billing_check_passes_what_agrees_and_names_what_differs(run: FakeRun, tables):
+    assert billing.check_billing(run) == {"payments": ask(tables, "select count(*) from app.payments")}
+
+    tables.execute("update app.payments set amount_cents = 1 where invoice_id = 803")
+    tables.execute("insert into app.payments (invoice_id, charge_id, amount_cents) values (7, 'of none', 1)")
+
+    with pytest.raises(Discard, match="2 payments differ from their invoices: 7, 803"):
+        billing.check_billing(run)
+
+
+# the sales report
+
+
+def test_a_sales_report_is_of_the_day_before_its_slot_whenever_it_runs(run: FakeRun, tables, var: Path):
+    tables.execute("update app.invoices set issued_on = '2026-01-13' where id in (801, 802)")
+    run.scheduled_for = datetime(2026, 1, 14, 5, 30, tzinfo=UTC)
+
+    for attempt in (run, run.next_attempt()):
+        result = sales.report(attempt)
+        amount = ask(tables, "select sum(amount_cents)::bigint from app.invoices where id in (801, 802)")
+        assert result == {"file": "sales-2026-01-13.csv", "invoices": 2, "amount_cents": amount}
+
+    [path] = (var / "reports").iterdir()
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["invoice", "801", "802"]
+    assert sales.report(run, day="2020-02-29")["file"] == "sales-2020-02-29.csv"
+
+
+@pytest.mark.parametrize("slot, day", [("2026-03-28T23:30Z", "2026-03-28"), ("2026-03-28T22:30Z", "2026-03-27")])
+def test_the_day_of_a_slot_is_the_business_own(run: FakeRun, slot: str, day: str):
+    run.scheduled_for = datetime.fromisoformat(slot)
+
+    assert sales.report(run)["file"] == f"sales-{day}.csv"
+
+
+# sign-up
+
+
+def test_a_user_who_has_done_nothing_gets_one_mail(run: FakeRun, tables, smtp: Mailbox):
+    tables.execute("insert into app.users (id, name, email, active) values (77, 'Grete', 'grete@example.org', true)")
+
+    first = signup.send_follow_up(run, user_id=77)
+    again = signup.send_follow_up(replace(run.next_attempt(), id=119), user_id=77)
+
+    assert first == again
+    assert [envelope.rcpt_tos for envelope in smtp.mails] == [["grete@example.org"]]
+    assert signup.send_follow_up(run, user_id=1)["message_id"] is None  # who has been active
+    assert signup.send_follow_up(run, user_id=999)["message_id"] is None
 
 
 # alerts

@@ -77,3 +77,14 @@ def test_the_links_of_the_readme_lead_somewhere() -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_example_file_calls_for_no_advice(tmp_path: Path) -> None:
+    block = re.search(r"```yaml\n(# schedules.yaml\n.*?)```", README, re.DOTALL)
+    assert block
+    (tmp_path / "schedules.yaml").write_text(block[1])
+    shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+
+    done = run("yamlsched validate --strict", tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
