@@ -87,8 +87,8 @@ select 1 + floor(10 * power(n * 0.618034 % 1, 2)), (array['login', 'upload', 'co
 from generate_series(1, 1400) as n;
 
 insert into app.invoices (id, user_id, amount_cents, issued_on, due_on)
-select 800 + n, 1 + n % 10, 1000 + n * 137 % 9000, current_date - n, current_date - n + 14
-from generate_series(1, 30) as n;
+select 800 + n, 1 + n % 10, 1000 + n * 137 % 9000, today - n, today - n + 14
+from generate_series(1, 30) as n, (select (now() at time zone 'Europe/Berlin')::date) as t (today);
 
 insert into app.payments (invoice_id, charge_id, amount_cents)
 select i.id, 'sample_' || i.id, i.amount_cents from app.invoices i where i.id % 4 <> 0;

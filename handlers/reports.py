@@ -50,7 +50,8 @@ def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, str | Non
                 [user_id, week, message_id],
             )
         run.result = {"message_id": message_id}
-    run.log.info("the report of %s to user %d: %s", week, user_id, message_id or "in doubt, not sent again")
+    if message_id:
+        run.log.info("sent the report of %s to user %d", week, user_id)
     return None
 
 
