@@ -3,6 +3,8 @@ select current_setting('server_version_num')::integer as version, current_settin
        current_setting('server_encoding') as encoding, current_setting('TimeZone') as timezone,
        current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on' as is_safe,
        current_setting('synchronous_commit') <> 'off' as is_durable,
+       pg_is_in_recovery() as is_standby, current_setting('transaction_read_only') = 'on' as is_read_only,
+       (select s.reset_val from pg_catalog.pg_settings s where s.name = 'default_transaction_isolation') as isolation,
        pg_backend_pid() as pid, clock_timestamp() as now, current_user as who,
        (select r.rolsuper from pg_catalog.pg_roles r where r.rolname = current_user) as is_superuser;
 

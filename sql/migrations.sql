@@ -13,3 +13,7 @@ select m.version, m.checksum from yamlsched.migrations m order by m.version;
 
 -- name: record
 insert into yamlsched.migrations (version, name, checksum) values (%(version)s, %(name)s, %(checksum)s);
+
+-- name: support
+select current_setting('server_version_num')::integer as version, current_setting('server_version') as version_text,
+       current_setting('server_encoding') as encoding;

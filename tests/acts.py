@@ -509,3 +509,9 @@ def holds_a_transaction(run: Run) -> None:
         connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
         note("inside", run)
         wait_for("go")
+
+
+@act
+def pays_in_euro(run: Run) -> None:
+    print("paying 5 €")
+    raise OSError("cannot pay 5 €")

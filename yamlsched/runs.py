@@ -155,6 +155,17 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "replace").decode("utf-8")
 
 
+def in_ascii(outcome: Outcome) -> Outcome:
+    """Return ``outcome`` with the texts of a failure escaped, for a database whose encoding lacks characters of them.
+
+    >>> in_ascii(Outcome(Status.FAILED, error="no \u20ac")).error
+    'no \\\\u20ac'
+    """
+    texts = {name: getattr(outcome, name) for name in ("error", "error_type", "stack", "output")}
+    escaped = {name: text and text.encode("ascii", "backslashreplace").decode() for name, text in texts.items()}
+    return outcome._replace(**escaped)
+
+
 def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
     """Return ``text`` as one bounded line without control characters.
 

@@ -95,7 +95,8 @@ def command(
             f"{_output.instant(made.pruned_at)}; use another key to do it again"
         )
     elif not made.created:
-        click.echo(f'nothing created: run {made.run_id} has the key "{key}" and is {made.status}')
+        who = "a run that has been pruned" if made.run_id is None else f"run {made.run_id}"
+        click.echo(f'nothing created: {who} has the key "{key}"{f" and is {made.status}" if made.status else ""}')
     else:
         due = f", due {_output.instant(made.run_at)}" if at is not None else ""
         click.echo(f"run {made.run_id} created{due}{f'; {made.note}' if made.note else ''}")

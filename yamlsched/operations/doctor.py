@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,9 +17,8 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import health
 from yamlsched.operations.instants import rough
 from yamlsched.store import doctor, migrations
+from yamlsched.store.migrations import NEWEST, OLDEST
 
-OLDEST, NEWEST = 13, 18
-"""Versions of PostgreSQL that are supported."""
 SKEW = timedelta(seconds=5)
 QUIET = timedelta(minutes=5)
 """A crontab line ticks each minute; after five without a tick it does not."""
@@ -86,7 +87,21 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         )
     else:
         yield Finding("server", "ok", f"PostgreSQL {seen.version_text}")
-    if seen.encoding != "UTF8":
+    if seen.is_standby:
+        remedy = "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the default, finds it"
+        yield Finding("writable", "fail", "the server is a standby: nothing can be written", remedy)
+    elif seen.is_read_only:
+        remedy = "take default_transaction_read_only out of the role's or the database's settings"
+        yield Finding("writable", "fail", "transactions are read-only: nothing can be written", remedy)
+    yield from encryption(connection)
+    if seen.isolation != "read committed":
+        what = f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read committed"
+        remedy = "handlers that use run.transaction() must expect serialization failures, which fail an attempt"
+        yield Finding("isolation", "warn", what, remedy)
+    if seen.encoding == "SQL_ASCII":
+        remedy = "create one with encoding UTF8: migrate refuses this one, which does not know what its bytes mean"
+        yield Finding("encoding", "fail", "the database's encoding is SQL_ASCII", remedy)
+    elif seen.encoding != "UTF8":
         remedy = "make the database with encoding UTF8: others cannot hold every payload"
         yield Finding("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
     if seen.timezone != "UTC":
@@ -123,6 +138,33 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     if oldest is not None and oldest > 3600:
         remedy = "find it in pg_stat_activity: until it ends nothing can be vacuumed, and claims slow down"
         yield Finding("transactions", "warn", f"one has been open for {rough(timedelta(seconds=oldest))}", remedy)
+
+
+def encryption(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+    """Look at whether anybody on the network between can read or change what is said."""
+    host = connection.info.host or connection.info.hostaddr
+    if host.startswith("/") or _is_loopback(connection.info.hostaddr or host):
+        return
+    mode = connection.info.get_parameters().get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    yield encryption_of(host, mode, connection.pgconn.ssl_in_use)
+
+
+def encryption_of(host: str, mode: str, is_encrypted: bool) -> Finding:
+    """Return what a connection to ``host`` under this sslmode is worth."""
+    remedy = "add sslmode=verify-full and sslrootcert=... to the DSN; sslmode=require at least"
+    if not is_encrypted:
+        return Finding("encryption", "warn", f"the connection to {host} is not encrypted (sslmode={mode})", remedy)
+    if mode in ("disable", "allow", "prefer"):
+        what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
+        return Finding("encryption", "warn", what, remedy)
+    return Finding("encryption", "ok", f"the connection to {host} is encrypted (sslmode={mode})")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def tables(connection: psycopg.Connection[Any]) -> Finding:

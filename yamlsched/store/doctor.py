@@ -37,6 +37,9 @@ class Server:
     timezone: str
     is_safe: bool
     is_durable: bool
+    is_standby: bool
+    is_read_only: bool
+    isolation: str  # as it is set on the role or the database
     pid: int
     now: datetime
     who: str

@@ -11,6 +11,9 @@ import psycopg
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import folder, load
 
+OLDEST, NEWEST = 13, 18
+"""Versions of PostgreSQL that are supported."""
+
 
 class Migration(NamedTuple):
     """One numbered file of ``sql/migrations``."""
@@ -37,11 +40,13 @@ def all_migrations() -> list[Migration]:
 
 
 def version(connection: psycopg.Connection[Any]) -> int:
-    """Return the version of the tables in the database; 0 without any."""
+    """Return the version of the tables in the database; 0 without any, the newest where the role may not see it."""
     try:
         row = connection.execute(load("migrations")["version"]).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return 0
+    except psycopg.errors.InsufficientPrivilege:
+        return newest()  # a role that may only enqueue cannot look: what it does tells
     return int(row.version) if row else 0
 
 
@@ -69,13 +74,28 @@ def check(found: int, apply: bool) -> bool:
     return found == newest()
 
 
+def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
+    """Raise EnvironmentFailed for a server that is too old, and for an encoding that stores bytes of any kind."""
+    [found] = connection.execute(load("migrations")["support"]).fetchall()
+    if found.version // 10_000 < OLDEST:
+        raise EnvironmentFailed(
+            f"PostgreSQL {found.version_text} is not supported: yamlsched works with versions {OLDEST} to {NEWEST}"
+        )
+    if found.encoding == "SQL_ASCII":
+        raise EnvironmentFailed(
+            "the database's encoding is SQL_ASCII, which does not know what its bytes mean: create one with encoding "
+            "UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
+        )
+
+
 def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
     """Apply what is missing, in one transaction, and return it. Processes that do this at once wait for each other.
 
-    Raises EnvironmentFailed when an applied migration differs from its file.
+    Raises EnvironmentFailed when an applied migration differs from its file, or the database cannot be supported.
     """
     sql = load("migrations")
     with connection.transaction():
+        refuse_unsupported(connection)
         connection.execute(sql["lock"])
         exists = connection.execute(sql["exists"]).fetchone()
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []

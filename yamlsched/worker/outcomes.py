@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import PLAIN_SUCCESS, End, Ending, Outcome, Status, after_attempt
+from yamlsched.runs import PLAIN_SUCCESS, End, Ending, Outcome, Status, after_attempt, in_ascii
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker import clock
@@ -211,7 +211,8 @@ class Outcomes:
             left = batch  # what was written is found out the next time
         except psycopg.Error as error:
             if (error.sqlstate or "").startswith(REFUSED):
-                left = self._refused(batch, str(error.diag.message_primary or error))
+                why = str(error.diag.message_primary or error)
+                left = self._refused(batch, why, isinstance(error, psycopg.errors.UntranslatableCharacter))
                 self._most = 1
             elif isinstance(error, psycopg.OperationalError):
                 log.warning("database.failed", error=reason(error), outcomes=len(batch))
@@ -226,14 +227,20 @@ class Outcomes:
             self._most = min(2 * self._most, AT_ONCE)
         return [item for item in left if item.is_wanted]
 
-    def _refused(self, part: list[Item], why: str) -> list[Item]:
-        """Return what is to be written in place of ``part``: each by itself, and one alone as a failure."""
+    def _refused(self, part: list[Item], why: str, untranslatable: bool) -> list[Item]:
+        """Return what is to be written in place of ``part``: each by itself, and one alone as a failure.
+
+        A failure with a character that the database's encoding does not have (``untranslatable``) is written escaped.
+        """
         if len(part) > 1:
             return part
         [item] = part
         if item.is_replaced:
             lose(item.held, f"its outcome is refused: {why}")
             return []
+        if untranslatable and (plain := in_ascii(item.outcome)) != item.outcome:
+            item.outcome = plain
+            return part
         if not item.enqueued:
             why = f"its outcome cannot be stored: {why}"
         name = "EnqueueRefused" if item.enqueued else "OutcomeRefused"

@@ -1,0 +1,201 @@
+"""Databases that yamlsched cannot work with, or not well: what doctor, migrate and a worker make of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from operating import Say, a_job, command_line
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from working import a_project
+
+from yamlsched import store
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.operations import doctor
+from yamlsched.store import migrations
+from yamlsched.store.statements import folder
+
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def say(own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    return command_line(own_dsn, monkeypatch, capsys, tmp_path)
+
+
+@contextmanager
+def a_database(server: str, encoding: str) -> Iterator[str]:
+    """Yield the DSN of a new database of this encoding."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        provider = "locale_provider libc" if admin.info.server_version >= 150_000 else ""
+        how = f"template template0 encoding '{encoding}' lc_collate 'C' lc_ctype 'C' {provider}"
+        admin.execute(f"create database {name} {how}".encode())
+        yield make_conninfo(server, dbname=name)
+        admin.execute(f"drop database {name} with (force)".encode())
+
+
+# where nothing can be written
+
+
+@pytest.mark.parametrize("attributes", ["any", "read-write"])
+def test_the_doctor_fails_where_nothing_can_be_written(own_dsn: str, db_of: Any, say: Say, attributes: str) -> None:
+    name = conninfo_to_dict(own_dsn)["dbname"]
+    db_of(own_dsn).execute(f'alter database "{name}" set default_transaction_read_only = on')
+
+    said = say("doctor", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes))
+
+    assert said.code == 1
+    assert "read-only" in said.out
+    assert say("tick", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes)).code == 3
+
+
+def test_the_doctor_says_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = doctor.doctor.server(db)
+    standby = type(seen)(**{**vars(seen), "is_standby": True, "is_read_only": True})
+    monkeypatch.setattr(doctor.doctor, "server", lambda connection: standby)
+
+    [found] = [finding for finding in doctor.server(db) if finding.name == "writable"]
+
+    assert (found.level, found.what) == ("fail", "the server is a standby: nothing can be written")
+
+
+# encodings and versions
+
+
+def test_migrate_refuses_a_database_that_does_not_know_its_encoding_and_the_doctor_says_so(
+    server: str, say: Say
+) -> None:
+    with a_database(server, "SQL_ASCII") as dsn:
+        said = say("migrate", "--dsn", dsn)
+        assert said.code == 3
+        assert "the database's encoding is SQL_ASCII" in said.err
+        assert "UTF8" in said.err
+
+        said = say("doctor", "--dsn", dsn)
+        assert said.code == 1
+        assert "fail  encoding" in said.out
+
+
+def test_a_character_that_the_database_does_not_have_is_recorded_escaped(server: str, tmp_path: Path) -> None:
+    with a_database(server, "LATIN1") as dsn:
+        with store.connect(dsn) as connection:
+            migrations.migrate(connection)
+        with a_project(tmp_path, dsn) as project:
+            project.sync(fails={"max_attempts": 1}, pays_in_euro={"max_attempts": 1}, nap={})
+            [known] = project.enqueue("fails", {"text": "déjà vu"})
+            [unknown] = project.enqueue("pays_in_euro")
+            naps = project.enqueue("nap", count=5)
+
+            project.work(code=1)
+
+            assert project.row(known).last_error == "déjà vu"
+            assert project.row(unknown).last_error == "cannot pay 5 \\u20ac"
+            assert project.failures(unknown)[0].output == "paying 5 \\u20ac\n"
+            assert {project.row(run).status for run in naps} == {"succeeded"}
+
+
+def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrations, "OLDEST", 99)
+
+    said = say("migrate")
+
+    assert said.code == 3
+    assert "is not supported: yamlsched works with versions 99 to 18" in said.err
+
+
+# what a network can see, and what transactions expect
+
+
+@pytest.mark.parametrize(
+    "mode, is_encrypted, level, words",
+    [
+        ("prefer", False, "warn", "is not encrypted"),
+        ("prefer", True, "warn", "accepts one that is not"),
+        ("require", True, "ok", "is encrypted"),
+        ("verify-full", True, "ok", "is encrypted"),
+    ],
+)
+def test_the_doctor_says_whether_a_connection_over_a_network_is_encrypted(
+    mode: str, is_encrypted: bool, level: str, words: str
+) -> None:
+    found = doctor.encryption_of("db.example.org", mode, is_encrypted)
+
+    assert (found.level, words in found.what) == (level, True)
+    assert "sslmode=" in found.remedy or level == "ok"
+
+
+def test_a_connection_that_stays_on_the_host_need_not_be_encrypted(db: Db) -> None:
+    assert list(doctor.encryption(db)) == []
+
+
+def test_the_doctor_says_that_transactions_of_handlers_are_not_read_committed(own_dsn: str, db_of: Any) -> None:
+    name = conninfo_to_dict(own_dsn)["dbname"]
+    db_of(own_dsn).execute(f"alter database \"{name}\" set default_transaction_isolation = 'serializable'")
+
+    with store.connect(own_dsn) as connection:
+        [found] = [finding for finding in doctor.server(connection) if finding.name == "isolation"]
+
+    assert found.level == "warn"
+    assert "default_transaction_isolation is serializable" in found.what
+
+
+# a role that may only enqueue
+
+
+@pytest.fixture
+def enqueuer(own_dsn: str, db_of: Any) -> Iterator[str]:
+    """The DSN of a login that may enqueue."""
+    db = db_of(own_dsn)
+    db.execute((folder() / "roles.sql").read_bytes())
+    name = f"webapp_{uuid.uuid4().hex[:12]}"
+    db.execute(f"create role {name} login in role yamlsched_enqueuer")
+    a_job(db)
+    yield make_conninfo(own_dsn, user=name)
+    db.execute(f"drop role {name}")
+
+
+def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: str, enqueuer: str, say: Say) -> None:
+    first = say("enqueue", "purge", "--key", "purge:1", "--at", "90m", "--dsn", enqueuer)
+    again = say("enqueue", "purge", "--key", "purge:1", "--dsn", enqueuer)
+
+    assert (first.code, first.err) == (0, "")
+    assert first.out.startswith("run 1 created, due ")
+    assert (again.code, again.out) == (0, 'nothing created: run 1 has the key "purge:1"\n')
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["no_such_job"], 'no job "no_such_job"'),
+        (["purge", "--at", "17:30"], "cannot read the job's time zone"),
+    ],
+)
+def test_what_such_a_role_cannot_enqueue_is_refused_in_plain_words(
+    enqueuer: str, say: Say, arguments: list[str], words: str
+) -> None:
+    said = say("enqueue", *arguments, "--dsn", enqueuer)
+
+    assert said.code == 1
+    assert words in said.err
+
+
+def test_such_a_role_does_nothing_else(enqueuer: str, say: Say) -> None:
+    said = say("runs", "--dsn", enqueuer)
+
+    assert said.code == 3
+    assert "permission denied" in said.err
+
+
+def test_an_encoding_that_is_unknown_is_refused_before_anything_is_created(server: str) -> None:
+    with (
+        a_database(server, "SQL_ASCII") as dsn,
+        store.connect(dsn) as connection,
+        pytest.raises(EnvironmentFailed, match="SQL_ASCII"),
+    ):
+        migrations.migrate(connection)
