@@ -16,7 +16,7 @@ from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finis
 
 from yamlsched import store
 from yamlsched.store.definitions import cancel_retired
-from yamlsched.sync import ScheduleFile, Verdict, glance, is_current, settle, sync
+from yamlsched.sync import ScheduleFile, Verdict, due, files, glance, is_current, settle, sync
 from yamlsched.sync.plan import offset
 
 Db = psycopg.Connection[Any]
@@ -711,3 +711,144 @@ def test_a_job_that_waits_costs_a_glance_a_probe_of_an_index(db: Db) -> None:
     assert "Index Only Scan using job_runs_open_exclusive" in plan or "Index Scan using job_runs_open_exclusive" in plan
     assert "Seq Scan on job_runs" not in plan
     assert "hashed SubPlan" not in plan
+
+
+# -- what holds up one job, and no other -------------------------------------------------------------------------------
+
+
+def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slots_nor_an_edit(db: Db) -> None:
+    # given jobs of an older release, one of which has an expression that is rejected now, and one a zone that is gone
+    file = a_file(x=HOURLY, y=HOURLY, z=HOURLY)
+    sync(db, file, NOON)
+    db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
+    db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'z'")
+
+    # when slots are due
+    synced = sync(db, file, NOON + HOUR)
+
+    # then both jobs are named, with a remedy, and the third gets its slot
+    assert (synced.exit_code, len(synced.messages), slots(db, "y")) == (1, 2, ["01-14 13:00"])
+    assert 'job "x" is not scheduled' in synced.messages[0]
+    assert "Correct its entry in schedules.yaml" in synced.messages[0]
+    assert 'job "z" is not scheduled' in synced.messages[1]
+
+    # and when a newer release reads the file anew, which replaces both, it says so once
+    db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
+    synced = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
+    assert (synced.exit_code, synced.verdict) == (1, Verdict.RENEW)
+    assert ['job "x" was changed' in synced.messages[0], 'job "z" was changed' in synced.messages[1]] == [True, True]
+    for job in ("x", "z"):
+        assert gaps(db, job) == [("01-14 13:00", "01-14 15:30", 1, "late")]
+
+    finish(db, NOON + 4 * HOUR)
+    synced = sync(db, file, NOON + 4 * HOUR)
+    assert (synced.exit_code, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
+
+
+def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation_of_the_others(db: Db) -> None:
+    sync(db, a_file(x=HOURLY, y=HOURLY), NOON)
+    db.execute("update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'")
+    db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
+    db.execute("update yamlsched.schedule_files set tzdata_version = '2019a'")
+
+    synced = sync(db, a_file(y=HOURLY), NOON + MINUTE)
+
+    assert synced.exit_code == 1
+    assert definition(db, "y").next_slot_at == NOON + HOUR
+    assert definition(db, "x").retired_at == NOON + MINUTE
+
+
+def test_a_key_that_another_session_holds_uncommitted_holds_up_its_own_job_only(db: Db, dsn: str) -> None:
+    file = a_file(**{f"job_{n}": HOURLY for n in range(5)}, other={})
+    sync(db, file, NOON)
+    with store.connect(dsn) as squatter, squatter.transaction(force_rollback=True):
+        squatter.execute(
+            "insert into yamlsched.job_runs "
+            "(namespace, definition_id, job_type, idempotency_key, run_at, max_attempts) "
+            "select namespace, id, job_type, 'job_1:2026-01-14T13:00Z', now(), 5 "
+            "from yamlsched.job_definitions where job_type = 'other'"
+        )
+
+        synced = sync(db, file, NOON + HOUR)
+
+        assert (synced.runs, synced.exit_code, len(synced.messages)) == (4, 1, 1)
+        assert 'job "job_1"' in synced.messages[0]
+        assert "The next tick tries again" in synced.messages[0]
+
+    synced = sync(db, file, NOON + HOUR)
+    assert (synced.runs, synced.exit_code, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
+
+
+def test_a_sync_that_cannot_get_its_lock_still_makes_the_slots_of_the_file_in_force(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_WAIT", timedelta(milliseconds=50))
+    sync(db, a_file(x=HOURLY), NOON)
+    edited = a_file(x={**HOURLY, "description": "edited"})
+    with store.connect(dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.namespaces for update")
+
+        synced = sync(db, edited, NOON + HOUR)
+
+        assert (synced.exit_code, synced.runs, definition(db).description) == (1, 1, "")
+        assert "another session holds a lock" in synced.messages[0]
+
+    assert sync(db, edited, NOON + HOUR).verdict is Verdict.APPLY
+
+
+def test_an_advisory_lock_of_somebody_else_holds_up_nothing(db: Db, dsn: str) -> None:
+    with store.connect(dsn) as other, other.transaction():
+        other.execute("select pg_advisory_xact_lock(hashtextextended('yamlsched:default', 0))")
+
+        assert sync(db, a_file(x=HOURLY), NOON).verdict is Verdict.APPLY
+
+
+def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> None:
+    # given a slot that was run, and a cursor that lies before it (a backfilled slot, or a restored definition)
+    file = a_file(x=HOURLY)
+    ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
+    finish(db, NOON + HOUR)
+    db.execute("update yamlsched.job_definitions set last_slot_at = null, next_slot_at = %s", [NOON + HOUR])
+
+    # when a sync comes while the run is being pruned
+    with store.connect(dsn) as pruner, pruner.transaction():
+        assert prune(pruner) == {"x:2026-01-14T13:00Z"}
+        synced = sync(db, file, NOON + HOUR)
+
+    # then it neither waits nor makes a second run, and the slot is accounted for
+    assert (synced.runs, synced.exit_code, runs(db), gaps(db)) == (0, 0, [], [])
+    assert definition(db).last_slot_at == NOON + HOUR
+
+
+def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due, "BATCH", 2)
+    file = a_file(**{f"job_{n}": HOURLY for n in range(5)})
+    sync(db, file, NOON)
+
+    made = due.make_due(db, "default", NOON + HOUR, deadline=0.0)
+    assert (made.runs, made.left) == (0, 5)
+
+    assert sync(db, file, NOON + HOUR).runs == 5
+
+
+def test_racing_syncs_above_read_committed_make_each_run_once(db: Db, dsn: str) -> None:
+    # sessions are pinned to read committed; whoever configures a database otherwise must not lose a sync to it
+    file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(20)})
+    sync(db, file, NOON)
+    made: list[int] = []
+
+    def race() -> None:
+        with store.connect(dsn) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            for minute in range(1, 4):
+                made.append(sync(connection, file, NOON + minute * MINUTE).runs)
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made.append(sync(db, file, NOON + 3 * MINUTE).runs)
+
+    assert sum(made) == 60
+    assert len({key for n in range(20) for key, _ in runs(db, f"job_{n}")}) == 60

@@ -270,3 +270,109 @@ def test_a_loop_leaves_out_only_the_job_whose_entry_is_wrong(project: Project) -
     loop.signal(signal.SIGHUP)
     project.until_status(left, "succeeded")
     stop(loop)
+
+
+# -- locks and housekeeping --------------------------------------------------------------------------------------------
+
+
+def retire_long_ago(project: Project, job: str, runs: int) -> None:
+    """Let a job have left the file two days ago, with runs that it has not done."""
+    project.enqueue(job, count=runs)
+    project.db.execute(
+        "update yamlsched.job_definitions set retired_at = now() - interval '2 days', next_slot_at = null "
+        "where job_type = %s",
+        [job],
+    )
+
+
+def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_line_for_each(project: Project) -> None:
+    write(project, nothing={}, answers={})
+    apply(project)
+    retire_long_ago(project, "answers", 2500)
+    [run] = project.enqueue("nothing")
+    write(project, nothing={})
+    apply(project)
+
+    code, text = ended(project.start("tick"))
+
+    assert code == 0, text
+    assert text.index("attempt.succeeded") < text.index("runs.cancelled")
+    assert text.count("runs.cancelled") <= 3
+    assert "jobs=answers runs=1000" in text
+    assert project.row(run).status == "succeeded"
+    until(lambda: project.start("tick").wait() == 0 and not count(project, "job_runs where finished_at is null"))
+
+
+def test_housekeeping_that_fails_is_a_finding_and_the_work_is_done(project: Project) -> None:
+    write(project, nothing={})
+    apply(project)
+    [run] = project.enqueue("nothing")
+    with store.connect(project.dsn) as other, other.transaction():
+        other.execute("lock table yamlsched.used_keys in access exclusive mode")
+
+        code, text = ended(project.start("tick"))
+
+        assert (code, project.row(run).status) == (1, "succeeded")
+        assert 'housekeeping.failed error="canceling statement due to lock timeout' in text
+
+    assert project.start("tick").wait() == 0
+
+
+def test_a_loop_takes_up_an_edit_though_housekeeping_fails(project: Project) -> None:
+    write(project, nothing={})
+    loop = project.start("work", "--loop")
+    until(lambda: count(project, "job_definitions"))
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+    with store.connect(project.dsn) as other, other.transaction():
+        other.execute("lock table yamlsched.used_keys in access exclusive mode")
+
+        write(project, nothing={}, answers={})
+        loop.signal(signal.SIGHUP)
+        until(lambda: "housekeeping.failed" in loop.text)
+
+    project.until_status(project.enqueue("answers")[0], "succeeded")
+    stop(loop)
+
+
+def test_a_tick_that_cannot_apply_an_edit_because_of_a_lock_does_its_work(project: Project) -> None:
+    write(project, nothing={})
+    apply(project)
+    [run] = project.enqueue("nothing")
+    write(project, nothing={"description": "edited"})
+    with store.connect(project.dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.namespaces for update")
+
+        code, text = ended(project.start("tick"))
+
+        assert (code, project.row(run).status) == (1, "succeeded")
+        assert "sync.failed" in text
+        assert "another session holds a lock" in text
+
+    assert project.start("tick").wait() == 0
+    assert count(project, "job_definitions where description = 'edited'") == 1
+
+
+# -- two services in one namespace -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["tick", "work"])
+def test_a_service_whose_file_is_held_back_runs_no_job_of_the_other_with_its_own_handler(
+    project: Project, tmp_path: Path, verb: str
+) -> None:
+    # given two services that share a namespace by mistake, with two job names in common, one with the same handler
+    (tmp_path / "other").mkdir()
+    other = Project(project.forker, tmp_path / "other", project.dsn)
+    write(project, nothing={}, clash={"handler": "acts.answers"})
+    write(other, nothing={}, clash={"handler": "acts.nap"})
+    apply(project)
+    apply(other)
+    [same], [clash] = project.enqueue("nothing"), project.enqueue("clash")
+
+    # when the one that is held back ticks
+    assert project.start(verb).wait() == 0
+
+    # then it has left alone what has another handler in force
+    assert [project.row(run).status for run in (same, clash)] == ["succeeded", "queued"]
+    assert other.start(verb, host="b").wait() == 0
+    assert project.row(clash).status == "succeeded"
+    other.close()
