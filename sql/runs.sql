@@ -47,29 +47,52 @@ returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts
 -- name: claim
 -- Take due runs of every kind, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with
 -- overlap wait or skip, of which one executes at a time: of each job at most the run at its head, and none while one is
--- running under a lease; `jobs` walks from job to job on the index, so that the runs that wait behind a head cost
--- nothing, and begins at `after`, so that no job starves. Two claimers may still meet on one job by way of a run that
--- was made meanwhile: the unique index refuses one of them (23505), which tries again.
+-- running under a lease, job by job from `after` on, so that no job starves. Two claimers may still meet on one job by
+-- way of a run that was made meanwhile: the unique index refuses one of them (23505), which tries again.
 -- Of both kinds together `limit` runs are taken, half and half where there are so many, so that neither starves the
 -- other; of which kind the odd one is, is left to chance, so that this holds for claims of one run. The jobs that a
 -- worker may claim are those up to `newest` without `others`: the few ids cost less than the many.
+-- Neither what waits for its time nor what nobody may claim (paused, foreign, behind its head) may slow a claim down,
+-- however much of it there is. So of each kind only the first that is due is read by time. Only if that is not all
+-- that is due, and is not enough, an index is walked from job to job: `jobs` for heads; `around` for the others, from a
+-- random job on, so that none starves.
 -- A run whose lease is over is taken from its worker, which costs the attempt; after its last attempt it is marked
 -- dead. So is a waiting run without attempts left, which only an edit by hand can make.
--- Answers with rows of three kinds: claimed, lost (the attempts that are given up), dead.
+-- Answers with rows of four kinds: claimed, lost (the attempts that are given up), dead, and one row `cut` if the front
+-- was not all that is due and not enough.
 with recursive clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd
-), jobs (id) as (
-    (select r.definition_id from yamlsched.job_runs r
-     where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > %(after)s
-     order by r.definition_id limit 1)
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd,
+           floor(random() * %(newest)s::bigint)::bigint as start
+), due_exclusive as materialized (
+    select r.definition_id
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+      and r.run_at <= (select c.now from clock c)
+    order by r.run_at, r.definition_id
+    limit %(limit)s + 1000
+), few_jobs as materialized (
+    select distinct u.definition_id as id
+    from due_exclusive u
+    where u.definition_id > %(after)s and (select count(*) from due_exclusive) < %(limit)s + 1000
+    order by 1
+), all_jobs (id, run_at) as (
+    (select r.definition_id, r.run_at from yamlsched.job_runs r
+     where (select count(*) from due_exclusive) = %(limit)s + 1000
+       and r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > %(after)s
+     order by r.definition_id, r.run_at limit 1)
     union all
-    select (select r.definition_id from yamlsched.job_runs r
-            where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > j.id
-            order by r.definition_id limit 1)
-    from jobs j where j.id is not null
+    select r.definition_id, r.run_at
+    from all_jobs j
+    cross join lateral (
+        select r.definition_id, r.run_at from yamlsched.job_runs r
+        where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > j.id
+        order by r.definition_id, r.run_at limit 1
+    ) r
 ), heads as materialized (
     select coalesce(running.id, waiting.id) as id
-    from jobs j
+    from (select f.id from few_jobs f
+          union all
+          select a.id from all_jobs a where a.run_at <= (select c.now from clock c)) j
     left join lateral (
         select r.id, r.locked_until < (select c.now from clock c) as is_over, r.attempts >= r.max_attempts as is_last
         from yamlsched.job_runs r where r.exclusive_of = j.id
@@ -86,8 +109,7 @@ with recursive clock as materialized (
           and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
         order by r.run_at, r.id limit 1
     ) waiting on true
-    where j.id is not null
-      and (running.is_over or waiting.id is not null)
+    where (running.is_over or waiting.id is not null)
       and (select d.enabled and d.retired_at is null
                   and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
                   and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
@@ -103,14 +125,24 @@ with recursive clock as materialized (
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.finished_at is null and r.run_at <= (select c.now from clock c) end
     for no key update of r skip locked
-), from_others as materialized (
+), front as materialized (
+    -- the first run that is not read by time; none if that is all that is due
+    select r.run_at, r.id
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+      and r.run_at <= (select c.now from clock c)
+    order by r.run_at, r.id
+    offset %(limit)s + 32 limit 1
+), from_front as materialized (
     select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
            r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s
       and r.finished_at is null
       and not r.exclusive
-      and r.run_at <= (select c.now from clock c)
+      -- one bound, in place of two: PostgreSQL 18 ends the scan at one of them only
+      and (r.run_at, r.id) <= (coalesce((select f.run_at from front f), (select c.now from clock c)),
+                               coalesce((select f.id - 1 from front f), 9223372036854775807))
       and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
       and (select d.enabled and d.retired_at is null
                   and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
@@ -120,6 +152,49 @@ with recursive clock as materialized (
     order by r.run_at, r.id
     limit greatest((%(limit)s + 1 - (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from heads))
     for no key update of r skip locked
+), cut as materialized (
+    select greatest((%(limit)s + 1 - (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from heads))
+           - (select count(*) from from_front) as missing
+    from front f
+), around (id, is_again) as (
+    select c.start, false from clock c where (select u.missing from cut u) > 0
+    union all
+    select n.id, n.is_again
+    from around a
+    cross join lateral (
+        (select r.definition_id as id, a.is_again from yamlsched.job_runs r
+         where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.definition_id > a.id
+           and (not a.is_again or r.definition_id < (select c.start from clock c))
+         order by r.definition_id limit 1)
+        union all
+        (select r.definition_id, true from yamlsched.job_runs r
+         where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+           and not a.is_again and r.definition_id < (select c.start from clock c)
+         order by r.definition_id limit 1)
+        limit 1
+    ) n
+), from_around as materialized (
+    select r.id, r.lost, r.is_last, r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
+    from around a
+    cross join lateral (
+        select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
+               r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
+        from yamlsched.job_runs r
+        where (select d.enabled and d.retired_at is null
+                      and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
+                      and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
+               from yamlsched.job_definitions d where d.id = a.id)
+          and r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and not r.exclusive
+          and r.run_at <= (select c.now from clock c)
+          and (r.run_at, r.id) >= ((select f.run_at from front f), (select f.id from front f))
+          and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+        order by r.run_at, r.id
+        limit (select u.missing from cut u)
+        for no key update skip locked
+    ) r
+    limit (select u.missing from cut u)
+), from_others as materialized (
+    select f.* from from_front f union all select a.* from from_around a
 ), picked as materialized (
     (select h.* from from_heads h
      limit greatest((%(limit)s + (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from from_others)))
@@ -177,7 +252,10 @@ from buried b
 union all
 select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0,
        p.locked_by, 0, 0
-from picked p where p.lost;
+from picked p where p.lost
+union all
+select 'cut', null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from cut u where u.missing > 0;
 
 -- name: heartbeat
 -- Renew leases that are still ours, by the lease of their claim: their worker reckons with that, also if the answer is

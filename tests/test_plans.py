@@ -215,3 +215,72 @@ def test_a_claim_steps_over_nothing_that_an_old_transaction_keeps_in_the_index(o
             )
 
     assert pages(plan) <= PAGES_PER_RUN * LIMIT
+
+
+HELD, WAITING = 20_000, 5_000
+HELD_BACK = {"paused_at": "now", "enabled": False, "retired_at": "now", "foreign": True}
+FEW_PAGES = 400
+"""Pages for a claim of one run, whatever lies in front of it."""
+
+
+def hold_back(db: psycopg.Connection[Any], reason: str, exclusive: bool) -> int:
+    """Insert many due runs of a job that may not be claimed; return the job's id."""
+    values = {} if reason == "foreign" else {reason: HELD_BACK[reason]}
+    job = a_job(db, "held_back", **values)
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
+        "select 'default', %s, 'held_back', now() - interval '1 day', 5, %s from generate_series(1, %s)",
+        [job, exclusive, HELD],
+    )
+    return job
+
+
+def await_retries(db: psycopg.Connection[Any], exclusive: bool) -> None:
+    """Insert many jobs, each with a run that waits for its next attempt."""
+    like = a_job(db, "like")
+    columns = "handler, schedule, timezone, max_attempts, backoff, timeout, lease, overlap, catchup, catchup_window"
+    db.execute(
+        f"insert into yamlsched.job_definitions (namespace, job_type, {columns}, spread, enabled, effective_from) "
+        f"select 'default', 'retried_' || n, {columns}, spread, enabled, effective_from "
+        "from yamlsched.job_definitions, generate_series(1, %s) n where id = %s".encode(),
+        [WAITING, like],
+    )
+    db.execute(
+        "insert into yamlsched.job_runs "
+        "(namespace, definition_id, job_type, run_at, status, attempts, max_attempts, exclusive) "
+        "select 'default', id, job_type, now() + interval '1 hour', 'failed', 1, 5, %s "
+        "from yamlsched.job_definitions where id > %s",
+        [exclusive, like],
+    )
+
+
+@pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
+@pytest.mark.parametrize("reason", [*HELD_BACK, None])
+def test_a_claim_costs_the_same_whatever_may_not_be_claimed(own_dsn: str, reason: str | None, exclusive: bool) -> None:
+    # given a great many runs that may not be claimed, and behind them one of each kind that may
+    with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
+        held = None
+        if reason is None:
+            await_retries(other, exclusive)
+        else:
+            held = hold_back(other, reason, exclusive)
+            await_retries(other, not exclusive)
+        jobs = [a_job(other, name) for name in ("side_by_side", "one_at_a_time")]
+        for job in jobs:
+            other.execute(
+                "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
+                "select 'default', id, job_type, now(), 5, id = %s from yamlsched.job_definitions where id = %s",
+                [jobs[1], job],
+            )
+        other.execute("vacuum analyze yamlsched.job_runs")
+        names = prepare(connection, "claim")
+        given = {**claim("A"), "limit": 1, "newest": max(jobs), "others": [held] if reason == "foreign" else []}
+
+        # when they are claimed one by one, and nothing is left
+        plans = [execute(connection, "claim", names, {**given, "token": f"{n}", "after": 0}) for n in range(3)]
+
+        # then each claim reads little
+        taken = other.execute("select definition_id from yamlsched.job_runs where status = 'running'").fetchall()
+    assert sorted(run.definition_id for run in taken) == jobs
+    assert [pages(plan) for plan in plans if pages(plan) > FEW_PAGES] == []
+    assert [table for plan in plans for table in scans(plan) if table == "job_runs"] == []

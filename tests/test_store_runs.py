@@ -311,6 +311,34 @@ def test_claims_that_race_take_each_run_once(db: psycopg.Connection[Any], dsn: s
     assert min(map(len, taken)) > 0
 
 
+def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_all_claimed_once(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    # given runs of several jobs, a lost one and one without attempts left among them, behind many of a paused job
+    paused = a_job(db, "paused", paused_at=NOON - HOUR)
+    for number in range(60):
+        due(db, paused, run_at=NOON - HOUR + number * SECOND)
+    jobs = [a_job(db, f"job_{number}") for number in range(5)]
+    due(db, jobs[0], status="running", locked_until=NOON - SECOND, attempts=1)
+    exhausted = due(db, jobs[1], attempts=3, max_attempts=3)
+    for job in jobs:
+        for number in range(3):
+            due(db, job, run_at=NOON - number * SECOND)
+
+    claims = [claim(ask, f"token {number}", 2, scope=Scope(jobs[-1])) for number in range(10)]
+
+    ids = [run.id for taken in claims for run in taken.runs]
+    assert len(ids) == len(set(ids)) == 16
+    assert {run.job_type for taken in claims for run in taken.runs} == {f"job_{number}" for number in range(5)}
+    assert [run.id for taken in claims for run in taken.dead] == [exhausted]
+    assert [len(taken.lost) for taken in claims].count(1) == 1
+    assert [taken.is_cut for taken in claims] == [True] * 10
+    assert (
+        db.execute("select status from yamlsched.job_runs where job_type = 'paused' and status <> 'queued'").fetchall()
+        == []
+    )
+
+
 def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(7):

@@ -124,6 +124,12 @@ create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
     where finished_at is null and not exclusive;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, run_at, id)
     where finished_at is null and exclusive;
+-- The same the other way round: a claim reads the first of what is due by time, and goes from job to job where that is
+-- what it may not take, however much of it there is.
+create index job_runs_due_exclusive on yamlsched.job_runs (namespace, run_at, definition_id)
+    where finished_at is null and exclusive;
+create index job_runs_open_of_job on yamlsched.job_runs (namespace, definition_id, run_at, id)
+    where finished_at is null and not exclusive;
 -- Of one job: what is unfinished, and history by its end, for retention and monitors. Each index costs every run's
 -- finish: that is why there is no second one by id, and a page of one job's history is found through the primary key
 -- if the job has many runs, and by sorting them if it has few. Then by when a run died, or last failed an attempt.

@@ -36,7 +36,8 @@ class Claim:
     """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost.
 
     ``after`` is where the next walk over jobs with exclusive runs begins; 0: this one came to the end.
-    ``is_contended`` says that others were taking the same runs. ``past`` is where a claim of what waits ended: the
+    ``is_contended`` says that others were taking the same runs, ``is_cut`` that much is due that may not be claimed,
+    before what may: a claim of what waits would read it all. ``past`` is where a claim of what waits ended: the
     ``run_at``, as PostgreSQL writes it, and the id of the last run.
     """
 
@@ -45,6 +46,7 @@ class Claim:
     lost: list[Claimed] = field(default_factory=list)
     after: int = 0
     is_contended: bool = False
+    is_cut: bool = False
     past: tuple[str, int] = START
 
 
@@ -72,6 +74,9 @@ async def claim(
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(load("runs")["claim"], parameters)
         for row in await cursor.fetchall():
+            if row[0] == "cut":
+                claimed.is_cut = True
+                continue
             run = Claimed._make(row[4:])
             if row[0] == "lost":
                 claimed.lost.append(run)

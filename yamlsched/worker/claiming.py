@@ -132,7 +132,7 @@ class Claims:
             return None
         self._most = max(limit, min(2 * self._most, MOST))
         self._was_usual = is_usual
-        self._is_usual = not is_usual or len(claim.runs) == limit  # else what is due beside comes next
+        self._is_usual = not claim.is_cut if not is_usual else len(claim.runs) == limit  # else what is due beside
         self._past = claim.past if is_usual and self._is_usual else store.START
         if is_usual:
             return claim, sent
