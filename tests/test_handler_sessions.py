@@ -15,7 +15,7 @@ import pytest
 from enqueueing import a_job
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from test_effects import attempt
-from working import Project, a_project, is_alive, until
+from working import Pooler, Project, Proxy, a_project, a_proxy, is_alive, until
 
 from yamlsched import embedded, store
 from yamlsched.errors import EnvironmentFailed
@@ -286,3 +286,74 @@ def test_a_limit_below_what_one_handler_needs_is_a_usage_error(project: Project)
     project.sync(nap={})
 
     assert project.start("work", "--max-connections", "6").wait() == 2
+
+
+# a host that vanishes
+
+
+@pytest.mark.parametrize("kind", [Proxy, Pooler])
+def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_no_longer_than_its_job_may_run(
+    project: Project, kind: type[Proxy]
+) -> None:
+    project.db.execute("insert into public.ledger values (0)")
+    project.sync(keeps_a_transaction_open={"timeout": "5s", "max_attempts": 2})
+    [run] = project.enqueue("keeps_a_transaction_open")
+    with a_proxy(project.dsn, kind) as proxy:
+        # given a handler that has locked a row, on a host of which nothing is heard any more, and nothing closed
+        vanished = project.start("work", dsn=proxy.dsn)
+        until(lambda: project.calls("locked") == 1, "the row is locked")
+        proxy.is_silent = True
+        vanished.signal(signal.SIGKILL)
+
+        # when another host takes the run, and waits for the row
+        project.end_leases()
+        project.work(host="b")
+
+    assert project.became(run) == ("succeeded", 2, 2, 1, 1)
+    assert rows(project) == [run]
+
+
+@pytest.mark.usefixtures("job")
+def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanished(db: Db, dsn: str) -> None:
+    run = attempt(db, dsn)
+    run.claim.timeout = 90.0
+    # values as they were set: over a socket of the host itself they have no meaning
+    question = "select name, reset_val from pg_settings where name like 'tcp%'"
+
+    with run.transaction() as connection:
+        settings = dict(connection.execute(question).fetchall())
+        [check] = connection.execute("select current_setting('client_connection_check_interval', true)").fetchone()  # type: ignore[misc]
+        [idle] = connection.execute("show idle_in_transaction_session_timeout").fetchone()  # type: ignore[misc]
+
+    assert settings["tcp_keepalives_idle"] == "10"
+    assert settings["tcp_keepalives_interval"] == "5"
+    assert settings["tcp_keepalives_count"] == "3"
+    assert settings["tcp_user_timeout"] == "20000"
+    assert check == ("10s" if db.info.server_version >= 140_000 else None)  # since PostgreSQL 14
+    assert idle == "90s"
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("timeout, idle", [(90.0, "7s"), (2.5, "2500ms"), (10**9, "7s")])
+def test_a_limit_of_the_role_holds_if_it_is_less_than_the_jobs(db: Db, dsn: str, timeout: float, idle: str) -> None:
+    run = attempt(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=7s"))
+    run.claim.timeout = timeout
+
+    with run.transaction() as connection:
+        assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == (idle,)
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("kind", [Proxy, Pooler])
+def test_a_handler_has_its_own_search_path_and_may_choose_its_isolation_level(
+    db: Db, dsn: str, kind: type[Proxy]
+) -> None:
+    with a_proxy(make_conninfo(dsn, options="-c search_path=app,public"), kind) as proxy:
+        run = attempt(db, proxy.dsn)
+        with run.transaction() as connection:
+            connection.execute("set transaction isolation level serializable")
+            assert connection.execute("show search_path").fetchone()[0].replace(" ", "") == "app,public"  # type: ignore[index]
+            assert connection.execute("show client_encoding").fetchone() == ("UTF8",)
+        sessions.close()
+
+    assert run.committed

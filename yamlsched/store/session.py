@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -122,8 +123,10 @@ class HandlerSession(psycopg.Connection[Any]):
         That is the job's time limit. What is set on the role or database holds if it is less.
         """
         limits = [seconds for seconds in (timeout, self.idle_timeout) if seconds]
-        idle = (
-            {"idle_in_transaction_session_timeout": str(min(int(min(limits) * 1000) + 1, 2**31 - 1))} if limits else {}
-        )
-        statements = [part for part in (self.each_transaction, set_local(idle)) if part]
-        psycopg.Cursor(self).execute(b"; ".join(statements) or b"select 1")
+        settings = {}
+        if limits:
+            milliseconds = min(math.ceil(min(limits) * 1000), 2**31 - 1)
+            settings["idle_in_transaction_session_timeout"] = str(milliseconds)
+        statements = [part for part in (self.each_transaction, set_local(settings)) if part]
+        # without anything to set it shows that the session is there; neither takes a snapshot
+        psycopg.Cursor(self).execute(b"; ".join(statements) or b"show transaction_isolation")
