@@ -102,9 +102,9 @@ def around(module: Any, name: str, before: str | None, after: str | None) -> Non
     """Let the process die before or after a function of ``module``."""
     real: Callable[..., Any] = getattr(module, name)
 
-    def wrapped(*given: Any) -> Any:
+    def wrapped(*given: Any, **named: Any) -> Any:
         die_at(before) if before else None
-        answer = real(*given)
+        answer = real(*given, **named)
         die_at(after) if after else None
         return answer
 

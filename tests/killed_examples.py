@@ -1,0 +1,35 @@
+"""The example handlers, whose workers are killed at named points; see killed.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import killed
+
+from handlers import mail, reports, web, webhook
+from yamlsched import Run
+
+mail.TIMEOUT = web.TIMEOUT = 2  # seconds: a server that is silent is given up soon
+
+POINTS = (
+    "before the claim of the key",
+    "after the claim of the key",
+    "inside the effect",
+    "after the effect, before its result is stored",
+    "before the finish",
+    "before the commit",
+)
+
+
+def report(run: Run, user_id: int, week: str, point: str | None = None) -> Any:
+    killed._plan = (run, point, "both")
+    return reports.send_weekly_report(run, user_id, week)
+
+
+def hook(run: Run, point: str | None = None, **event: Any) -> Any:
+    killed._plan = (run, point, "both")
+    return webhook.send(run, **event)
+
+
+killed.around(mail, "deliver", None, "inside the effect")
+killed.around(web, "call", None, "inside the effect")
