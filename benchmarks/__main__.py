@@ -11,7 +11,20 @@ from benchmarks import contenders, peers, report
 from benchmarks.harness import Bench, Sizes
 
 # What each part measures is told by its module. `drain` comes first: its plot heads the report.
-PARTS = ["drain", "backlog", "slots", "enqueue", "latency", "idle", "definitions", "sync", "spike", "validate", "prune"]
+PARTS = [
+    "drain",
+    "backlog",
+    "slots",
+    "enqueue",
+    "latency",
+    "idle",
+    "definitions",
+    "sync",
+    "spike",
+    "validate",
+    "diff",
+    "prune",
+]
 LONG = ["soak"]  # only by their own name
 HERE = Path(__file__).parent
 

@@ -50,6 +50,7 @@ class Sizes:
     latencies: int = 200
     definitions: tuple[int, int] = (10, 100_000)
     jobs: int = 10_000
+    busy_jobs: int = 500
     spike: int = 10_000
     ticks: int = 10
     soak_minutes: float = 60
@@ -58,7 +59,7 @@ class Sizes:
     def quick(cls) -> Sizes:
         return cls(
             drain=(200,), finished=2_000, backlog=200, slots=(2,), busy_seconds=0.2, bulk=200, singles=10, latencies=5,
-            definitions=(10, 100), jobs=100, spike=100, ticks=1,
+            definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1,
             soak_minutes=0.05,
         )  # fmt: skip
 

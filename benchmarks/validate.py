@@ -1,9 +1,13 @@
 """``validate`` of ten thousand jobs, beside a program that only reads the same file with PyYAML's C loader.
 
+One handler for all jobs; then 10,000 handlers in one module, and in modules of 100.
+
 The file is sound: a report of mistakes is bounded, and would be a shorter run. ``cost`` sees to that.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from benchmarks.contenders.ours import HANDLERS, Ours, command
 from benchmarks.definitions import schedule
@@ -20,11 +24,32 @@ def run(bench: Bench) -> None:
     file = folder / "schedules.yaml"
     file.write_text(schedule(bench.sizes.jobs, '"*/10 2 * * mon-fri"'))
     (folder / "bench_handlers.py").write_text(HANDLERS)
+    compare(bench, f"{bench.sizes.jobs:,} jobs", file)
+    for name, handlers in (("one module", bench.sizes.jobs), ("modules of 100", 100)):
+        compare(bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, handlers))
+
+
+def many_handlers(bench: Bench, in_each: int) -> Path:
+    """Write a file whose jobs have a handler each, ``in_each`` of them in a module; return it."""
+    folder = bench.folder / f"validate-{in_each}"
+    folder.mkdir()
+    handler = "def run_{}(n: int, region: str = 'eu') -> dict:\n    return {{'n': n, 'region': region}}\n\n\n"
+    for start in range(0, bench.sizes.jobs, in_each):
+        names = range(start, min(start + in_each, bench.sizes.jobs))
+        (folder / f"handlers_{start}.py").write_text("".join(map(handler.format, names)))
+    jobs = "".join(
+        f'  j{n}: {{cron: "*/10 2 * * *", handler: handlers_{n // in_each * in_each}.run_{n}, payload: {{n: 1}}}}\n'
+        for n in range(bench.sizes.jobs)
+    )
+    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
+    return folder / "schedules.yaml"
+
+
+def compare(bench: Bench, case: str, file: Path) -> None:
     environment = Ours().environment("")
-    case = f"{bench.sizes.jobs:,} jobs"
 
     def measure(name: str, words: list[str]) -> None:
-        took = cost(words, env=environment, cwd=folder)
+        took = cost(words, env=environment, cwd=file.parent)
         bench.add(PART, case, name, "s", took.seconds, "whole process", more_is_better=False)
         bench.add(PART, case, name, "MiB", took.memory, more_is_better=False)
 

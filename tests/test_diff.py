@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from yamlsched.cli import _output, _preview, cli
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.preview import document, markdown, outline, text
+from yamlsched.preview import document, effects, markdown, outline, pileups, text
 from yamlsched.preview.compare import compare
 from yamlsched.preview.effects import rule
 from yamlsched.preview.values import JobChange, Preview, side
@@ -192,6 +192,66 @@ def test_the_example_of_the_documentation_is_what_is_said() -> None:
     page = (DIFFS.parent.parent / "docs" / "review.md").read_text("utf-8")
     example = page.partition("$ yamlsched diff main\n")[2].partition("      ...")[0]
     assert (DIFFS / "nightly_later_today" / "diff.txt").read_text("utf-8").startswith(example)
+
+
+def test_of_busy_jobs_a_bounded_number_of_slots_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given 60 jobs that fire all the time, each in a way of its own
+    before = a_file(**{f"j{n}": {"cron": f"{n}-59 * * * *" if n < 59 else "59 * * * *"} for n in range(60)})
+    after = a_file(**{f"j{n}": {"cron": f"*/{1 + n % 7} {n % 23}-23 * * *"} for n in range(60)})
+    seen = 0
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        nonlocal seen
+        for slot in slots(*arguments):
+            seen += 1
+            yield slot
+
+    monkeypatch.setattr(effects, "slots", counted)
+    monkeypatch.setattr(pileups, "slots", counted)
+    effects.changes.cache_clear()
+
+    for days in (7, 300):
+        seen = 0
+        preview = preview_of(before, after, days=days)
+        json.dumps(document.parts(preview))
+
+        # then no job costs more than a few lists of slots, however long the time
+        assert seen < 60 * 5 * effects.MAX_SLOTS
+        assert max(len(job.slots.added) + len(job.slots.removed) for job in preview.jobs) <= 2 * effects.MAX_SLOTS
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    crons=st.tuples(
+        *[st.sampled_from(["* * * * *", "*/2 * * * *", "*/3 8-20 * * *", "0 3 * * *", "*/10 * * * *"])] * 2
+    ),
+    at=INSTANTS,
+    days=st.integers(1, 60),
+)
+def test_of_a_busy_job_the_difference_is_exact_until_the_instant_that_is_named(
+    crons: tuple[str, str], at: datetime, days: int
+) -> None:
+    preview = preview_of(*(a_file("timezone: Europe/Berlin", x={"cron": cron}) for cron in crons), at, days)
+    if not preview.jobs:
+        return
+    [job] = preview.jobs
+    until = job.slots.compared_until
+    olds, news = (_slots(side, "x", preview) for side in (preview.base, preview.head))
+    assert (until is not None) == (max(len(olds), len(news)) > effects.MAX_SLOTS)
+    if until is not None:
+        assert set(job.slots.added) == {slot for slot in news - olds if slot <= until}
+        assert set(job.slots.removed) == {slot for slot in olds - news if slot <= until}
+        assert job.slots.moved == ()
+        assert "slots until " in text.render(preview)
+        assert "are compared" in markdown.render(preview)
+
+
+def test_a_busy_job_whose_first_slots_stay_says_so() -> None:
+    preview = preview_of(a_file(x={"cron": "* * * * *"}), a_file(x={"cron": "* * * * 1-5"}))
+    assert "slots until Thu 2026-01-15 08:00, on the clock of UTC\n      no slot until then differs" in text.render(
+        preview
+    )
+    assert "no slot until then differs" in markdown.render(preview)
 
 
 # The command line

@@ -147,6 +147,7 @@ def _slots(slots: SlotChanges) -> dict[str, Any]:
         "added": [instant(slot) for slot in slots.added[:LISTED]],
         "removed_count": len(slots.removed),
         "removed": [instant(slot) for slot in slots.removed[:LISTED]],
+        "compared_until": instant(slots.compared_until),
         "moved_count": len(slots.moved),
         "moved": [{"before": instant(one.before), "after": instant(one.after)} for one in slots.moved[:LISTED]],
     }

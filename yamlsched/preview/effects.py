@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 
 from yamlsched.cron import Cron
 from yamlsched.definitions.job import Job
@@ -18,6 +19,8 @@ DAY = timedelta(days=1)
 AROUND = 2 * DAY
 """A local date begins and ends within so much of any instant of it."""
 WEEKS = 4
+MAX_SLOTS = 1_200
+"""How many slots of a job are compared one by one: more than a week of every ten minutes."""
 
 Rule = tuple[Cron, str]
 """An expression and the zone it is read in: all that decides slots."""
@@ -35,6 +38,12 @@ def per_week(rule: Rule | None, at: datetime) -> float:
     return found.count / WEEKS if found else 0.0
 
 
+def is_busy(rule: Rule | None, at: datetime, until: datetime) -> bool:
+    """Return whether a job has more slots in (at, until] than are compared one by one. Counts without listing them."""
+    found = span(rule[0], zone(rule[1]), at, until) if rule else None
+    return found is not None and found.count > MAX_SLOTS
+
+
 @lru_cache(maxsize=4096)
 def changes(before: Rule | None, after: Rule | None, at: datetime, until: datetime) -> SlotChanges:
     """Return how the slots of (at, until] differ.
@@ -44,6 +53,8 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
     """
     if before == after:
         return SlotChanges()
+    if is_busy(before, at, until) or is_busy(after, at, until):
+        return _first_changes(before, after, at, until)
     old, _ = _by_date(before, at, until)
     new, remarks = _by_date(after, at, until)
     added, removed, moved, passed = [], [], [], []
@@ -71,6 +82,18 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
         tuple(passed),
         tuple((slot, remark) for slot, remark in remarks.items() if slot not in common),
     )
+
+
+def _first_changes(before: Rule | None, after: Rule | None, at: datetime, until: datetime) -> SlotChanges:
+    """Return how the first slots differ, without looking for moves: of a busy job they say little."""
+    first = [_first(rule, at, until) for rule in (before, after)]
+    end = min(slots[-1] for slots in first if len(slots) == MAX_SLOTS)
+    old, new = ({slot for slot in slots if slot <= end} for slots in first)
+    return SlotChanges(tuple(sorted(new - old)), tuple(sorted(old - new)), compared_until=end)
+
+
+def _first(rule: Rule | None, at: datetime, until: datetime) -> list[datetime]:
+    return [slot.at for slot in islice(slots(rule[0], zone(rule[1]), at, until), MAX_SLOTS)] if rule else []
 
 
 def _by_date(

@@ -106,7 +106,7 @@ def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iter
     yield from ("", "<details>", f"<summary>Fields, effects, and slots of {days} if applied {at}</summary>", "")
     yield from (f"- {prose(text)}" for text in quiet)
     for told, jobs in enumerate(groups):
-        block = list(_block(jobs))
+        block = list(_block(jobs, preview))
         room -= sum(len(line) + 1 for line in block)
         if room < 0 or told == ROWS:
             yield from (f"and {len(groups) - told} more: `yamlsched diff` without `--format markdown` tells all.", "")
@@ -115,7 +115,7 @@ def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iter
     yield "</details>"
 
 
-def _block(jobs: list[JobChange]) -> Iterator[str]:
+def _block(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
     first = jobs[0]
     yield f"**{first.change}** " + ", ".join(code(job.job_type) for job in jobs[:ROWS])
     if len(jobs) > ROWS:
@@ -129,6 +129,8 @@ def _block(jobs: list[JobChange]) -> Iterator[str]:
         lines.append(prose(outline.rate(first)))
     yield from ("", *(f"- {line}" for line in lines))
     if first.change is Change.CHANGED and first.slots:
+        if first.slots.compared_until:
+            yield f"- only slots {outline.compared(first, preview)} are compared"
         yield from ("", "```", *outline.slots(first), "```")
     yield ""
 

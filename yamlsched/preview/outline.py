@@ -11,12 +11,13 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.display import cut, one_line
-from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Moved, PileUp, Preview
+from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Moved, PileUp, Preview, SlotChanges
 from yamlsched.zones import zone
 
 MANY = 7
 """So many slots of a kind are listed, one a line; more are summed up."""
 NAMED = 10
+NO_SLOTS = SlotChanges()
 SIMPLE = re.compile(r"[A-Za-z0-9_./:+-][A-Za-z0-9_./:+ -]*")
 
 
@@ -95,7 +96,8 @@ def slots(job: JobChange) -> list[str]:
         return f"  {remarks[slot]}" if slot in remarks else ""
 
     lines = _kind("moved", changes.moved, move, _shifts(changes.moved))
-    return lines + _kind("removed", changes.removed, point) + _kind("added", changes.added, point)
+    lines += _kind("removed", changes.removed, point) + _kind("added", changes.added, point)
+    return lines or ["no slot until then differs"]
 
 
 def _kind(name: str, found: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
@@ -121,6 +123,12 @@ def _shift(shift: timedelta) -> str:
     return f"{durations.show(abs(shift))} {'later' if shift > timedelta(0) else 'earlier'}"
 
 
+def compared(job: JobChange, preview: Preview) -> str:
+    """Return for how long the slots of a job are compared."""
+    until = job.slots.compared_until
+    return f"until {clock(until, job.timezone)}" if until else f"of {count(preview.days, 'day')}"
+
+
 def slots_in_short(job: JobChange) -> str:
     """Return how many slots move, go and come."""
     changes = job.slots
@@ -131,7 +139,7 @@ def slots_in_short(job: JobChange) -> str:
     for verb, many in kinds.items():
         if many:
             parts.append(f"{count(many, 'slot') if not parts else many} {verb}")
-    return ", ".join(parts)
+    return ("at least " if changes.compared_until and parts else "") + ", ".join(parts)
 
 
 def pile_up(found: PileUp, preview: Preview) -> str:
@@ -148,12 +156,12 @@ def names(found: Sequence[str]) -> str:
 
 def groups(preview: Preview) -> list[list[JobChange]]:
     """Return the jobs that change, those that change in the same way together: an edit of defaults is told once."""
-    found: dict[str, list[JobChange]] = {}
+    found: dict[object, list[JobChange]] = {}
     for job in preview.jobs:
         alike = replace(job, job_type="")
         if not job.slots:
             alike = replace(alike, timezone="", per_week_before=0, per_week_after=0, next_slot_at=None)
-        key = repr(alike) if job.change is Change.CHANGED else job.job_type
+        key = (repr(replace(alike, slots=NO_SLOTS)), job.slots) if job.change is Change.CHANGED else job.job_type
         found.setdefault(key, []).append(job)
     return list(found.values())
 

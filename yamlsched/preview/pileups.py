@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from yamlsched.definitions.job import Job
-from yamlsched.preview.effects import Rule, rule
+from yamlsched.preview.effects import Rule, is_busy, rule
 from yamlsched.preview.values import PileUp
 from yamlsched.slots import MINUTE, slots
 from yamlsched.sync.plan import offset
@@ -21,8 +21,14 @@ Start = tuple[Rule, timedelta]
 
 
 def worse(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime) -> tuple[PileUp, ...]:
-    """Return the minutes of (at, until] in which five or more jobs start, and fewer did; grouped by the jobs."""
-    olds, news = _starts(before), _starts(after)
+    """Return the minutes of (at, until] in which five or more jobs start, and fewer did; grouped by the jobs.
+
+    Jobs that start every few minutes are left out: they share their minutes with everybody.
+    """
+    busy = lru_cache(maxsize=None)(lambda rule: is_busy(rule, at, until))
+    olds, news = (
+        {name: start for name, start in _starts(jobs).items() if not busy(start[0])} for jobs in (before, after)
+    )
     minutes = lru_cache(maxsize=None)(lambda start: frozenset(_minutes(start, at, until)))
     concerned: set[datetime] = set()
     for start in {news[name] for name in news if olds.get(name) != news[name]}:

@@ -47,7 +47,7 @@ def _group(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
     yield from _fields(outline.shown_fields(first), first.change)
     yield from _notes(first.notes)
     if first.change is Change.CHANGED and first.slots:
-        yield f"{INDENT}slots of {outline.count(preview.days, 'day')}, on the clock of {first.timezone}"
+        yield f"{INDENT}slots {outline.compared(first, preview)}, on the clock of {first.timezone}"
         yield from (f"{INDENT}  {line}" for line in outline.slots(first))
 
 

@@ -96,7 +96,7 @@ class SlotChanges:
 
     One end of a move may lie after the span. ``passed`` are those of ``removed`` whose new time on the same date is
     over at the instant of the edit, so that the date goes without. ``remarks`` tell where a clock change has put slots
-    that come.
+    that come. ``compared_until`` is set for a job with so many slots that only those up to then were compared.
     """
 
     added: tuple[datetime, ...] = ()
@@ -104,9 +104,10 @@ class SlotChanges:
     moved: tuple[Moved, ...] = ()
     passed: tuple[Moved, ...] = ()
     remarks: tuple[tuple[datetime, str], ...] = ()
+    compared_until: datetime | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.moved)
+        return bool(self.added or self.removed or self.moved or self.compared_until)
 
 
 @dataclass(frozen=True, slots=True)
