@@ -15,7 +15,7 @@ from croniter import croniter
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron import ALIASES, day_advice, days, misses, parse
+from yamlsched.cron import ALIASES, HORIZON_YEARS, REFERENCE_YEAR, day_advice, days, misses, parse
 from yamlsched.errors import CronError
 
 EVERY_DAY = tuple(range(1, 32))
@@ -365,3 +365,32 @@ def test_the_document_lists_the_aliases_as_they_are():
     listed = {alias: fields for names, fields in rows for alias in re.findall("@[a-z]+", names)}
 
     assert listed == ALIASES
+
+
+DAY_OF_MONTH_ITEMS = st.sampled_from(["29", "30", "31", "L", "*/31", "30-31", "28-30/2", "31-l"]) | st.integers(
+    1, 31
+).map(str)
+DAYS_OF_MONTH = st.sampled_from(["*", "?"]) | st.lists(DAY_OF_MONTH_ITEMS, min_size=1, max_size=3).map(",".join)
+MONTH_FIELDS = st.just("*") | st.lists(st.integers(1, 12).map(str), min_size=1, max_size=4).map(",".join)
+DAYS_OF_WEEK = st.sampled_from(["*", "?", "*/7", "0", "1-5", "0#5", "3#5", "6#1", "L0", "L6", "1#5,2#5"])
+
+
+@given(DAYS_OF_MONTH, MONTH_FIELDS, DAYS_OF_WEEK)
+@example("*", "2", "3#5")
+@example("29", "2", "*")
+@example("30,31", "2", "?")
+@example("31", "4,6,9,11", "*")
+@settings(max_examples=400, deadline=None)
+def test_an_expression_is_refused_as_never_firing_exactly_if_no_date_of_fifty_years_matches(
+    day_of_month: str, month: str, day_of_week: str
+):
+    try:
+        parse(f"0 0 {day_of_month} {month} {day_of_week}")
+        is_taken = True
+    except CronError as error:
+        assume("never fires" in error.message)
+        is_taken = False
+
+    date_fields = (day_of_month, month, day_of_week)
+    years = range(REFERENCE_YEAR, REFERENCE_YEAR + HORIZON_YEARS)
+    assert is_taken == any(days(date_fields, year, number) for year in years for number in range(1, 13))

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from yamlsched.cli import cli
 from yamlsched.definitions import handlers, meaning, paths, report, rules, silence, zones
 from yamlsched.definitions.advice.check import check as advise
-from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.diagnostic import Diagnostic, Note
 from yamlsched.definitions.load import load
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA
 from yamlsched.enqueueing import LARGEST_PAYLOAD
@@ -310,6 +312,33 @@ def test_json_is_one_document_with_a_version(folder: Path):
     }
     (folder / "schedules.yaml").write_text(GOOD)
     assert json.loads(run("validate", "--format", "json").output) == {"format_version": 1, "diagnostics": []}
+
+
+EVIL = "\n::error::x\x1b[31m\u2028\x9b##[group]##vso[task.x]"
+
+
+@pytest.mark.parametrize("format", report.FORMATS)
+def test_no_format_passes_on_control_characters_or_commands_for_ci(format: str):
+    found = Diagnostic(f"a{EVIL}.yaml", 1, 1, 2, "YS102", "error", f"m{EVIL}", f"r{EVIL}", f"s: {EVIL[1:]}")
+    found = replace(found, notes=(Note(f"::n{EVIL}", 1, 1, EVIL),))
+
+    lines = report.FORMATS[format]([found, replace(found, file="::f")], [found.file, "::f"]).split("\n")
+
+    assert all(line.isprintable() for line in lines)
+    commands = [line for line in lines if line.lstrip().startswith("::")]
+    assert [line[:15] for line in commands] == (["::error file=a\\", "::error file=\\%"] if format == "github" else [])
+    if format in ("text", "concise", "github"):
+        assert "##[" not in "".join(lines)
+        assert "##vso[" not in "".join(lines)
+
+
+def test_a_file_name_that_is_not_unicode_is_reported_in_each_format(folder: Path):
+    name = os.fsdecode(b"a\xff.yaml")
+    Path(name).write_text(BAD)
+
+    for format in report.FORMATS:
+        result = run("validate", "--format", format, name)
+        assert (result.return_value, "YS102" in result.output) == (1, True), result.exception
 
 
 def test_github_gets_annotations_with_their_text_escaped(folder: Path):

@@ -25,6 +25,8 @@ LONGEST = 256
 HORIZON_YEARS = 50
 REFERENCE_YEAR = 2000
 """An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid tomorrow as today."""
+MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""The most that a month has within that time."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -159,13 +161,16 @@ def day_advice(cron: Cron) -> str:
     )
 
 
-@lru_cache(maxsize=4096)
 def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
-    return any(
-        days(date_fields, year, month)
-        for year in range(REFERENCE_YEAR, REFERENCE_YEAR + HORIZON_YEARS)
-        for month in values(MONTH, date_fields[1]).plain
-    )
+    """Say whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
+
+    A restricted day-of-week always finds one: every month has each weekday four times, and within 28 years each weekday
+    is a 29 February. Without it, a month must have one of the days.
+    """
+    day_of_month, months, day_of_week = date_fields
+    named = values(DAY_OF_MONTH, day_of_month)
+    longest = max(MONTH_DAYS[month - 1] for month in values(MONTH, months).plain)
+    return is_restricted(day_of_week) or named.last_day or min(named.plain) <= longest
 
 
 @lru_cache(maxsize=2048)

@@ -10,7 +10,6 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _choice, _output, _preview
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from yamlsched.definitions.load import Loaded
@@ -66,12 +65,9 @@ def command(
 
 
 def read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise EnvironmentFailed(
-            f"{file} cannot be read: {error.strerror}; name the schedule with --file or YAMLSCHED_FILE"
-        ) from error
+    from yamlsched.definitions import reading
+
+    return reading.read(file, "; name the schedule with --file or YAMLSCHED_FILE")
 
 
 def read_base(base: str, file: Path) -> tuple[str, bytes | None]:

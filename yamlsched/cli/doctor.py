@@ -44,6 +44,7 @@ def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[
     import tzdata  # type: ignore[import-untyped]
 
     from yamlsched import store
+    from yamlsched.definitions import reading
     from yamlsched.operations import doctor, health, history
     from yamlsched.operations.doctor import Finding
 
@@ -68,7 +69,7 @@ def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[
                 return [*found, Finding("namespace", "warn", str(error), "add --namespace")]
             now = health.read(connection, namespace, health.Thresholds().within)
             found.append(doctor.ticking(now, socket.gethostname()))
-            own = hashlib.sha256(settings.file.read_bytes()).hexdigest() if settings.file.is_file() else None
+            own = hashlib.sha256(reading.read(settings.file)).hexdigest() if settings.file.is_file() else None
             found += doctor.files(now, str(tzdata.IANA_VERSION), own, is_sound)
     except EnvironmentFailed as error:
         found.append(Finding("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"))

@@ -10,7 +10,7 @@ import click
 
 from yamlsched.cli import _choice
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.errors import CronError, EnvironmentFailed, Refused
+from yamlsched.errors import CronError, Refused
 
 if TYPE_CHECKING:
     from yamlsched.cron import Cron
@@ -101,14 +101,11 @@ def _zone(name: str) -> str:
 
 def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, str]], str, int]:
     """Return name, cron and timezone of the file's jobs that have slots, the file's timezone, and the exit code."""
+    from yamlsched.definitions import reading
     from yamlsched.definitions.diagnostic import near
     from yamlsched.definitions.load import load
 
-    try:
-        data = settings.file.read_bytes()
-    except OSError as error:
-        raise EnvironmentFailed(f"{settings.file} cannot be read: {error.strerror}; --cron works without it") from error
-    loaded = load(data, str(settings.file), settings.env)
+    loaded = load(reading.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
         click.echo(f'{settings.file} has mistakes: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:

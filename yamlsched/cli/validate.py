@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from yamlsched.definitions.diagnostic import Diagnostic
@@ -41,6 +40,7 @@ def command(
     no_handlers: bool,
 ) -> int:
     from yamlsched.definitions.report import FORMATS
+    from yamlsched.display import safe_line
 
     files = files or (settings.file,)
     now = datetime.now(UTC)
@@ -58,7 +58,7 @@ def command(
         if text:
             click.echo()
         for summary in summaries:
-            click.echo(summary)
+            click.echo(safe_line(summary))
     return int(any(one.severity == "error" for one in found))
 
 
@@ -72,17 +72,13 @@ def _check(
     look_at_handlers: bool,
 ) -> tuple[list[Diagnostic], int]:
     """Return all that is wrong with a file, and how many jobs it has, sound or not."""
-    from yamlsched.definitions import handlers, silence
+    from yamlsched.definitions import handlers, reading, silence
     from yamlsched.definitions.advice.check import check as advise
     from yamlsched.definitions.load import load
     from yamlsched.definitions.paths import check as check_paths
     from yamlsched.definitions.paths import search_path
 
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise EnvironmentFailed(f"{file} cannot be read: {error.strerror}") from error
-    loaded = load(data, str(file), environment)
+    loaded = load(reading.read(file), str(file), environment)
     found = list(loaded.diagnostics)
     path = search_path(file, loaded.paths, paths)
     if look_at_handlers:
@@ -93,7 +89,11 @@ def _check(
             known = {(one.line, one.column) for one in by_reading}
             found += [one for one in handlers.check_by_import(loaded, path) if (one.line, one.column) not in known]
     found += advise(loaded, now, require_owner)
-    return silence.heed(found, loaded.source), len(loaded.entries)
+    found = silence.heed(found, loaded.source)
+    if reading.leads_elsewhere(file):
+        # a pull request can make it a link to any file of the machine that checks it
+        found = [replace(one, source="") for one in found]
+    return found, len(loaded.entries)
 
 
 def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 ERROR, WARNING = "error", "warning"
 LONGEST_LINE = 2_000
 """Of a longer line no more is shown."""
+MAX_WORD_CHARS = 100
+"""A longer word is not compared with others."""
+MAX_COMPARISONS = 50_000
+"""With how many words the misspelt ones of a file are compared."""
 MOST = 1_000
 """So many mistakes of a file are told; the rest would help nobody."""
 
@@ -60,6 +64,8 @@ class Source:
         self.file = file
         self.text = text
         self._starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+        self._line_bounds: dict[int, tuple[int, int]] = {}
+        self._comparisons = MAX_COMPARISONS
 
     def place(self, at: int) -> tuple[int, int]:
         """Return line and column of an offset, both from 1. The end of the text belongs to its last written line."""
@@ -77,11 +83,11 @@ class Source:
 
     def _bounds(self, number: int) -> tuple[int, int]:
         """Return the offsets between which a line is written, blanks at its end left out."""
-        first = self._starts[number - 1]
-        last = self._starts[number] if number < len(self._starts) else len(self.text)
-        while last > first and self.text[last - 1].isspace():
-            last -= 1
-        return first, last
+        if number not in self._line_bounds:
+            first = self._starts[number - 1]
+            last = self._starts[number] if number < len(self._starts) else len(self.text)
+            self._line_bounds[number] = first, first + len(self.text[first:last].rstrip())
+        return self._line_bounds[number]
 
     def within(self, value: str, at: int, end: int, style: str | None, start: int, stop: int) -> tuple[int, int]:
         """Return the offsets of ``value[start:stop]``, where ``value`` is the scalar written from ``at`` to ``end``.
@@ -103,6 +109,19 @@ class Source:
         if not places[start:stop]:
             return at, end
         return places[start], places[-1] + 1
+
+    def closest_match(self, word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+        """Return what ``near`` does; None once a file has had MAX_COMPARISONS of them, which take half a second."""
+        if self._comparisons <= 0:
+            return None
+        candidates = [other for other in words if len(other) <= MAX_WORD_CHARS]
+        self._comparisons -= len(candidates)
+        return near(word, candidates, cutoff)
+
+    def did_you_mean(self, word: str, words: Iterable[str], otherwise: str = "") -> str:
+        """Return the remedy for a misspelt word: the closest match, else ``otherwise``."""
+        meant = self.closest_match(word, words)
+        return f'Did you mean "{meant}"?' if meant else otherwise
 
     def diagnostic(
         self,
@@ -139,7 +158,7 @@ def quoted(value: Any, longest: int = 60) -> str:
 
 def near(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of ``words`` that ``word`` was probably meant to be."""
-    if len(word) > 100:
+    if len(word) > MAX_WORD_CHARS:
         return None
     by_fold = {w.casefold().replace("-", "_").replace(" ", "_"): w for w in words}
     folded = word.casefold().replace("-", "_").replace(" ", "_")

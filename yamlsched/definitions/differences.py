@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.definitions.diagnostic import Findings, Path, did_you_mean, listed, near, quoted, where
+from yamlsched.definitions.diagnostic import Findings, Path, listed, quoted, where
 from yamlsched.definitions.patterns import PATTERNS, not_a_duration, not_a_tag
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, Schema
 from yamlsched.definitions.tree import Node
@@ -113,7 +113,8 @@ def _convert(node: Node, expected: str, path: Path) -> str:
 def _not_a_choice(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
     choices = schema["enum"]
     message = f"{where(path)}: {quoted(node.value)} is not one of {', '.join(choices)}"
-    found.add("YS104", node, path, use, message, did_you_mean(node.value, choices, f"Write {listed(choices)}."))
+    remedy = found.source.did_you_mean(node.value, choices, f"Write {listed(choices)}.")
+    found.add("YS104", node, path, use, message, remedy)
 
 
 def _too_short(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
@@ -218,7 +219,7 @@ def _unknown_key(
     place = f"in {where(path)}" if path else "at the top level"
     absent = [name for name in properties if name not in node.value]
     folded = key.lower().replace("-", "_")
-    meant = near(key, absent, 0.7) or near(key, properties, 0.75)
+    meant = found.source.closest_match(key, absent, 0.7) or found.source.closest_match(key, properties, 0.75)
     if meant is None and ELSEWHERE.get(folded) in properties:
         meant = ELSEWHERE[folded]
     value = node.value[key]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yamlsched.definitions import meaning, shape, tree
-from yamlsched.definitions.diagnostic import ERROR, MOST, Diagnostic, Findings, Path, Source, did_you_mean, quoted
+from yamlsched.definitions.diagnostic import ERROR, MOST, Diagnostic, Findings, Path, Source, quoted
 from yamlsched.definitions.job import Job, Retention
 from yamlsched.definitions.schema import JOB_KEYS
 from yamlsched.definitions.tree import Node
@@ -179,7 +179,7 @@ def _environments(node: Node | None, environment: str | None, found: Findings) -
     names = tuple(item.value for item in node.value if isinstance(item.value, str))
     if environment is not None and environment not in names:
         message = f"the environment {quoted(environment)} that is asked for is not in the environments of the file"
-        remedy = did_you_mean(environment, names, "Add it here, or correct --env or YAMLSCHED_ENV.")
+        remedy = found.source.did_you_mean(environment, names, "Add it here, or correct --env or YAMLSCHED_ENV.")
         found.add("YS116", node.key or node, ("environments",), None, message, remedy)
     return names
 

@@ -10,7 +10,7 @@ from typing import Any
 from yamlsched import cron, durations
 from yamlsched.backoff import Backoff
 from yamlsched.definitions import zones
-from yamlsched.definitions.diagnostic import Findings, Path, did_you_mean, quoted, where
+from yamlsched.definitions.diagnostic import Findings, Path, quoted, where
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.tree import Node
@@ -23,6 +23,8 @@ LONGEST = timedelta(days=3650)
 """No duration is longer, so that no instant overflows."""
 LARGEST_PAYLOAD = 65_536
 """Bytes of a payload as JSON: what the tables take."""
+MAX_LISTED = 12
+"""Names that a remedy lists."""
 SMALL_PAYLOAD = 160
 """Size of a node that cannot exceed that: one unit is 64 characters at most, each 6 bytes at most as JSON."""
 LIMITS = {
@@ -51,6 +53,7 @@ class Reader:
         self.environments = environments
         self.has_environments = True
         self.closes_environments = True
+        self.explained: dict[str, tuple[str, str, str]] = {}
 
     def read(self, name: str, node: Node, path: Path, use: Use) -> Any:
         """Return the value of a job's key, None if there is a mistake in it."""
@@ -91,7 +94,7 @@ class Reader:
             remedy = error.remedy[:1].upper() + error.remedy[1:]
             remedy += "" if remedy[-1:] in ("", ".", "?") else "."
             if code == "YS203" and "@reboot" not in text:
-                remedy = did_you_mean(text.strip(), cron.ALIASES, remedy)
+                remedy = self.found.source.did_you_mean(text.strip(), cron.ALIASES, remedy)
             span = self.found.source.within(node.value, node.at, node.end, node.style, error.start, error.end)
             self.found.add(code, node, path, use, f"{where(path)}: {error.message}", remedy, span)
             return None
@@ -99,7 +102,9 @@ class Reader:
     def timezone(self, node: Node, path: Path, use: Use) -> str | None:
         if node.value in zones.names():
             return str(node.value)
-        code, reason, remedy = zones.explain(node.value)
+        if node.value not in self.explained:
+            self.explained[node.value] = zones.explain(node.value, self.found.source.closest_match)
+        code, reason, remedy = self.explained[node.value]
         self.found.add(code, node, path, use, f"{where(path)}: {reason}", remedy)
         return None
 
@@ -107,7 +112,8 @@ class Reader:
         for number, item in enumerate(node.value):
             if item.value not in self.environments and self.closes_environments:
                 message = f"{where(path)}: {quoted(item.value)} is not in the environments of the file"
-                remedy = did_you_mean(item.value, self.environments, f"Known: {', '.join(self.environments)}.")
+                known = f"Known: {', '.join(self.environments[:MAX_LISTED])}."
+                remedy = self.found.source.did_you_mean(item.value, self.environments, known)
                 if not self.has_environments:
                     remedy = f"List it at the top level: environments: [{item.value}]"
                 self.found.add("YS112", item, (*path, number), item.use or use, message, remedy)

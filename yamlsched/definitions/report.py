@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from yamlsched import __version__
+from yamlsched import __version__, log
 from yamlsched.definitions import rules
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.display import safe_line, without_commands
@@ -19,8 +20,11 @@ WIDEST = 140
 
 def one_line(found: Diagnostic) -> str:
     """Return place, severity, code, message and remedy, in the form that editors follow."""
-    message = f"{found.message}. {found.remedy}" if found.remedy else found.message
-    return safe_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {message}")
+    return safe_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {_sentence(found)}")
+
+
+def _sentence(found: Diagnostic) -> str:
+    return f"{found.message}. {found.remedy}" if found.remedy else found.message
 
 
 def text(found: Diagnostic) -> str:
@@ -91,14 +95,19 @@ def as_json(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
         }
         for one in found
     ]
-    return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": diagnostics}, ensure_ascii=False, indent=2)
+    return _json({"format_version": FORMAT_VERSION, "diagnostics": diagnostics})
+
+
+def _json(document: dict[str, Any]) -> str:
+    lines = json.dumps(document, ensure_ascii=False, indent=2).split("\n")
+    return "\n".join(log.printable_json(line) for line in lines)
 
 
 def as_github(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
     """Return workflow commands, which GitHub shows as annotations on the lines of a pull request."""
     return "\n".join(
-        f"::{one.severity} file={_property(one.file)},line={one.line},col={one.column},endColumn={one.end_column},"
-        f"title={_property(one.code)}::{_data(f'{one.message}. {one.remedy}' if one.remedy else one.message)}"
+        f"::{one.severity} file={_property(safe_line(one.file))},line={one.line},col={one.column},"
+        f"endColumn={one.end_column},title={one.code}::{_data(safe_line(_sentence(one)))}"
         for one in found
     )
 
@@ -114,7 +123,7 @@ def _property(value: str) -> str:
 def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
     """Return SARIF 2.1.0, which code scanning services take."""
     codes = sorted({one.code for one in found})
-    log = {
+    document = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [
@@ -139,7 +148,7 @@ def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
             }
         ],
     }
-    return json.dumps(log, ensure_ascii=False, indent=2)
+    return _json(document)
 
 
 def _result(found: Diagnostic, codes: list[str]) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def _result(found: Diagnostic, codes: list[str]) -> dict[str, Any]:
         "ruleId": found.code,
         "ruleIndex": codes.index(found.code),
         "level": "error" if found.severity == ERROR else "warning",
-        "message": {"text": f"{found.message}. {found.remedy}" if found.remedy else found.message},
+        "message": {"text": _sentence(found)},
         "locations": [_location(found.file, found.line, found.column, found.end_column)],
     }
     if found.notes:
@@ -166,7 +175,7 @@ def _location(file: str, line: int, column: int, end_column: int) -> dict[str, A
 def _uri(file: str) -> str:
     from urllib.parse import quote
 
-    return ("file://" if file.startswith("/") else "") + quote(file)
+    return ("file://" if file.startswith("/") else "") + quote(os.fsencode(file))
 
 
 FORMATS: dict[str, Callable[[Sequence[Diagnostic], Sequence[str]], str]] = {

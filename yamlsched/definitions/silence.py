@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from yamlsched.definitions import rules
-from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Source, quoted
+from yamlsched.definitions.diagnostic import ERROR, MOST, WARNING, Diagnostic, Source, quoted
 
-IGNORE = re.compile(r"#\s*yamlsched:\s*ignore\[([^\]\r\n]*)\]")
+IGNORE = re.compile(r"#\s*yamlsched:\s*ignore\[([^\[\]\r\n]{0,500})\]")
 
 
 def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
@@ -27,6 +27,7 @@ def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
             used.add((one.line, one.code))
         else:
             left.append(one)
+    useless: list[Diagnostic] = []
     for comment in IGNORE.finditer(source.text):
         line, _ = source.place(comment.start())
         for code in re.finditer(r"[^,\s]+", comment[1]):
@@ -42,8 +43,10 @@ def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
                 continue  # a job with a mistake has not been looked at in full
             at = comment.start(1) + code.start()
             message = f"{quoted(code[0])} {reason}"
-            left.append(source.diagnostic("YS413", at, at + len(code[0]), message, remedy, severity=WARNING))
-    return sorted(left, key=lambda one: one.order)
+            if len(useless) == MOST:
+                break
+            useless.append(source.diagnostic("YS413", at, at + len(code[0]), message, remedy, severity=WARNING))
+    return sorted([*left, *useless], key=lambda one: one.order)
 
 
 def can_be_silenced(code: str) -> bool:

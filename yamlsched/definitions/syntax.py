@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from yamlsched.definitions.diagnostic import LONGEST_LINE, Diagnostic, Source, near, quoted
+from yamlsched.definitions.diagnostic import LONGEST_LINE, Diagnostic, Source, quoted
 
 if TYPE_CHECKING:
     from yamlsched.definitions.tree import Node
@@ -17,7 +17,7 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\
 
 PROPERTIES = re.compile(r"([&!][^\s]*\s*)+")
 BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
-VALUE = re.compile(r"[^#\r\n]*?(?=\s*(?:#|$|[\r\n]))")
+VALUE = re.compile(r"[^#\r\n]*")
 CRON_LIKE = re.compile(r"\*\S*(\s+\S+){4,5}")
 CHARACTERS = {
     "@": "begins with @, which YAML keeps for itself",
@@ -30,7 +30,7 @@ def decode(data: bytes, file: str, longest: int) -> tuple[Source, list[Diagnosti
     """Return the text of a file, and why it cannot be read, if so."""
     empty = Source(file, "")
     if len(data) > longest:
-        message = f"the file has {len(data):,} bytes; at most {longest:,} are read"
+        message = f"the file has more than {longest:,} bytes"
         return empty, [empty.diagnostic("YS013", 0, 0, message, "Split it into several namespaces.")]
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return empty, [empty.diagnostic("YS002", 0, 0, "the file is in UTF-16", "Save it as UTF-8.")]
@@ -71,7 +71,7 @@ def unknown_alias(source: Source, name: str, at: int, end: int, known: list[str]
     value = _value(source, at)
     if CRON_LIKE.fullmatch(value):
         return _to_be_quoted(source, at, value)
-    meant = near(name, known)
+    meant = source.closest_match(name, known)
     return source.diagnostic(
         "YS014",
         at,
@@ -163,7 +163,7 @@ PROBLEMS = (
 def _value(source: Source, at: int) -> str:
     """Return what is written from ``at`` to the end of the value: of the line, or of an item in brackets."""
     found = VALUE.match(source.text, at, at + LONGEST_LINE)
-    value = found[0] if found else ""
+    value = found[0].rstrip() if found else ""
     if value.count("}") > value.count("{") or value.count("]") > value.count("["):
         value = re.split(r", |[]}]", value, maxsplit=1)[0].rstrip()
     return value

@@ -16,9 +16,9 @@ import yaml
 
 from yamlsched.definitions import syntax
 from yamlsched.definitions.diagnostic import MOST, Diagnostic, Source, quoted
+from yamlsched.definitions.reading import MAX_BYTES
 from yamlsched.jsontext import LARGEST_INTEGER as MAX_INTEGER_BITS
 
-MAX_BYTES = 10_000_000
 MAX_DEPTH = 50
 MAX_SHARED = 1_000_000
 """How many nodes aliases and merge keys may stand for in all, each as often as it is used."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from yamlsched.definitions.diagnostic import near, quoted
+
+ClosestMatch = Callable[[str, Iterable[str], float], str | None]
 
 ABBREVIATIONS = {
     "ACST": "Australia/Adelaide",
@@ -57,7 +60,12 @@ def names() -> frozenset[str]:
     return frozenset(listed) - {"Factory"}
 
 
-def explain(text: str) -> tuple[str, str, str]:
+@cache
+def _cities() -> dict[str, str]:
+    return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
+
+
+def explain(text: str, closest_match: ClosestMatch = near) -> tuple[str, str, str]:
     """Return code, reason and remedy for a name that is no zone."""
     meant = ABBREVIATIONS.get(text.upper())
     if meant:
@@ -68,8 +76,8 @@ def explain(text: str) -> tuple[str, str, str]:
     if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
         remedy = "Name a place such as Europe/Berlin; UTC if there is none."
         return "YS205", f"{quoted(text)} is an offset, not a time zone", remedy
-    cities = {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
     folded = text.replace(" ", "_")
-    guess = near(folded, names(), 0.75) or cities.get(near(folded.rpartition("/")[2], cities, 0.85) or "")
+    city = folded.rpartition("/")[2]
+    guess = closest_match(folded, names(), 0.75) or _cities().get(closest_match(city, _cities(), 0.85) or "")
     remedy = f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
     return "YS205", f"{quoted(text)} is not a time zone", remedy

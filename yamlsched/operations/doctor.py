@@ -38,7 +38,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
     """Look at the file and at its handlers, without importing them."""
     import sys
 
-    from yamlsched.definitions import handlers, paths
+    from yamlsched.definitions import handlers, paths, reading
     from yamlsched.definitions.load import load
 
     if not file.is_file():
@@ -46,7 +46,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
         return None, [
             Finding("file", "warn", what, "run where schedules.yaml is, say --file, or begin with: yamlsched init")
         ]
-    loaded = load(file.read_bytes(), str(file), environment)
+    loaded = load(reading.read(file), str(file), environment)
     mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
     if mistakes:
         what = f"{file} has {mistakes} mistake{'' if mistakes == 1 else 's'}"

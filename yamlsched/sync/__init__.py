@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import __version__
-from yamlsched.errors import EnvironmentFailed
+from yamlsched.definitions import reading
 from yamlsched.store import files as store
 from yamlsched.store.files import Glance
 from yamlsched.sync import files
@@ -67,12 +67,7 @@ class ScheduleFile:
     @classmethod
     def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
         """Raises EnvironmentFailed where the file cannot be read."""
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise EnvironmentFailed(
-                f"{path} cannot be read: {error.strerror}; name the schedule with --file or YAMLSCHED_FILE"
-            ) from error
+        data = reading.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
         return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
 
     @cached_property

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 
 from yamlsched.definitions.advice.shared import Advice
-from yamlsched.definitions.diagnostic import WARNING, near, quoted
+from yamlsched.definitions.diagnostic import WARNING, quoted
 from yamlsched.definitions.job import Job
 
 CROWD = 5
 """So many jobs on one minute are worth a word."""
 MOST_NAMED = 4
+MAX_COMMON_TAGS = 10_000
+"""With more, tags are made by a program, which does not misspell them."""
+MIN_TAG_CHARS = 3
 
 
 def crowds(advice: Advice) -> None:
@@ -32,15 +35,32 @@ def crowds(advice: Advice) -> None:
         advice.add_for_cron("YS405", jobs[0], None, message, "Add spread: 10m to them, or choose other minutes.")
 
 
+def _without_one(word: str) -> list[str]:
+    """Return ``word``, and what is left of it without one of its characters.
+
+    Two words have one of these in common exactly if one edit, or the exchange of two neighbours and little more, makes
+    one of the other. Looking that up takes linear time, where comparing every two words does not.
+    """
+    return [word, *(word[:at] + word[at + 1 :] for at in range(len(word)))]
+
+
 def odd_tags(advice: Advice) -> None:
-    """Point at a tag of one job that looks like a misspelt tag of several."""
+    """Point at a tag of one job that is one edit away from a tag of several."""
     users: dict[str, list[Job]] = defaultdict(list)
     for job in advice.loaded.jobs.values():
         for tag in job.tags:
             users[tag].append(job)
     common = [tag for tag, jobs in users.items() if len(jobs) > 1]
+    if len(common) > MAX_COMMON_TAGS:
+        return
+    known: dict[str, str] = {}
+    for tag in common:
+        for shortened in _without_one(tag):
+            known.setdefault(shortened, tag)
     for tag, jobs in users.items():
-        meant = near(tag, common, 0.85) if len(jobs) == 1 and len(tag) > 3 else None
+        is_suspect = len(jobs) == 1 and len(tag) > MIN_TAG_CHARS
+        candidates = _without_one(tag) if is_suspect and not advice.found.is_full else []
+        meant = next((known[shortened] for shortened in candidates if shortened in known), "")
         if meant:
             node, path, use = advice.loaded.value(jobs[0].name, "tags")
             number, item = next((number, item) for number, item in enumerate(node.value) if item.value == tag)

@@ -1,0 +1,37 @@
+"""The bytes of schedules.yaml, however the file misbehaves."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from yamlsched.errors import EnvironmentFailed
+
+MAX_BYTES = 10_000_000
+
+
+def read(file: Path, remedy: str = "") -> bytes:
+    """Return the content of a regular file, at most one byte more than is allowed.
+
+    Raises EnvironmentFailed for everything else: a directory, a device that has no end, a pipe that nobody writes to.
+    """
+    try:
+        # without O_NONBLOCK, opening a pipe waits for a writer
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise EnvironmentFailed(f"{file} cannot be read: it is not a regular file{remedy}")
+            with open(descriptor, "rb", closefd=False) as opened:
+                return opened.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise EnvironmentFailed(f"{file} cannot be read: {reason}{remedy}") from error
+
+
+def leads_elsewhere(file: Path) -> bool:
+    """Say whether the file is a link to one outside of its directory."""
+    folder = Path(os.path.abspath(file)).parent.resolve()
+    return not file.resolve().is_relative_to(folder)
