@@ -388,7 +388,7 @@ def prints_text(run: Run, size: int) -> None:
 
 @act
 def fans_out(run: Run, count: int, size: int = 0) -> None:
-    run.enqueue_many("nothing", [{"text": "f" * size}] * count)
+    run.enqueue_many("nothing", [{"text": "f" * size}] * count, keys=[f"part:{run.id}:{n}" for n in range(count)])
 
 
 def tell_death(run: Run) -> None:

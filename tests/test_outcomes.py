@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from operating import a_job
+from psycopg.conninfo import make_conninfo
+from working import Project, a_project, until
 
 from yamlsched.definitions.job import Job
 from yamlsched.runs import End, Ending, Status
@@ -45,7 +49,7 @@ async def write(dsn: str, count: int, told: Told, enough: int, meanwhile: str = 
     held = [Held(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]
     other = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     await other.execute(meanwhile.encode())
-    outcomes = Outcomes(session, "default", str, told.one, told.many, lambda: None)
+    outcomes = Outcomes(session, session, "default", str, told.one, told.many, lambda: None)
     outcomes.add_successes([(each, 0.001) for each in held[:-1]])
     outcomes.add(held[-1], Ending(End.RAISED, "no route to host", "OSError"), [])
     writing = asyncio.create_task(outcomes.write())
@@ -109,3 +113,67 @@ def test_what_is_not_ours_any_more_is_discarded_and_the_rest_is_written(
     assert statuses(db) == {"succeeded": 1, "failed": 1, "running": 1}
     assert len(outcomes) == 0
     assert "lease.lost" in capsys.readouterr().err
+
+
+# -- large fan-outs, written by real workers
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+WAITS = """
+create function public.wait() returns trigger language plpgsql as $$
+begin perform pg_advisory_xact_lock(4711); return new; end $$;
+create trigger wait before insert on yamlsched.job_runs
+for each row when (new.parent_id is not null) execute function public.wait();
+"""
+LIMITS = "-c lock_timeout=0 -c statement_timeout={}"
+
+
+def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_takes(project: Project) -> None:
+    # given a fan-out that is held up in the server
+    project.sync(fans_out={"lease": "2s"}, nothing={}, nap={"lease": "1m"})
+    [large] = project.enqueue("fans_out", {"count": 5_000})
+    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    naps = project.enqueue("nap", count=100)
+    project.db.execute(WAITS.encode())
+    project.db.execute("select pg_advisory_lock(4711)")
+    worker = project.start("work", dsn=make_conninfo(project.dsn, options=LIMITS.format("60s")))
+    held_up = "select pid, xact_start from pg_stat_activity where wait_event = 'advisory'"
+    first = until(lambda: project.db.execute(held_up).fetchone(), "the fan-out is being written")
+
+    # when others come through, and the lease is over that the run began with
+    until(lambda: project.statuses().get("succeeded") == len(naps), "the others have succeeded")
+    renewed = "select 1 from yamlsched.job_runs where id = %s and locked_until > started_at + interval '4 s'"
+    until(lambda: project.db.execute(renewed, [large]).fetchone(), "its lease is renewed")
+
+    # then theirs were written beside it, and it is written as a whole as soon as it can be
+    assert project.db.execute(held_up).fetchone() == first
+    assert project.row(large).status == "running"
+    project.db.execute("select pg_advisory_unlock(4711)")
+    assert worker.wait() == 0
+    assert project.became(large) == ("succeeded", 1, 1, 1, 0)
+    assert project.statuses() == {"succeeded": 101, "queued": 5_000}
+
+
+@pytest.mark.parametrize("count", [10, 5_000])
+def test_a_fan_out_that_times_out_again_and_again_fails_its_attempt(project: Project, count: int) -> None:
+    project.sync(fans_out={"max_attempts": 1, "lease": "1m"}, nothing={}, nap={"lease": "1m"})
+    [run] = project.enqueue("fans_out", {"count": count})
+    naps = project.enqueue("nap", count=20)
+    project.db.execute(WAITS.encode())
+    project.db.execute("select pg_advisory_lock(4711)")
+
+    project.work(dsn=make_conninfo(project.dsn, options=LIMITS.format("300ms")), code=1)
+
+    assert project.became(run) == ("dead", 1, 1, 1, 1)
+    assert project.row(run).error_type == "EnqueueRefused"
+    assert project.row(run).last_error == (
+        f"the server did not write the {count} runs that it enqueued before a timeout, 3 times: "
+        "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
+    )
+    assert {project.became(nap) for nap in naps} == {("succeeded", 1, 1, 1, 0)}
+    assert project.statuses() == {"dead": 1, "succeeded": 20}

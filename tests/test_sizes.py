@@ -153,6 +153,21 @@ def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:
     assert {project.became(run) for run in (*runs.values(), large)} == {DONE}
 
 
+def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_is_written(project: Project) -> None:
+    project.sync(fans_out={"lease": "1m", "max_attempts": 1}, nothing={}, nap={})
+    count = LONGEST_FRAME // LARGEST_PAYLOAD + 1
+    [large] = project.enqueue("fans_out", {"count": count, "size": LARGEST_PAYLOAD})
+    naps = project.enqueue("nap", count=20)
+
+    project.work(code=1)
+
+    assert project.became(large) == ("dead", 1, 1, 1, 1)
+    assert project.row(large).error_type == "EnqueueRefused"
+    assert project.row(large).last_error.startswith(f"it enqueued {count} runs, 64 MiB, over the limit of 64 MiB: ")
+    assert {project.became(run) for run in naps} == {DONE}
+    assert project.statuses() == {"dead": 1, "succeeded": 20}
+
+
 # -- a child that dies with runs in its hands
 
 POISON = """

@@ -18,7 +18,7 @@ from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
 POLL_INTERVAL_SECONDS = 0.02
-PARENT_SESSIONS = 5  # of a worker: for claims, outcomes, leases, the sync of a loop, and the line on a terminal
+PARENT_SESSIONS = 6  # of a worker: claims, outcomes, large fan-outs, leases, the sync of a loop, the line on a terminal
 SESSIONS_PER_CHILD = 2
 MIN_CONNECTIONS = PARENT_SESSIONS + SESSIONS_PER_CHILD
 

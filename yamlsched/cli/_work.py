@@ -31,7 +31,7 @@ OPTIONS = [
     click.option(
         "--max-connections",
         type=click.IntRange(MIN_CONNECTIONS),
-        help="Connections of one worker to the database, its handlers' included (5 + 2 for each run at once).",
+        help="Connections of one worker to the database, its handlers' included (6 + 2 for each run at once).",
     ),
     click.option(
         "--grace", default="30s", show_default=True, help="How long handlers may go on after SIGTERM, e.g. 30s."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,9 @@ from yamlsched.store.statements import load
 
 AT_ONCE = 100
 """Outcomes that one ``finish`` writes; its join is quick for a short list only."""
+
+FAN_OUT_AT_ONCE, FAN_OUT_CHARS = 1_000, 1 << 20
+"""Runs, and characters of their payloads, that one statement of a fan-out writes: each is quick, and none is long."""
 
 
 START = ("-infinity", 0)
@@ -237,12 +240,29 @@ def enqueue_from(connection: psycopg.Connection[Any], namespace: str, run_id: in
         connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
-def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> list[dict[str, Any]]:
-    """Return the parameters of ``enqueue_many`` for what the handler of a run has enqueued."""
-    return [
-        {"job_type": job, "payloads": texts, "keys": keys, "namespace": namespace, "parent_id": run_id, **due}
-        for job, texts, keys, due in enqueued
-    ]
+def is_large(enqueued: list[Any]) -> bool:
+    """Say whether a fan-out takes more than one statement of the usual size."""
+    count = sum(len(texts) for _, texts, _, _ in enqueued)
+    return count > FAN_OUT_AT_ONCE or sum(len(text) for _, texts, _, _ in enqueued for text in texts) > FAN_OUT_CHARS
+
+
+def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of ``enqueue_many`` for what the handler of a run has enqueued, in parts of bounded size."""
+    for job, texts, keys, due in enqueued:
+        start = size = 0
+        for end, text in enumerate(texts, 1):
+            size += len(text)
+            if end == len(texts) or end - start == FAN_OUT_AT_ONCE or size > FAN_OUT_CHARS:
+                part = slice(start, end)
+                yield {
+                    "job_type": job,
+                    "payloads": texts[part],
+                    "keys": keys and keys[part],
+                    "namespace": namespace,
+                    "parent_id": run_id,
+                    **due,
+                }
+                start, size = end, 0
 
 
 def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
@@ -272,10 +292,14 @@ async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
 async def finish_with(
     connection: psycopg.AsyncConnection[Any], namespace: str, run: Claimed, outcome: Outcome, enqueued: list[Any]
 ) -> dict[int, datetime | None]:
-    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither when the run is not ours."""
+    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither when the run is not ours.
+
+    The outcome comes last: until then the row is not locked, and its lease is renewed however long the rest takes.
+    """
     async with connection.transaction():
+        for parameters in fan_out(namespace, run.id, enqueued):
+            await connection.execute(load("enqueue")["enqueue_many"], parameters)
         written = await finish(connection, [(run, outcome)])
-        if written:
-            for parameters in fan_out(namespace, run.id, enqueued):
-                await connection.execute(load("enqueue")["enqueue_many"], parameters)
+        if not written:
+            raise psycopg.Rollback
     return written

@@ -32,7 +32,7 @@ from yamlsched import jsontext
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler_sessions import sessions
 from yamlsched.runs import LONGEST_STACK, Claimed, End, storable
-from yamlsched.worker.wire import GO_ON, WITHDRAWN, Frames, Memory, Report, Task, frame
+from yamlsched.worker.wire import GO_ON, LONGEST_FRAME, WITHDRAWN, Frames, Memory, Report, Task, frame
 
 IDLE_SESSION_SECONDS = 1.0  # after which the sessions of handlers are closed
 FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
@@ -211,7 +211,14 @@ class Child:
         )
 
     def _tell(self, now: float, report: Report | None = None) -> None:
-        content = memoryview(frame((self.successes, report and tuple(report))))
+        whole = frame((self.successes, report and tuple(report)))
+        if report is not None and len(whole) > LONGEST_FRAME:
+            runs = sum(len(texts) for _, texts, _, _ in report.enqueued or [])
+            text = f"it enqueued {runs} runs, {len(whole) >> 20} MiB, over the limit of {LONGEST_FRAME >> 20} MiB: "
+            text += "enqueue fewer in one attempt, and let some of them enqueue the rest"
+            refused = Report(report.place, End.RAISED.value, text, "EnqueueRefused", took=report.took)
+            whole = frame((self.successes, tuple(refused._replace(has_output=report.has_output))))
+        content = memoryview(whole)
         while content:
             content = content[os.write(self.results, content) :]
         self.successes.clear()

@@ -28,6 +28,8 @@ AT_ONCE = 1_000  # outcomes in one statement
 SUCCESSES = 2_000  # of these in one statement: it is quicker for each, and all other work waits longer
 MOST = 4_000  # unwritten outcomes, with which nothing more is claimed
 WITHIN = 20.0  # seconds
+FAN_OUT_WITHIN = 300.0  # seconds, for a fan-out of many statements
+MAX_TIMEOUTS = 3  # of a fan-out that is written by itself: then its attempt has failed
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds, after the server gave up on a lock or a statement
 # SQLSTATE of what is refused for its own sake, whoever asks: data, constraints, limits, and our own functions
 REFUSED = ("22", "23", "54", "YS")
@@ -49,6 +51,7 @@ class Item:
     pause: float = FIRST_PAUSE
     not_before: float = 0.0
     is_told: bool = False  # stands in the database, and has been said
+    timeouts: int = 0
 
     @property
     def is_wanted(self) -> bool:
@@ -61,37 +64,44 @@ class Outcomes:
     takes secrets out of a text.
 
     Successes that leave nothing but the fact are kept and written in bulk, as long as that meets with no difficulty:
-    then they become items like others.
+    then they become items like others. Large fan-outs are written by ``fan_outs``, a session of their own, so that
+    nobody else's outcome waits for them.
     """
 
     def __init__(
         self,
         session: Session,
+        fan_outs: Session,
         namespace: str,
         conceal: Callable[[str], str],
         on_told: Callable[[Item, datetime | None], None],
         on_successes: Callable[[list[Success]], None],
         on_room: Callable[[], None],
     ) -> None:
-        self._session, self._namespace, self._conceal = session, namespace, conceal
+        self._session, self._fan_outs, self._namespace, self._conceal = session, fan_outs, namespace, conceal
         self._on_told, self._on_successes, self._on_room = on_told, on_successes, on_room
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
+        self._large: deque[Item] = deque()  # with large fan-outs; the first one is being written
         self._successes: dict[str, list[Success]] = {}  # by claim
         self._count = 0  # of these
         self._first_end = math.inf  # no lease of what is held here ends sooner
         self._writing_successes: list[Success] = []
         self._most = AT_ONCE
-        self._news = asyncio.Event()
+        self._news, self._large_news = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._writing) + self._count + len(self._writing_successes)
+        items = len(self._waiting) + len(self._writing) + len(self._large)
+        return items + self._count + len(self._writing_successes)
+
+    def _items(self) -> Iterable[Item]:
+        return (*self._waiting, *self._writing, *self._large)
 
     def held(self) -> Iterable[Held]:
         """Return the runs whose outcomes are not written yet."""
         lists = (*self._successes.values(), self._writing_successes)
         successes = [held for ends in lists for held, _ in ends]
-        return [*successes, *(item.held for item in (*self._waiting, *self._writing))]
+        return [*successes, *(item.held for item in self._items())]
 
     def has_room(self) -> bool:
         """Say whether what waits to be written is so little that more may be begun."""
@@ -105,16 +115,21 @@ class Outcomes:
         now = clock.now()
         if now < self._first_end:
             return False  # leases are only prolonged
-        stuck = {id(item.held) for item in (*self._waiting, *self._writing) if item.not_before or not item.is_wanted}
+        stuck = {id(item.held) for item in self._items() if item.not_before or not item.is_wanted}
         ends = [held.lease_ends for held in self.held() if id(held) not in stuck]
         self._first_end = min(ends, default=math.inf)
         return self._first_end <= now
 
     def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
         """Let the end of an attempt be written soon."""
-        self._waiting.append(self._item(held, ending, enqueued))
+        item = self._item(held, ending, enqueued)
         self._first_end = min(self._first_end, held.lease_ends)
-        self._news.set()
+        if enqueued and store.is_large(enqueued):
+            self._large.append(item)
+            self._large_news.set()
+        else:
+            self._waiting.append(item)
+            self._news.set()
 
     def add_successes(self, ends: list[Success]) -> None:
         """The same for handlers that returned nothing."""
@@ -147,11 +162,29 @@ class Outcomes:
                     self._on_room()
                 if batch := self._batch():
                     self._writing = batch
-                    self._waiting.extend(await self._write(batch))
+                    self._waiting.extend(await self._write(batch, self._session, WITHIN))
                     self._writing = []
                     self._on_room()
                 elif self._waiting and not self._successes:
                     await asyncio.sleep(FIRST_PAUSE)
+
+    async def write_fan_outs(self) -> None:
+        """Write large fan-outs, one after the other, for ever."""
+        while True:
+            await self._large_news.wait()
+            self._large_news.clear()
+            while self._large:
+                item = self._large[0]
+                await asyncio.sleep(max(0.0, item.not_before - clock.now()))
+                for left in await self._write([item], self._fan_outs, FAN_OUT_WITHIN):
+                    if left is not item:  # it has become a failure
+                        self._waiting.append(left)
+                        self._news.set()
+                    else:
+                        self._large.append(item)
+                self._large.popleft()
+                self._on_room()
+            await self._fan_outs.drop()
 
     async def _write_successes(self) -> None:
         """Write successes, of one claim if most are: its fence is one for all of them."""
@@ -194,7 +227,7 @@ class Outcomes:
         self._waiting.extend(later)
         return batch
 
-    async def _write(self, batch: list[Item]) -> list[Item]:
+    async def _write(self, batch: list[Item], session: Session, within: float) -> list[Item]:
         """Write ``batch``; return what is to be written again.
 
         When the server gives up on a statement, for a lock or for its length, the next one is half as long, down to
@@ -205,10 +238,13 @@ class Outcomes:
                 self._tell(item, None)
         if not (batch := [item for item in batch if item.is_wanted]):
             return []
+        sent = clock.now()
         try:
-            left = await self._session.run(partial(self._write_once, batch), WITHIN)
-        except Unanswered:
-            left = batch  # what was written is found out the next time
+            left = await session.run(partial(self._write_once, batch), within)
+        except Unanswered as error:
+            # what was written is found out the next time
+            is_slow = session is self._fan_outs and error.was_asked and clock.now() - sent >= within
+            left = self._timed_out(batch) if is_slow else batch
         except psycopg.Error as error:
             if (error.sqlstate or "").startswith(REFUSED):
                 why = str(error.diag.message_primary or error)
@@ -220,12 +256,23 @@ class Outcomes:
                 for item in batch:
                     item.pause = min(2 * item.pause, LONGEST_PAUSE)
                     item.not_before = clock.now() + (item.pause if len(batch) == 1 else 0)
-                left = batch
+                left = self._timed_out(batch) if isinstance(error, psycopg.errors.QueryCanceled) else batch
             else:
                 raise
         else:
             self._most = min(2 * self._most, AT_ONCE)
         return [item for item in left if item.is_wanted]
+
+    def _timed_out(self, batch: list[Item]) -> list[Item]:
+        """Return what is to be written in place of ``batch``: of a fan-out, after a few times, a failure."""
+        item = batch[0]
+        item.timeouts += 1
+        if not item.enqueued or item.timeouts < MAX_TIMEOUTS:
+            return batch
+        runs = sum(len(texts) for _, texts, _, _ in item.enqueued)
+        why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_TIMEOUTS} times: "
+        why += "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
+        return self._refused(batch, why, untranslatable=False)
 
     def _refused(self, part: list[Item], why: str, untranslatable: bool) -> list[Item]:
         """Return what is to be written in place of ``part``: each by itself, and one alone as a failure.

@@ -1,6 +1,7 @@
 """The worker's sessions. Each is opened when it is first needed, and anew after a failure.
 
-There are three, so that nothing waits behind anything else: one claims, one writes outcomes, one renews leases.
+There are three, so that nothing waits behind anything else: one claims, one writes outcomes, one renews leases. A
+fourth is there while a large fan-out is written.
 """
 
 from __future__ import annotations

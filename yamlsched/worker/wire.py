@@ -21,7 +21,7 @@ NOT_BEGUN, BEGUN, DONE, ENDED = 0, 1, 2, 3  # ENDED: the handler is through, and
 READY, STOP = 2 * PLACES, 2 * PLACES + 1  # indexes of the bytes for the child as a whole
 GO_ON = "go on"
 WITHDRAWN = "withdrawn"  # the end of a task that was taken back before it began
-LONGEST_FRAME = 1 << 30
+LONGEST_FRAME = 1 << 26  # bytes: reading one holds up the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
 
 

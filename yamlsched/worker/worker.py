@@ -124,7 +124,8 @@ class Worker:
             handlers[signal.SIGCHLD] = self._reap
             for number, handler in handlers.items():
                 loop.add_signal_handler(number, handler)
-            parts = (self._claim_on(), self.outcomes.write(), self.leases.keep(), self._watch())
+            outcomes = (self.outcomes.write(), self.outcomes.write_fan_outs())
+            parts = (self._claim_on(), *outcomes, self.leases.keep(), self._watch())
             own = [asyncio.create_task(part) for part in parts]
             tasks = [*own, *(asyncio.create_task(other(self)) for other in others)]
             for task in tasks:
@@ -162,15 +163,22 @@ class Worker:
         self.sessions = (
             Session(self.database, SESSION, on_open, self._notified),
             Session(self.database, {**SESSION, "lock_timeout": "1s"}),
+            Session(self.database, {**SESSION, "lock_timeout": "1s"}),
             Session(self.database, SESSION),
         )
         limit = self.limits.max_connections
         self.permits = None if limit is None else Permits.within(limit)
-        claims, writes, leases = self.sessions
+        claims, writes, fan_outs, leases = self.sessions
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
         self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
         self.outcomes = Outcomes(
-            writes, self.work.namespace, concealer(self.work.dsn), self._told, self.tally.note_successes, self._written
+            writes,
+            fan_outs,
+            self.work.namespace,
+            concealer(self.work.dsn),
+            self._told,
+            self.tally.note_successes,
+            self._written,
         )
         self.leases = Leases(leases, self.held, self._lose, self._unrenewed)
 
