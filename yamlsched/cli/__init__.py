@@ -83,6 +83,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
+    _open_standard_streams()
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -106,6 +107,20 @@ def main() -> NoReturn:
     except Exception as error:
         code = _unexpected(error)
     sys.exit(code if isinstance(code, int) else OK)
+
+
+def _open_standard_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr (`>&-`) on /dev/null.
+
+    Otherwise a session with the database would get such a number, and what is printed would be written into it.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _complain(message: str) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from yamlsched.errors import EnvironmentFailed
@@ -18,7 +19,7 @@ class HostSlots:
     """
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._paths = [folder / f"slot-{n}" for n in range(count)]
+        self._folder, self._paths = folder, [folder / f"slot-{n}" for n in range(count)]
         self._held: dict[int, int] = {}
 
     @property
@@ -27,13 +28,21 @@ class HostSlots:
         return len(self._held)
 
     def fill(self, wanted: int) -> int:
-        """Take free slots until ``wanted`` are held; return how many are."""
+        """Take free slots until ``wanted`` are held; return how many are.
+
+        Raises EnvironmentFailed when none is held and their files cannot be opened.
+        """
         for n, path in enumerate(self._paths):
             if len(self._held) >= wanted:
                 break
             if n in self._held:
                 continue
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                descriptor = self._open(path)
+            except OSError as error:
+                if self._held:
+                    break
+                raise EnvironmentFailed(f"{path} cannot be opened: {error.strerror}") from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -41,6 +50,14 @@ class HostSlots:
             else:
                 self._held[n] = descriptor
         return len(self._held)
+
+    def _open(self, path: Path) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:  # whoever cleans up old temporary files has removed the folder
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(path, flags, 0o600)
 
     def shrink(self, wanted: int) -> None:
         """Free slots until no more than ``wanted`` are held."""
@@ -51,16 +68,32 @@ class HostSlots:
 def folder_for(file: Path) -> Path:
     """Return the folder of lock files of the schedule ``file``, made if missing: the same for all its processes.
 
-    Raises EnvironmentFailed when somebody else owns it.
+    It lies below the temporary directory, or below the home directory where somebody else has taken its name there.
+    Raises EnvironmentFailed when both cannot be used.
     """
-    name = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
-    root = Path(tempfile.gettempdir()) / f"yamlsched-{os.getuid()}"
-    folder = root / f"slots-{name}"
-    for path in (root, folder):
-        path.mkdir(mode=0o700, exist_ok=True)
-        if path.is_symlink() or path.stat().st_uid != os.getuid():
-            raise EnvironmentFailed(f"{path} belongs to somebody else: remove it, or set TMPDIR")
-    return folder
+    name = f"slots-{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]}"
+    faults = []
+    for root in _roots():
+        try:
+            for path in (root, root / name):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if path.is_symlink() or path.stat().st_uid != os.getuid():
+                    raise PermissionError(None, "belongs to somebody else", str(path))
+            return root / name
+        except OSError as error:
+            faults.append(f"{error.filename}: {error.strerror}")
+    raise EnvironmentFailed(
+        f"no folder for lock files ({'; '.join(faults)}): set TMPDIR to a folder that this user may write to"
+    )
+
+
+def _roots() -> Iterator[Path]:
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:
+        temporary = os.environ.get("TMPDIR", "/tmp")  # for the message: it cannot be written to
+    yield Path(temporary) / f"yamlsched-{os.getuid()}"
+    yield Path(os.path.expanduser("~")) / ".cache" / "yamlsched"
 
 
 def default_count() -> int:

@@ -317,7 +317,7 @@ class Worker:
 
         The server may have a limit: a claim without them could neither be kept nor finished.
         """
-        _, writes, leases = self.sessions
+        _, writes, _, leases = self.sessions
         try:
             await leases.open()
             await writes.open()

@@ -1,0 +1,132 @@
+"""The folder of lock files by which the workers of a host share their concurrency limit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from working import HERE, Project, a_project
+
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.worker.host_slots import HostSlots, folder_for
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A temporary directory and a home directory, both empty."""
+    temporary, home = tmp_path / "tmp", tmp_path / "home"
+    temporary.mkdir()
+    home.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("HOME", str(home))
+    return temporary, home
+
+
+def test_all_processes_of_a_file_share_one_folder_that_others_cannot_read(places: tuple[Path, Path]) -> None:
+    temporary, _ = places
+
+    folder = folder_for(Path("schedules.yaml"))
+
+    assert folder == folder_for(Path("schedules.yaml").absolute()) != folder_for(Path("other.yaml"))
+    assert folder.parent == temporary / f"yamlsched-{os.getuid()}"
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
+
+
+def test_a_name_that_somebody_else_has_taken_in_the_temporary_directory_stops_nobody(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    temporary, home = places
+    (temporary / f"yamlsched-{os.getuid()}").symlink_to(tmp_path)
+
+    folder = folder_for(Path("schedules.yaml"))
+
+    assert folder.parent == home / ".cache" / "yamlsched"
+    assert not list(tmp_path.glob("slots-*"))
+
+
+@pytest.mark.parametrize("taken", ["symlink", "file"])
+def test_where_no_folder_can_be_used_the_error_says_which_and_what_to_do(
+    places: tuple[Path, Path], tmp_path: Path, taken: str
+) -> None:
+    temporary, home = places
+    for path in (temporary / f"yamlsched-{os.getuid()}", home / ".cache"):
+        path.symlink_to(tmp_path / "nowhere") if taken == "symlink" else path.touch()
+
+    with pytest.raises(EnvironmentFailed, match="set TMPDIR to a folder that this user may write to") as error:
+        folder_for(Path("schedules.yaml"))
+
+    assert str(temporary) in str(error.value)
+    assert str(home) in str(error.value)
+
+
+def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    slots = HostSlots(folder, 3)
+    assert slots.fill(2) == 2
+
+    shutil.rmtree(folder)
+
+    assert slots.fill(3) == 3
+    assert [path.name for path in folder.iterdir()] == ["slot-2"]
+    slots.shrink(0)
+
+
+def test_permits_whose_files_cannot_be_opened_are_an_error_only_for_who_holds_none(tmp_path: Path) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    (folder / "slot-0").symlink_to(tmp_path / "elsewhere")
+    (folder / "slot-2").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(EnvironmentFailed, match="slot-0 cannot be opened"):
+        HostSlots(folder, 3).fill(1)
+
+    (folder / "slot-0").unlink()
+    slots = HostSlots(folder, 3)
+    assert slots.fill(3) == 2
+    slots.shrink(0)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# -- processes whose surroundings are not the usual ones
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("verb", ["tick", "work"])
+def test_a_worker_whose_standard_streams_are_closed_works(project: Project, verb: str, closed: str) -> None:
+    project.sync(prints={"lease": "1m", "backoff": {"policy": "fixed", "delay": "1s"}})
+    [run] = project.enqueue("prints")
+    command = f'exec "$@" {closed}'
+    argv = [sys.executable, "-m", "yamlsched", verb, "--file", str(project.file), "--dsn", project.dsn]
+
+    ended = subprocess.run(
+        ["sh", "-c", command, "sh", *argv, "--path", str(HERE)],
+        env={**os.environ, "ACTS": str(project.folder), "TMPDIR": str(project.folder)},
+        timeout=60,
+    )
+
+    assert ended.returncode == 0
+    assert project.became(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_a_worker_without_any_folder_for_its_lock_files_says_so(project: Project) -> None:
+    project.sync(nothing={})
+    project.enqueue("nothing")
+    no_folder = "import tempfile; tempfile._candidate_tempdir_list = lambda: []; tempfile.tempdir = None"
+
+    process = project.work(before=no_folder, code=3, TMPDIR="/proc/1/none", HOME="/proc/1/none")
+
+    assert "Traceback" not in process.text
+    assert "set TMPDIR to a folder that this user may write to" in process.text
