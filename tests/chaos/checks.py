@@ -86,38 +86,39 @@ def check_one_live_attempt(e: Evidence) -> Iterator[str]:
         known = [attempt for attempt in attempts if attempt.token in claims]
         known.sort(key=lambda attempt: claims[attempt.token][0].seq)
         for one, other in combinations(known, 2):
-            if one.last > other.start and not _is_excepted(e, one):
+            if one.last > other.start and not _was_suspended(e, one):
                 yield f"{one} lived on for {one.last - other.start:.2f} s beside {other}"
         for attempt in known:
             lease_ends = claims[attempt.token][1]
-            if attempt.last_wall > lease_ends + LATE_SECONDS and not _is_excepted(e, attempt):
+            if attempt.last_wall > lease_ends + LATE_SECONDS and not _was_suspended(e, attempt):
                 yield f"{attempt} outlived its lease by {attempt.last_wall - lease_ends:.2f} s"
 
 
-def _is_excepted(e: Evidence, attempt: Attempt) -> bool:
-    """Say whether an attempt may have lived on: its host had been suspended, or its run was cancelled."""
-    first, lease_ends, cancelled = e.claims(attempt.run)[attempt.token]
+def _was_suspended(e: Evidence, attempt: Attempt) -> bool:
+    """Say whether its host had been suspended: it wakes up, and goes on until its parent has looked at the clock."""
+    first, _ = e.claims(attempt.run)[attempt.token]
     woken = [*e.woken(attempt.pid, attempt.last_wall), *e.woken(attempt.worker, attempt.last_wall)]
-    was_suspended = any(first.at <= at and attempt.last_wall <= at + WAKE_SECONDS for at in woken)
-    # docs/operations.md: a cancelled handler is stopped at the next heartbeat
-    return was_suspended or (cancelled is not None and attempt.last_wall <= lease_ends + LATE_SECONDS)
+    return any(first.at <= at and attempt.last_wall <= at + WAKE_SECONDS for at in woken)
 
 
 def check_exclusive(e: Evidence) -> Iterator[str]:
-    """Two runs of slots of a job with overlap wait or skip never execute at once."""
-    by_job: dict[int, list[tuple[Attempt, float]]] = {}
+    """While overlap is wait or skip no run of a job's slots is begun beside another, whatever came before.
+
+    That is: also after an edit of overlap, a cancel, a retry.
+    """
+    by_job: dict[int, list[tuple[Attempt, Version]]] = {}
     for attempt in e.attempts.values():
         claim = e.claims(attempt.run).get(attempt.token)
         if claim is None or claim[0].row["scheduled_for"] is None:
             continue
-        definition = claim[0].row["definition_id"]
-        if "allow" not in e.overlap_at(definition, claim[0].at):
-            by_job.setdefault(definition, []).append((attempt, claim[0].seq))
+        by_job.setdefault(claim[0].row["definition_id"], []).append((attempt, claim[0]))
     for definition, attempts in by_job.items():
         name = e.definitions[definition][0].row["job_type"]
-        attempts.sort(key=lambda pair: pair[1])
-        for (one, _), (other, _) in combinations(attempts, 2):
-            if one.run != other.run and one.last > other.start and one.start < other.last and not _is_excepted(e, one):
+        attempts.sort(key=lambda pair: pair[1].seq)
+        for (one, _), (other, claim) in combinations(attempts, 2):
+            if one.run == other.run or one.last <= other.start or one.start >= other.last:
+                continue
+            if "allow" not in e.overlap_at(definition, claim.at) and not _was_suspended(e, one):
                 yield f"{name}: {one} lived on for {one.last - other.start:.2f} s beside {other}"
 
 

@@ -94,17 +94,13 @@ class Evidence:
             if before.status == "running" and after.status == "succeeded"
         }
 
-    def claims(self, run: int) -> dict[str, tuple[Version, float, float | None]]:
-        """Return the claims of a run: by token the first version, the end of the lease, and when it was cancelled."""
-        found: dict[str, tuple[Version, float, float | None]] = {}
+    def claims(self, run: int) -> dict[str, tuple[Version, float]]:
+        """Return the claims of a run: by token the first version, and the end of the lease."""
+        found: dict[str, tuple[Version, float]] = {}
         for version in self.runs.get(run, []):
-            token = version.token
-            if version.status == "running" and token and version.lease_ends:
-                first, end, _ = found.get(token, (version, 0.0, None))
-                found[token] = first, max(end, version.lease_ends), None
-            elif version.status == "cancelled" and token in found and found[token][2] is None:
-                first, end, _ = found[token]
-                found[token] = first, end, version.at
+            if version.status == "running" and version.token and version.lease_ends:
+                first, end = found.get(version.token, (version, 0.0))
+                found[version.token] = first, max(end, version.lease_ends)
         return found
 
     def overlap_at(self, definition: int, wall: float) -> set[str]:
