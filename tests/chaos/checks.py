@@ -173,7 +173,8 @@ def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator
     if (before.row["idempotency_key"] or "").startswith("on_dead:"):
         return  # its handler logs the dead run
     if attempt is None:
-        if not e.during(before.at - 1, after.at, "SIGKILL child"):
+        # killed between its start and the first line of its log
+        if not e.during(e.claims(run)[before.token or ""][0].at, after.at, "SIGKILL child"):
             yield f"{what}, and it was never begun"
         return
     begun, ended = attempt.started_wall, after.at
