@@ -66,7 +66,11 @@ class Faults:
     # -- processes
 
     def _worker(self) -> Member | None:
+        """Choose a worker. The oldest loop is left alone most of the time, so that long attempts come through there."""
         workers = self.cluster.workers()
+        loops = [member for member in workers if member.kind == "loop"]
+        if loops and self.choice.random() < 0.9:
+            workers.remove(loops[0])
         return self.choice.choice(workers) if workers else None
 
     def kill_worker(self) -> None:
@@ -101,7 +105,8 @@ class Faults:
             self.cluster.stop(member, self.choice.uniform(4, 8))
 
     def _child(self) -> int | None:
-        children = [pid for member in self.cluster.workers() for pid in children_of(member)]
+        member = self._worker()
+        children = children_of(member) if member else []
         return self.choice.choice(children) if children else None
 
     def kill_child(self) -> None:
