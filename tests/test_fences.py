@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 from operating import a_job, a_run, row, value
 from psycopg.rows import namedtuple_row
+from working import until
 
 from yamlsched import store as database
 from yamlsched.runs import Claimed, Outcome, Status
@@ -109,6 +111,42 @@ def test_of_a_claim_without_an_answer_only_what_still_runs_under_it_is_given_bac
     assert write(dsn, lambda connection, run: store.give_back_claim(connection, "default", "A"), run) == 0
 
     assert row(db, run.id) == before
+
+
+@pytest.mark.parametrize("since", ["another owner", "succeeded"])
+def test_a_run_that_goes_another_way_while_its_claim_is_being_given_back_is_left_alone(
+    db: psycopg.Connection[Any], dsn: str, since: str
+) -> None:
+    run = a_claimed_run(db)
+
+    # given a transaction that is about to change the run
+    with ThreadPoolExecutor() as threads, database.connect(dsn) as other, other.transaction():
+        other.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
+        changed = row(other, run.id)
+
+        # when the claim is given back, which has to wait for it
+        answer = threads.submit(
+            write, dsn, lambda connection, _: store.give_back_claim(connection, "default", "A"), run
+        )
+        until(lambda: value(db, "select count(*) from pg_locks where not granted"))
+
+    # then the other one's word stands
+    assert answer.result() == 0
+    assert row(db, run.id) == changed
+
+
+@pytest.mark.parametrize("on_dead", [None, "handlers.alerts.mail_operator"])
+@pytest.mark.parametrize("name", [name for name in WRITES if name.startswith("finish")])
+def test_only_a_death_is_reported_and_only_to_an_on_dead(
+    db: psycopg.Connection[Any], dsn: str, name: str, on_dead: str | None
+) -> None:
+    run = a_claimed_run(db)
+    db.execute("update yamlsched.job_definitions set on_dead = %s", [on_dead])
+
+    assert write(dsn, WRITES[name], run)
+
+    reports = value(db, "select count(*) from yamlsched.job_runs where idempotency_key like 'on!_dead:%%' escape '!'")
+    assert reports == (name == "finish with a death" and on_dead is not None)
 
 
 def test_a_claim_without_an_answer_is_given_back_in_its_own_namespace(db: psycopg.Connection[Any], dsn: str) -> None:

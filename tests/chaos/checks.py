@@ -289,8 +289,8 @@ def check_processes(e: Evidence) -> Iterator[str]:
         codes = {"loop": {0} if member.expected else set(), "tick": {0, 1}}.get(member.kind, {0, 1})
         if member.expected == "killed":
             codes = {*codes, -9}
-        if member.expected and not member.was_ready:
-            codes = {*codes, -15}  # the signal came before it had a handler
+        if member.expected:
+            codes = {*codes, -15}  # the signal came before it had a handler, or when it had nothing left to do
         # without a database whatever begins, or is told to stop, says so; a loop that works stays
         may_give_up = member.kind != "loop" or not member.was_ready or member.expected
         is_away = member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
