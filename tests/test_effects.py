@@ -580,18 +580,23 @@ def in_a_fork(do: Callable[[], None]) -> int:
 
 def test_a_process_that_a_handler_forks_has_effects_on_a_session_of_its_own(db, dsn, job):
     run = attempt(db, dsn)
-    session = run.claim.session("effects").info.backend_pid
+
+    def backend() -> int:
+        with sessions.use(dsn, "effects", 10) as session:
+            return int(session.info.backend_pid)
+
+    before = backend()
 
     def post() -> None:
         with run.once("of the child", in_doubt="raise") as effect:
             assert effect.first
-            assert run.claim.session("effects").info.backend_pid != session
+            assert backend() != before
             effect.result = 7
 
     assert in_a_fork(post) == 0
     with run.once("of the parent", in_doubt="raise") as effect:
         assert effect.first
-        assert run.claim.session("effects").info.backend_pid == session
+        assert backend() == before
     with run.once("of the child", in_doubt="raise") as effect:
         assert (effect.first, effect.result) == (False, 7)
 

@@ -15,6 +15,7 @@ from psycopg import pq
 from yamlsched import embedded, store
 from yamlsched.attempt import Claim, Run
 from yamlsched.embedded import dump
+from yamlsched.handler_sessions import sessions
 from yamlsched.operations import doctor
 from yamlsched.store import identity
 
@@ -68,7 +69,7 @@ def an_effect(db: Db, dsn: str, run: int) -> str:
     attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, Claim(dsn, "default", row.locked_by))  # type: ignore[union-attr]
     with attempt.once("post", in_doubt="repeat") as effect:
         pass
-    Claim._sessions.pop((dsn, "effects")).close()
+    sessions.close()
     return effect.key
 
 
