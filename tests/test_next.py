@@ -211,3 +211,21 @@ def test_what_cannot_be_shown_is_refused_with_a_remedy(cli: Cli, arguments: list
 
     assert (got, out) == (code, "")
     assert message in err
+
+
+@pytest.mark.parametrize("start", ["1900-01-01", "9900-12-31", "9900-12-31T23:59-14:00", "1900-01-01T00:00+14:00"])
+@pytest.mark.parametrize("options", [["-n", "3"], ["--days", "366"]])
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Niue"])
+def test_both_ends_of_the_calendar_have_slots(cli: Cli, start: str, options: list[str], zone: str) -> None:
+    code, out, err = cli("next", "--cron", "0 2 29 2 *", "--timezone", zone, "--from", start, *options)
+
+    assert (code, err) == (0, "")
+    assert "02" in out or out == "no slots\n"
+
+
+@pytest.mark.parametrize("start", ["9960-01-01", "0001-01-01", "9999-12-31T23:59-14:00", "1899-12-31"])
+def test_a_time_beyond_them_is_refused_with_the_range(cli: Cli, start: str) -> None:
+    code, _, err = cli("next", "--cron", "@daily", "--from", start)
+
+    assert code == 2
+    assert f'"{start}" is out of range: write a year from 1900 to 9900' in err

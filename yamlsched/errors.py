@@ -2,7 +2,8 @@
 
     YamlschedError
     ├── Refused              what a file or the state of the database refuses         exit code 1
-    │   └── CronError        a cron expression that cannot be taken, and where it is wrong
+    │   └── ScheduleError    a schedule that this version or its time zone data cannot compute
+    │       └── CronError    a cron expression that is not supported, and where it is wrong
     ├── EnvironmentFailed    database, file system or binaries are not as needed      exit code 3
     │   └── NoDatabase       nothing says which database to use
     ├── LeaseLost            an attempt that is not its run's any more: whatever it writes is refused
@@ -28,8 +29,15 @@ class Refused(YamlschedError):
     """What was asked for cannot be done with this file or this state."""
 
 
-class CronError(Refused):
-    """A cron expression that is not taken.
+class ScheduleError(Refused):
+    """The slots of a job cannot be computed: its cron expression or its time zone is unknown here.
+
+    Stored definitions raise it too: another version of yamlsched, or of the time zone data, may have written them.
+    """
+
+
+class CronError(ScheduleError):
+    """A cron expression that is not supported.
 
     ``start`` and ``end`` are offsets into the text as it was given: the part that is wrong.
     ``remedy`` says what to write instead; it may be empty.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
+MIN_YEAR, MAX_YEAR = 1900, 9900
+
 
 def parse(text: str) -> date | datetime:
     """Return the local date, the local time (naive) or the instant (aware) that ``text`` writes.
@@ -14,14 +16,18 @@ def parse(text: str) -> date | datetime:
     try:
         found = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
     except ValueError:
-        found = None
-    # at either end of the calendar another zone's date would fall off it
-    if found is None or not date.min.year < found.year < date.max.year:
         raise ValueError(
             f'"{text}" is not a valid time: write a date such as 2026-01-14, a local time such as 2026-01-14T02:00, '
             "or an instant such as 2026-01-14T01:00Z"
-        )
+        ) from None
+    check_year(text, found)
     return found
+
+
+def check_year(text: str, found: date) -> None:
+    """Raise ValueError at either end of the calendar, where another zone or a search ahead would leave it."""
+    if not MIN_YEAR <= found.year <= MAX_YEAR:
+        raise ValueError(f'"{text}" is out of range: write a year from {MIN_YEAR} to {MAX_YEAR}')
 
 
 def span(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 
 import tzdata  # type: ignore[import-untyped]
 
+from yamlsched.errors import ScheduleError
+
 FOLDER = Path(tzdata.__file__).parent / "zoneinfo"
 _NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
@@ -17,10 +19,12 @@ _NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 def zone(name: str) -> ZoneInfo:
     """Return the zone called ``name``.
 
-    Raises KeyError for a name that the data does not have.
+    Raises ScheduleError for a name that the data does not have.
     """
-    path = FOLDER / name
-    if not _NAME.fullmatch(name) or not path.is_file():
-        raise KeyError(f'no time zone "{name}" in time zone data {tzdata.IANA_VERSION}')
-    with path.open("rb") as file:
-        return ZoneInfo.from_file(file, key=name)
+    if _NAME.fullmatch(name):
+        try:
+            with (FOLDER / name).open("rb") as file:
+                return ZoneInfo.from_file(file, key=name)
+        except (OSError, ValueError):  # a folder of zones, a table that is no zone, a name that is too long
+            pass
+    raise ScheduleError(f'no time zone "{name}" in time zone data {tzdata.IANA_VERSION}')

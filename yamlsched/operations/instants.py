@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from yamlsched import durations
+from yamlsched import durations, wall
 
 LONGEST = timedelta(days=36_525)
 """No duration is longer, so that no instant overflows."""
@@ -34,6 +34,7 @@ def parse(text: str) -> datetime | timedelta:
         raise ValueError(
             f'"{text}" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'
         ) from None
+    wall.check_year(text, instant)
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 

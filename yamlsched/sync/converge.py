@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations
 from yamlsched.definitions.job import Job, Retention
-from yamlsched.errors import CronError
+from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Move
@@ -147,8 +147,8 @@ def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[du
     for definition in locked:
         try:
             next_slot_at = plan.upcoming(definition, definition.accounted_to)
-        except (CronError, KeyError) as error:
-            unreadable.append(due.Unreadable(definition.job_type, str(error.args[0])))
+        except ScheduleError as error:
+            unreadable.append(due.Unreadable(definition.job_type, str(error)))
             continue
         if next_slot_at != definition.next_slot_at:
             cursor = definition.last_slot_at

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 
 from yamlsched import log
-from yamlsched.errors import CronError, Refused
+from yamlsched.errors import Refused, ScheduleError
 from yamlsched.store import definitions
 from yamlsched.store import slots as store
 from yamlsched.store.connection import reason
@@ -223,9 +223,9 @@ def _owed(locked: Iterable[Definition], now: datetime, settling: bool, made: Mad
     for definition in locked:
         try:
             yield plan.owed(definition, now, settling)
-        except (CronError, KeyError) as error:
+        except ScheduleError as error:
             # written by a yamlsched or time zone data that knew more; the other jobs go on
-            made.unreadable.append(Unreadable(definition.job_type, str(error.args[0])))
+            made.unreadable.append(Unreadable(definition.job_type, str(error)))
             if settling:
                 yield plan.owed_by_unreadable(definition, now)
 

@@ -1,0 +1,28 @@
+"""Time zones of the tzdata package."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yamlsched.errors import ScheduleError
+from yamlsched.zones import zone
+
+
+@pytest.mark.parametrize(
+    "name", ["Nowhere/City", "Europe", "leapseconds", "../zones", "A" * 300, "", "UTC\n", "zone.tab"]
+)
+def test_a_name_without_data_is_one_kind_of_error_that_names_it(name: str):
+    with pytest.raises(ScheduleError) as raised:
+        zone(name)
+
+    assert str(raised.value).startswith(f'no time zone "{name}" in time zone data 2')
+
+
+@given(st.text(alphabet="ABCabc/._-+0 \0\n\ud800") | st.text())
+def test_no_name_is_too_much(name: str):
+    try:
+        assert zone(name).key == name
+    except ScheduleError as error:
+        assert name in str(error)
