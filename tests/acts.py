@@ -515,3 +515,12 @@ def holds_a_transaction(run: Run) -> None:
 def pays_in_euro(run: Run) -> None:
     print("paying 5 €")
     raise OSError("cannot pay 5 €")
+
+
+def takes_days(run: Run, days: int) -> None:
+    note("begun", run)
+
+
+def raises_type_error(run: Run, days: int = 1) -> None:
+    note("begun", run)
+    raise TypeError("takes_days() got an unexpected keyword argument 'older'")

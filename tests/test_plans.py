@@ -34,9 +34,12 @@ def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory
             file = tmp_path_factory.mktemp("million") / "schedules.yaml"
             jobs = "".join(f'  job_{n}: {{handler: h.f, cron: "0 0 1 1 *"}}\n' for n in range(100))
             file.write_text(f"version: 1\njobs:\n{jobs}")
+            (file.parent / "h.py").write_text("def f(): pass\n")
             schedule = ScheduleFile.read(file, None)
             sync(connection, schedule)
             fill(connection)
+            filled: Any = connection.execute("select count(*) as runs from yamlsched.job_runs").fetchone()
+            assert filled.runs == FINISHED + DUE  # else the plans say nothing
             yield connection, schedule
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from yamlsched import enqueueing, jsontext, ledger
-from yamlsched.errors import LeaseLost, YamlschedError
+from yamlsched.errors import Discard, LeaseLost, YamlschedError
 from yamlsched.ledger import DEFAULT_RELEASE_ON, Claim, Effect, requires_in_doubt
 
 if TYPE_CHECKING:
@@ -218,6 +218,8 @@ class Run:
         from yamlsched.store import runs as store
 
         row = self.claim.record(store.dead_run, run_id)
+        if row is None:
+            raise Discard(f"run {run_id}, whose death this run reports, has been pruned")
         return Run(
             id=row.id,
             job_type=row.job_type,
@@ -225,9 +227,18 @@ class Run:
             scheduled_for=row.scheduled_for,
             attempt=row.attempt,
             max_attempts=row.max_attempts,
-            payload=json.loads(row.payload),
+            payload=_readable(row.payload),
             is_catchup=False,
             claim=self.claim,
             last_error=row.last_error,
             error_type=row.error_type,
         )
+
+
+def _readable(payload: str) -> dict[str, Any]:
+    """Return a dead run's payload; empty where Python cannot read it, of which the run has died."""
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import class_row, scalar_row
+from psycopg.types.json import set_json_loads
 
 from yamlsched.store.statements import load
 
@@ -68,7 +70,7 @@ class Run:
     worker: str | None
     locked_until: datetime | None
     exclusive: bool
-    payload: dict[str, Any]
+    payload: Any
     result: Any
     last_error: str | None
     error_type: str | None
@@ -196,8 +198,17 @@ def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> 
 
 
 def run(connection: psycopg.Connection[Any], id: int) -> Run | None:
+    """Return a run. A payload or result that Python cannot read is its JSON text."""
+    set_json_loads(_readable, connection)
     found = _all(connection, Run, "run", {"id": id})
     return found[0] if found else None
+
+
+def _readable(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text if isinstance(text, str) else text.decode()
 
 
 def failures(connection: psycopg.Connection[Any], id: int) -> list[Failure]:

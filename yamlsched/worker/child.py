@@ -24,7 +24,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NoReturn
 
 from yamlsched import attempt as attempts
@@ -144,12 +144,14 @@ class Child:
         place, path, text, dead_run, timeout, claimed = task
         run: attempts.Run | None = None
         try:
-            payload = {} if text == "{}" else decode(text)[0]
+            payload = {} if text == "{}" or dead_run is not None else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
                 handler = self.handlers[path] = resolve(path)
                 self.begun = time.perf_counter()  # what an import takes says nothing about the runs to come
             if dead_run is not None or _takes_run(handler):
                 run = self._run(Claimed._make(claimed), payload, timeout)
+            if dead_run is None and (misfit := payload_misfit(handler, path, tuple(payload), run is not None)):
+                return Report(place, End.DISCARDED.value, misfit, "PayloadMismatch")
             value = self._call(handler, payload, run, dead_run)
             if value is None and run is None and not self.was_stopped:
                 return None
@@ -268,6 +270,46 @@ def resolve(path: str) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{path} is no function but a {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def read_payload(text: str) -> dict[str, Any]:
+    """Return the payload. Raises Discard where Python cannot read what PostgreSQL stores: no retry changes that."""
+    try:
+        payload = decode(text)[0]
+    except (ValueError, RecursionError) as error:
+        fault = (
+            "it is nested too deeply" if isinstance(error, RecursionError) else "it holds a number of too many digits"
+        )
+        raise Discard(f"the payload cannot be read: {fault}. Enqueue the run again with another one") from error
+    if not isinstance(payload, dict):
+        raise Discard(f"the payload is a {type(payload).__name__}, not an object: its keys become keyword arguments")
+    return payload
+
+
+@lru_cache(1024)
+def payload_misfit(handler: Callable[..., Any], path: str, names: tuple[str, ...], gives_run: bool) -> str:
+    """Return why a payload with keys ``names`` cannot be passed to ``handler``; empty if it can.
+
+    A decorator may pass other arguments on than it gets: of a decorated handler its own signature counts.
+    """
+    try:
+        parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return ""  # some builtins have none
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    given = {*names, "run"} if gives_run else {*names}
+    unknown = sorted(given - {p.name for p in named})
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        unknown = []
+    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
+    missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    faults = [f'it has no parameter "{name}"' for name in unknown] + [f'"{name}" is missing' for name in missing]
+    if "run" in names and gives_run:
+        faults.append('"run" is the run itself')
+    if not faults:
+        return ""
+    takes = ", ".join(p.name for p in named if p.name != "run") or "no parameters"
+    return f"the payload does not fit {path}: {', '.join(faults)}. It takes: {takes}"
 
 
 @cache

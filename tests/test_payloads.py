@@ -1,0 +1,151 @@
+"""A payload that no retry can make fit ends its run at once, with what the handler takes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operating import command_line
+from working import Project, a_project
+
+from yamlsched.errors import Discard
+from yamlsched.worker.child import payload_misfit, read_payload
+
+
+def plain(days: int, dry_run: bool = False) -> None: ...
+def with_run(run: Any, user_id: int) -> None: ...
+def keywords(*, user_id: int) -> None: ...
+def anything(**payload: Any) -> None: ...
+def nothing() -> None: ...
+def positional(user_id: int, /) -> None: ...
+
+
+def passes_on(handler: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(handler)
+    def wrapper(**payload: Any) -> Any:
+        return handler(**payload, injected=1)
+
+    return wrapper
+
+
+class Callable_:
+    def __call__(self, user_id: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler, names, misfit",
+    [
+        (plain, ["days"], ""),
+        (plain, ["days", "dry_run"], ""),
+        (plain, ["older"], 'it has no parameter "older", "days" is missing. It takes: days, dry_run'),
+        (plain, [], '"days" is missing. It takes: days, dry_run'),
+        (with_run, ["user_id"], ""),
+        (with_run, ["user_id", "run"], '"run" is the run itself. It takes: user_id'),
+        (keywords, ["user_id"], ""),
+        (keywords, ["user"], 'it has no parameter "user", "user_id" is missing. It takes: user_id'),
+        (anything, ["whatever"], ""),
+        (nothing, [], ""),
+        (nothing, ["x"], 'it has no parameter "x". It takes: no parameters'),
+        (positional, ["user_id"], 'it has no parameter "user_id", "user_id" is missing. It takes: no parameters'),
+        (Callable_(), ["user_id"], ""),
+        (Callable_(), ["x"], 'it has no parameter "x", "user_id" is missing. It takes: user_id'),
+        (functools.partial(plain, days=1), [], ""),
+        (passes_on(plain), ["anything"], ""),  # what it passes on is its own affair
+        (dict.update, ["x"], ""),
+    ],
+)
+def test_a_payload_fits_or_the_message_says_what_the_handler_takes(
+    handler: Callable[..., Any], names: list[str], misfit: str
+) -> None:
+    said = payload_misfit(handler, "jobs.run", tuple(names), handler is with_run)
+
+    assert said == (f"the payload does not fit jobs.run: {misfit}" if misfit else "")
+
+
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        (f'{{"a": 1{"0" * 5000}}}', "it holds a number of too many digits"),
+        (f'{{"a": {"[" * 100_000}{"]" * 100_000}}}', "it is nested too deeply"),
+        ("[1]", "the payload is a list, not an object"),
+        ("null", "the payload is a NoneType, not an object"),
+    ],
+)
+def test_a_payload_that_python_cannot_read_is_no_matter_for_a_retry(text: str, fault: str) -> None:
+    with pytest.raises(Discard, match=fault):
+        read_payload(text)
+
+
+# -- with real workers -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_is_not_called(project: Project) -> None:
+    project.sync(takes_days={"payload": {"days": 1}, "max_attempts": 5})
+    [run] = project.enqueue("takes_days", {"older": 30})
+
+    project.work(code=1)
+
+    assert project.became(run) == ("dead", 1, 0, 0, 1)
+    assert (project.row(run).error_type, project.row(run).last_error) == (
+        "PayloadMismatch",
+        'the payload does not fit acts.takes_days: it has no parameter "older". It takes: days',
+    )
+
+
+def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project: Project) -> None:
+    project.sync(raises_type_error={"max_attempts": 2})
+    [run] = project.enqueue("raises_type_error")
+
+    project.work(code=1)
+
+    assert project.became(run)[:3] == ("dead", 2, 2)
+    assert project.row(run).error_type == "TypeError"
+
+
+@pytest.mark.parametrize(
+    "payload, fault",
+    [
+        ("jsonb_build_object('days', 1e5000)", "it holds a number of too many digits"),
+        ("('{\"days\": ' || repeat('[', 3000) || repeat(']', 3000) || '}')::jsonb", "it is nested too deeply"),
+    ],
+    ids=["digits", "depth"],
+)
+def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], payload: str, fault: str
+) -> None:
+    project.sync(takes_days={"payload": {"days": 1}, "on_dead": "acts.tell_death"})
+    [found] = project.db.execute(f"select run_id from yamlsched.enqueue('takes_days', {payload})".encode()).fetchall()
+
+    project.work(code=1)
+
+    sql = "select status, attempts, last_error from yamlsched.job_runs where id = %s"
+    [row] = project.db.execute(sql, [found.run_id]).fetchall()
+    assert (row.status, row.attempts) == ("dead", 1)
+    assert row.last_error == f"the payload cannot be read: {fault}. Enqueue the run again with another one"
+    assert project.calls("told", found.run_id) == 1
+    shown = command_line(project.dsn, monkeypatch, capsys, project.folder)("show", found.run_id)
+    assert shown.code == 0
+    assert fault in shown.out
+
+
+def test_a_key_that_only_an_edit_can_make_ends_its_run_and_no_worker(project: Project) -> None:
+    project.sync(nothing={"on_dead": "acts.tell_death"})
+    bad, good = project.enqueue("nothing", count=2)
+    project.db.execute("update yamlsched.job_runs set idempotency_key = 'on_dead:boom' where id = %s", [bad])
+
+    project.work(code=1)
+
+    assert project.row(good).status == "succeeded"
+    assert (project.row(bad).status, project.row(bad).last_error) == (
+        "dead",
+        'key "on_dead:boom" is reserved, and names no dead run',
+    )
