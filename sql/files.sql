@@ -11,20 +11,31 @@ with clock as materialized (
     limit 1
 ), presented as (
     insert into yamlsched.schedule_files as f
-        (namespace, hash, environment, host, path, yamlsched_version, tzdata_version,
-         first_presented_at, presented_since_at, last_presented_at)
+        (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
+         first_presented_at, presented_since_at, last_presented_at, presented_for)
     select k.namespace, %(hash)s, %(environment)s, %(host)s, %(path)s, %(yamlsched_version)s, %(tzdata_version)s,
-           c.now, s.since, c.now
+           %(tzdata_version)s, c.now, s.since, c.now,
+           greatest(interval '5 minutes',
+                    case when not %(by_hand)s then 2 * coalesce(c.now - p.last, s.last) end)
     from known k
     cross join clock c
     cross join lateral (
-        select coalesce(min(p.presented_since_at), c.now) as since
-        from yamlsched.schedule_files p
-        where p.hash = %(hash)s and p.namespace = k.namespace and p.environment = %(environment)s
-          and p.last_presented_at > c.now - interval '5 minutes'
+        select coalesce(min(f.presented_since_at) filter (where f.last_presented_at + f.presented_for > c.now), c.now)
+                   as since,
+               c.now - max(f.last_presented_at) filter (where f.last_presented_at > c.now - interval '1 hour') as last
+        from yamlsched.schedule_files f
+        where f.hash = %(hash)s and f.namespace = k.namespace and f.environment = %(environment)s
     ) s
+    cross join lateral (
+        select max(f.last_presented_at) as last
+        from yamlsched.schedule_files f
+        where f.host = %(host)s and f.path = %(path)s and f.environment = %(environment)s
+    ) p
     on conflict (namespace, hash, environment, host, path) do update
     set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
+        presented_for = greatest(excluded.presented_for,
+                                 f.last_presented_at + f.presented_for - excluded.last_presented_at),
+        host_tzdata_version = excluded.host_tzdata_version,
         refused_at = null, mistakes = null
     returning f.id
 )
@@ -92,48 +103,102 @@ insert into yamlsched.namespaces (namespace) values (%(namespace)s) on conflict 
 select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s for update;
 
 -- name: present
--- A file that was read and found sound. That hosts presented it without a break of 5 minutes holds for all of them
--- together: containers have a new name every minute.
+-- A file that was read and found valid. That hosts presented it without a break holds for all of them together:
+-- containers have a new name every minute. A presentation counts for 5 minutes, or for twice the time since the one
+-- before it if that is longer: the one of this host and path, else (a new name) the one of this file within an hour.
+-- A file in force is kept by that for 2 hours at most.
 insert into yamlsched.schedule_files as f
-    (namespace, hash, environment, host, path, yamlsched_version, tzdata_version,
-     first_presented_at, presented_since_at, last_presented_at)
+    (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
+     first_presented_at, presented_since_at, last_presented_at, presented_for)
 select %(namespace)s, %(hash)s, %(environment)s, %(host)s, %(path)s, %(yamlsched_version)s, %(tzdata_version)s,
-       c.now, s.since, c.now
+       %(tzdata_version)s, c.now, s.since, c.now,
+       greatest(interval '5 minutes', case when not %(by_hand)s then 2 * coalesce(c.now - p.last, s.last) end)
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join lateral (
-    select coalesce(min(p.presented_since_at), c.now) as since
-    from yamlsched.schedule_files p
-    where p.hash = %(hash)s and p.namespace = %(namespace)s and p.environment = %(environment)s
-      and p.last_presented_at > c.now - interval '5 minutes'
+    select coalesce(min(f.presented_since_at) filter (where f.last_presented_at + f.presented_for > c.now), c.now)
+               as since,
+           c.now - max(f.last_presented_at) filter (where f.last_presented_at > c.now - interval '1 hour') as last
+    from yamlsched.schedule_files f
+    where f.hash = %(hash)s and f.namespace = %(namespace)s and f.environment = %(environment)s
 ) s
+cross join lateral (
+    select max(f.last_presented_at) as last
+    from yamlsched.schedule_files f
+    where f.host = %(host)s and f.path = %(path)s and f.environment = %(environment)s
+) p
 on conflict (namespace, hash, environment, host, path) do update
 set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
-    refused_at = null, mistakes = null;
+    presented_for = greatest(excluded.presented_for, f.last_presented_at + f.presented_for - excluded.last_presented_at),
+    host_tzdata_version = excluded.host_tzdata_version, refused_at = null, mistakes = null;
 
 -- name: stand_in
--- A host whose file cannot be read goes on presenting the one that it presented last, with a mark if it has mistakes.
-update yamlsched.schedule_files f
-set last_presented_at = c.now,
-    refused_at = case when %(mistakes)s::integer is null then f.refused_at else coalesce(f.refused_at, c.now) end,
-    mistakes = coalesce(%(mistakes)s, f.mistakes),
-    presented_since_at = case when f.last_presented_at > c.now - interval '5 minutes' then f.presented_since_at else c.now end
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-where f.id = (
+-- A host whose file cannot be read, or is refused, goes on presenting the one that it presented last, with a mark if it
+-- has errors. A host with a new name (a container) stands for the file of its path that was applied last, in the
+-- namespace that its own file names; if that cannot be told, in the one to which all files of that path belong.
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+), own as materialized (
     select p.id
     from yamlsched.schedule_files p
-    where p.host = %(host)s and p.path = %(path)s
+    where p.host = %(host)s and p.path = %(path)s and p.environment = %(environment)s
     order by p.last_presented_at desc, p.id desc
     limit 1
+), other as materialized (
+    select p.namespace, p.hash
+    from yamlsched.schedule_files p
+    where not exists (select from own)
+      and p.path = %(path)s and p.environment = %(environment)s
+      and case when %(namespace)s::text is not null then p.namespace = %(namespace)s::text
+               else not exists (
+                   select from yamlsched.schedule_files q
+                   where q.path = p.path and q.environment = p.environment and q.namespace <> p.namespace) end
+    order by (select max(a.applied_at)
+              from yamlsched.schedule_files a
+              where a.namespace = p.namespace and a.hash = p.hash and a.environment = p.environment) desc nulls last,
+             p.last_presented_at desc
+    limit 1
+), renewed as (
+    update yamlsched.schedule_files f
+    set last_presented_at = c.now,
+        refused_at = case when %(mistakes)s::integer is null then f.refused_at else coalesce(f.refused_at, c.now) end,
+        mistakes = coalesce(%(mistakes)s, f.mistakes),
+        presented_since_at =
+            case when f.last_presented_at + f.presented_for > c.now then f.presented_since_at else c.now end,
+        presented_for = greatest(interval '5 minutes', f.last_presented_at + f.presented_for - c.now,
+                                 case when not %(by_hand)s then 2 * (c.now - f.last_presented_at) end),
+        host_tzdata_version = %(tzdata_version)s
+    from clock c
+    where f.id = (select o.id from own o)
+    returning f.namespace
+), added as (
+    insert into yamlsched.schedule_files as f
+        (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
+         first_presented_at, presented_since_at, last_presented_at, refused_at, mistakes)
+    select o.namespace, o.hash, %(environment)s, %(host)s, %(path)s, %(yamlsched_version)s, %(tzdata_version)s,
+           %(tzdata_version)s, c.now,
+           (select coalesce(min(p.presented_since_at), c.now)
+            from yamlsched.schedule_files p
+            where p.hash = o.hash and p.namespace = o.namespace and p.environment = %(environment)s
+              and p.last_presented_at + p.presented_for > c.now),
+           c.now, case when %(mistakes)s::integer is not null then c.now end, %(mistakes)s::integer
+    from other o
+    cross join clock c
+    on conflict (namespace, hash, environment, host, path) do update set last_presented_at = excluded.last_presented_at
+    returning f.namespace
 )
-returning f.namespace;
+select r.namespace from renewed r
+union all
+select a.namespace from added a;
 
 -- name: standing
 -- What decides whether a file is applied: the one in force, since when ours is presented and when it was applied, and
--- the newest presentation of a file that was applied after ours.
+-- files that were applied after ours: when one was presented last, and whether one still is. A host presents only what
+-- it has presented last.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), ours as materialized (
-    select max(f.applied_at) as applied_at, min(f.presented_since_at) filter (where f.last_presented_at > c.now - interval '5 minutes') as since
+    select max(f.applied_at) as applied_at,
+           min(f.presented_since_at) filter (where f.last_presented_at + f.presented_for > c.now) as since
     from yamlsched.schedule_files f
     cross join clock c
     where f.hash = %(hash)s and f.namespace = %(namespace)s and f.environment = %(environment)s
@@ -149,16 +214,8 @@ select c.now,
        i.applied_at as in_force_since,
        i.yamlsched_version as in_force_yamlsched,
        i.tzdata_version as in_force_tzdata,
-       (select max(f.last_presented_at)
-        from yamlsched.schedule_files f
-        where f.namespace = %(namespace)s
-          and f.last_presented_at > c.now - interval '5 minutes'
-          and (f.hash, f.environment) in (
-              select g.hash, g.environment
-              from yamlsched.schedule_files g
-              where g.namespace = %(namespace)s and (g.applied_at > o.applied_at or g.id = i.id)
-          )
-          and (f.hash, f.environment) <> (%(hash)s, %(environment)s)) as newer_presented_at
+       n.last_at as newer_presented_at,
+       coalesce(n.is_presented, false) as is_newer_presented
 from clock c
 cross join ours o
 left join lateral (
@@ -167,7 +224,35 @@ left join lateral (
     where f.namespace = %(namespace)s and f.applied_at is not null
     order by f.applied_at desc, f.id desc
     limit 1
-) i on true;
+) i on true
+cross join lateral (
+    select max(f.last_presented_at) as last_at,
+           bool_or(f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now and not exists (
+               select from yamlsched.schedule_files g
+               where g.host = f.host and g.path = f.path and g.environment = f.environment
+                 and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))) as is_presented
+    from yamlsched.schedule_files f
+    where f.namespace = %(namespace)s
+      and (f.hash, f.environment) in (
+          select g.hash, g.environment
+          from yamlsched.schedule_files g
+          where g.namespace = %(namespace)s and (g.applied_at > o.applied_at or g.id = i.id)
+      )
+      and (f.hash, f.environment) <> (%(hash)s, %(environment)s)
+) n;
+
+-- name: tzdata
+-- The time zone data with which the next slots were computed, and that of each host that presents a file.
+select (select f.tzdata_version
+        from yamlsched.schedule_files f
+        where f.namespace = %(namespace)s and f.applied_at is not null
+        order by f.applied_at desc, f.id desc
+        limit 1) as in_force,
+       array(select distinct f.host_tzdata_version
+             from yamlsched.schedule_files f
+             where f.namespace = %(namespace)s
+               and f.last_presented_at + least(f.presented_for, interval '2 hours')
+                   > coalesce(%(now)s::timestamptz, clock_timestamp())) as presented;
 
 -- name: applied
 -- From here on this file is the one in force.

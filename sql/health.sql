@@ -49,7 +49,7 @@ where e.namespace = %(namespace)s
 group by e.job_type, e.waits_for;
 
 -- name: files
--- The file in force, and those that hosts present: what each place has presented last, within five minutes.
+-- The file in force, and those that hosts present: what each place has presented last, if it counts still.
 with in_force as materialized (
     select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
     from yamlsched.schedule_files f
@@ -60,7 +60,7 @@ with in_force as materialized (
     select f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
            array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
     from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.last_presented_at > clock_timestamp() - interval '5 minutes'
+    where f.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
       and not exists (
           select from yamlsched.schedule_files g
           where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
@@ -79,7 +79,7 @@ order by (i.hash is not null) desc, p.since;
 select f.host || ':' || f.path as place, f.mistakes, f.refused_at as since
 from yamlsched.schedule_files f
 where f.namespace = %(namespace)s and f.refused_at is not null
-  and f.last_presented_at > clock_timestamp() - interval '5 minutes'
+  and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
   and not exists (
       select from yamlsched.schedule_files g
       where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))

@@ -424,12 +424,14 @@ def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
 ) -> None:
     # given a place that presented a sound file
     file = tmp_path / "schedules.yaml"
-    sound = "version: 1\njobs:\n  purge: {handler: jobs.run, cron: '0 2 * * *'}\n"
+    sound = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
     file.write_text(sound)
     assert say("sync").code == 0
 
     # when two mistakes are deployed, and minutes pass
-    file.write_text("version: 1\njobs:\n  purge: {handler: jobs.run, cron: '0 2 * * *', retires: 3, max_attempts: 0}\n")
+    file.write_text(
+        "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *', retires: 3, max_attempts: 0}\n"
+    )
     assert [say("sync").code, say("sync").code] == [1, 1]
 
     # then monitors hear it, from when on it was
@@ -563,7 +565,7 @@ def test_every_alert_has_a_page_in_the_runbook() -> None:
 
 def test_the_doctor_of_a_sound_set_up_finds_nothing_to_fail(db: Db, say: Say, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("def run(): pass\n")
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, cron: '0 2 * * *'}\n")
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n")
     say("sync")
 
     said = say("doctor", "--format", "json")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, runs
+from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
 
+from yamlsched import zones
 from yamlsched.store.files import forget
-from yamlsched.sync import ScheduleFile, Synced, Verdict, glance, is_current, sync
+from yamlsched.sync import ScheduleFile, Synced, Verdict, glance, is_current, needs_sync, sync
 from yamlsched.sync import files as rules
 
 Db = psycopg.Connection[Any]
@@ -24,7 +30,7 @@ OLD_2, NEW_2 = a_file("web-2", x=OLD_JOB), a_file("web-2", x=NEW_JOB)
 def tick(db: Db, file: ScheduleFile, now: datetime) -> Synced:
     """What one minute's tick does: one look, and more only where it says so."""
     seen = glance(db, file, now)
-    if is_current(seen, file) and not seen.has_due_jobs:
+    if not needs_sync(seen, file):
         return Synced(seen.namespace, Verdict.CURRENT)
     return sync(db, file, now, seen=seen)
 
@@ -200,6 +206,103 @@ def test_services_with_namespaces_of_their_own_do_not_touch_each_other(db: Db) -
     ]
 
 
+@pytest.mark.parametrize("every", [1, 5, 10, 30, 60])
+def test_a_rollback_is_applied_however_rare_ticks_are_and_is_told_until_then(db: Db, every: int) -> None:
+    # given hosts with ticks every so many minutes, which get a new file
+    step = every * MINUTE
+    for n in range(3):
+        minutes(db, NOON + n * step, 1, OLD_1, OLD_2)
+    minutes(db, NOON + 3 * step, 1, NEW_1, OLD_2)
+    minutes(db, NOON + 4 * step, 1, NEW_1, NEW_2)
+
+    # when both are rolled back
+    rolled_back = NOON + 5 * step
+    for n in range(20):
+        now = rolled_back + n * step
+        said = minutes(db, now, 1, OLD_1, OLD_2)
+        if in_force(db) == "old":
+            break
+        # then it is held back for some ticks, and said by the exit code once that has lasted
+        assert (said[0].exit_code, len(said[0].messages)) == (int(now - rolled_back >= 10 * MINUTE), 1)
+
+    # and applied within two ticks, or five minutes
+    assert in_force(db) == "old"
+    assert now - rolled_back <= max(2 * step, 5 * MINUTE)
+
+
+@pytest.mark.parametrize("every", [5, 10, 30, 60])
+def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_says_so(db: Db, every: int) -> None:
+    # given ticks of both hosts, not at the same minute
+    step, later = every * MINUTE, MINUTE
+    for n in range(3):
+        tick(db, OLD_1, NOON + n * step)
+        tick(db, OLD_2, NOON + n * step + later)
+    deployed = NOON + 3 * step
+
+    codes = []
+    for n in range(12):
+        tick(db, NEW_1, deployed + n * step)
+        codes.append(tick(db, OLD_2, deployed + n * step + later).exit_code)
+        assert in_force(db) == "new"
+
+    assert codes[0] == 0
+    assert codes[3:] == [1] * 9
+
+
+def test_forgotten_hosts_with_frequent_ticks_do_not_roll_back_a_host_with_rare_ones(db: Db) -> None:
+    for n in range(3):
+        tick(db, OLD_1, NOON + n * 30 * MINUTE)
+    deployed = NOON + 90 * MINUTE
+
+    for minute in range(120):
+        if minute % 30 == 0:
+            tick(db, NEW_1, deployed + minute * MINUTE)
+        tick(db, OLD_2, deployed + minute * MINUTE)
+        assert in_force(db) == "new"
+
+
+def test_a_file_that_a_person_applied_once_does_not_hold_back_a_rollback_for_longer(db: Db) -> None:
+    minutes(db, NOON, 3, OLD_1)
+    by_hand = replace(NEW_2, by_hand=True)
+    sync(db, by_hand, NOON + 3 * MINUTE, at_once=True)
+    sync(db, by_hand, NOON + 50 * MINUTE, at_once=True)
+
+    minutes(db, NOON + 51 * MINUTE, 6, OLD_1)
+
+    assert in_force(db) == "old"
+
+
+def test_pods_with_new_names_and_a_broken_edit_stand_in_for_the_file_of_their_path(db: Db) -> None:
+    # given pods with the new file, and a forgotten host of the same path
+    for minute in range(3):
+        tick(db, OLD_2, NOON + minute * MINUTE)
+    for minute in range(3, 6):
+        tick(db, a_file(f"pod-{minute}", x=NEW_JOB), NOON + minute * MINUTE)
+        tick(db, OLD_2, NOON + minute * MINUTE)
+
+    # when the next pods have a broken edit for an hour
+    for minute in range(6, 66):
+        said = tick(db, a_bad_file(f"pod-{minute}"), NOON + minute * MINUTE)
+        assert (said.exit_code, said.namespace) == (1, "default")
+        tick(db, OLD_2, NOON + minute * MINUTE)
+
+    # then they stand for the file in force, and monitors hear of their errors
+    assert in_force(db) == "new"
+    row: Any = db.execute("select count(*) as n from yamlsched.schedule_files where refused_at is not null").fetchone()
+    assert row.n == 60
+
+
+def test_a_pod_whose_broken_file_may_be_of_several_namespaces_stands_in_for_none(db: Db) -> None:
+    for name in ("one", "two"):
+        tick(db, a_file("web-1", top=f"namespace: {name}", x=OLD_JOB), NOON)
+
+    unreadable = ScheduleFile(b"version: [", "/app/schedules.yaml", "", "pod-1")
+    named = ScheduleFile(b"version: 1\nnamespace: two\njobs: {x: {hanlder: a.b}}\n", "/app/schedules.yaml", "", "pod-1")
+
+    assert tick(db, unreadable, NOON + MINUTE).namespace is None
+    assert tick(db, named, NOON + MINUTE).namespace == "two"
+
+
 # -- environments ------------------------------------------------------------------------------------------------------
 
 TOP = "environments: [staging, production]"
@@ -264,3 +367,104 @@ def test_versions_are_compared_as_numbers() -> None:
     assert not rules.is_known("0.9.0", "2026a", ours)
     assert rules.is_known("0.10.0", "2026b", ours)
     assert not rules.is_known("0.10.0", "2025c", ours)
+
+
+def with_versions(file: ScheduleFile, yamlsched_version: str, tzdata_version: str) -> ScheduleFile:
+    """Return the file as a host of these versions presents it."""
+    file = replace(file)
+    file.__dict__["ours"] = rules.Ours(file.sha256, file.environment, yamlsched_version, tzdata_version)
+    return file
+
+
+def test_hosts_with_crossed_versions_come_to_rest(db: Db) -> None:
+    one, two = with_versions(OLD_1, "1.1.0", "2025a"), with_versions(OLD_2, "1.0.0", "2025b")
+    tick(db, one, NOON)
+
+    said = [tick(db, file, NOON + minute * MINUTE).verdict for minute in range(1, 5) for file in (two, one)]
+
+    assert said == [Verdict.RENEW, *[Verdict.CURRENT] * 7]
+    row: Any = db.execute(
+        "select yamlsched_version, tzdata_version from yamlsched.schedule_files where applied_at is not null"
+    ).fetchone()
+    assert tuple(row) == ("1.1.0", "2025b")
+
+
+@pytest.fixture
+def older_zones(tmp_path: Path) -> Callable[[], AbstractContextManager[None]]:
+    """Time zone data from before Kazakhstan gave up its eastern time (2024a): Almaty was at UTC+6."""
+    older = tmp_path / "zoneinfo"
+    shutil.copytree(zones.FOLDER, older)
+    shutil.copy(older / "Asia" / "Bishkek", older / "Asia" / "Almaty")
+    current = zones.FOLDER
+
+    @contextmanager
+    def installed() -> Iterator[None]:
+        zones.FOLDER = older
+        zones.zone.cache_clear()
+        try:
+            yield
+        finally:
+            zones.FOLDER = current
+            zones.zone.cache_clear()
+
+    return installed
+
+
+TWICE_A_DAY = {"cron": "0 2,14 * * *", "timezone": "Asia/Almaty", "overlap": "allow"}
+NEW_SLOTS = ["01-14 21:00", "01-15 09:00", "01-15 21:00", "01-16 09:00"]
+
+
+def test_two_versions_at_once_run_each_slot_once_by_the_newer_time_zone_data(
+    db: Db, older_zones: Callable[[], AbstractContextManager[None]]
+) -> None:
+    # given a host with older, and one with newer data, whose ticks alternate
+    older = with_versions(a_file("web-1", x=TWICE_A_DAY), "1.0.0", "2023d")
+    newer = with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a")
+    codes = set()
+    for minute in range(0, 2 * 24 * 60, 5):
+        now = NOON + minute * MINUTE
+        with older_zones():
+            codes.add(tick(db, older, now).exit_code)
+        codes.add(tick(db, newer, now + 2 * MINUTE).exit_code)
+
+    assert (slots(db), gaps(db), codes) == (NEW_SLOTS, [], {0})
+
+
+def test_an_edit_that_the_host_with_older_time_zone_data_applies_settles_no_slot_twice(
+    db: Db, older_zones: Callable[[], AbstractContextManager[None]]
+) -> None:
+    # given data in which the slot of 02:00 was at 20:00, and now is at 21:00; here the older host has the later one
+    with older_zones():
+        newer = with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a")
+        minutes(db, at("2026-01-14 19:58"), 5, newer)
+        assert slots(db) == ["01-14 20:00"]
+
+    # when an edit comes to the older host after 21:00
+    edited = with_versions(a_file("web-1", x={**TWICE_A_DAY, "description": "edited"}), "1.0.0", "2023d")
+    with older_zones():
+        tick(db, newer, at("2026-01-14 21:29"))
+    assert tick(db, edited, at("2026-01-14 21:30")).verdict is Verdict.APPLY
+    tick(db, edited, at("2026-01-14 21:31"))
+
+    # then it has not run 02:00 again, and the newer host computes what comes next
+    assert (slots(db), in_force(db)) == (["01-14 20:00"], "edited")
+    with older_zones():
+        assert tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-14 21:32")).verdict is Verdict.RENEW
+        tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-15 08:00"))
+    assert slots(db) == ["01-14 20:00", "01-15 08:00"]
+
+
+def test_a_host_with_older_time_zone_data_makes_the_slots_when_no_other_ticks_and_says_so(
+    db: Db, older_zones: Callable[[], AbstractContextManager[None]]
+) -> None:
+    tick(db, with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a"), NOON)
+    older = with_versions(a_file("web-1", x=TWICE_A_DAY), "1.0.0", "2023d")
+
+    with older_zones():
+        beside = tick(db, older, NOON + MINUTE)
+        alone = tick(db, older, NOON + HOUR)
+        tick(db, older, at("2026-01-14 21:00"))
+
+    assert (beside.exit_code, alone.exit_code) == (0, 1)
+    assert "Upgrade tzdata on this host" in alone.messages[0]
+    assert len(slots(db)) == 1

@@ -214,10 +214,12 @@ create table yamlsched.schedule_files (
     path              text not null,
     yamlsched_version text not null,   -- of the tick that applied it last; before that, of the first to present it
     tzdata_version    text not null,   -- likewise
+    host_tzdata_version text not null default '',  -- of this host, when it presented the file last
     retention         jsonb not null default '{}',
     first_presented_at timestamptz not null default clock_timestamp(),
     presented_since_at timestamptz not null default clock_timestamp(),
     last_presented_at  timestamptz not null default clock_timestamp(),
+    presented_for      interval not null default '5 minutes',  -- how long that counts: longer if ticks are rare
     applied_at        timestamptz,     -- the latest time this host applied it
     refused_at        timestamptz,     -- since when this host has presented, after it, a file with mistakes
     mistakes          integer,         -- how many

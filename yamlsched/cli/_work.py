@@ -16,7 +16,7 @@ from yamlsched.cli._settings import Settings
 from yamlsched.errors import YamlschedError
 from yamlsched.handler_sessions import MIN_CONNECTIONS
 from yamlsched.store.connection import SESSION, reason
-from yamlsched.sync import Glance, ScheduleFile, Synced, current, glance, sync
+from yamlsched.sync import Glance, ScheduleFile, Synced, current, glance, needs_sync, sync
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -88,7 +88,7 @@ def look(connection: Connection[Any], schedule: ScheduleFile, migrate: bool) -> 
 
 def synced(connection: Connection[Any], schedule: ScheduleFile, seen: Glance) -> Synced:
     """Sync if ``seen`` says that there is anything to sync."""
-    found = None if seen.has_due_jobs else current(seen, schedule)
+    found = None if needs_sync(seen, schedule) else current(seen, schedule)
     return found or sync(connection, schedule, seen=seen)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def command(settings: Settings, /, **options: Any) -> int:
     from yamlsched.sync import sync
 
-    schedule = read_schedule(settings, options)
+    schedule = replace(read_schedule(settings, options), by_hand=True)
     with settings.connect(migrate=False) as connection:
         synced = sync(connection, schedule, at_once=True)
     for message in synced.messages:

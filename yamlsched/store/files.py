@@ -36,7 +36,7 @@ class Standing(NamedTuple):
     """Where a file stands among those that are presented in its namespace.
 
     ``applied_at`` is when it was applied last itself; ``newer_presented_at`` when one that was applied after it was
-    presented last, within 5 minutes.
+    presented last, and ``is_newer_presented`` whether one still is.
     """
 
     now: datetime
@@ -51,6 +51,14 @@ class Standing(NamedTuple):
     in_force_yamlsched: str | None
     in_force_tzdata: str | None
     newer_presented_at: datetime | None
+    is_newer_presented: bool
+
+
+class TimeZoneData(NamedTuple):
+    """The versions with which the next slots were computed, and of the hosts that present a file."""
+
+    in_force: str | None
+    presented: list[str]
 
 
 def glance(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> Glance:
@@ -117,9 +125,19 @@ def applied(
     connection.execute(load("files")["applied"], given)
 
 
-def renewed(connection: Connection[Any], id: int, presented: dict[str, Any]) -> None:
-    """Record that the file in force was applied again by this version."""
-    connection.execute(load("files")["renewed"], {**presented, "id": id})
+def renewed(connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str) -> None:
+    """Record that the file in force was applied again by these versions."""
+    given = {"id": id, "yamlsched_version": yamlsched_version, "tzdata_version": tzdata_version}
+    connection.execute(load("files")["renewed"], given)
+
+
+def tzdata(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
+    """Return which time zone data is in use."""
+    with connection.cursor(row_factory=class_row(TimeZoneData)) as cursor:
+        cursor.execute(load("files")["tzdata"], {"namespace": namespace, "now": now})
+        row = cursor.fetchone()
+    assert row is not None
+    return row
 
 
 def forget(connection: Connection[Any], namespace: str, now: datetime | None) -> int:

@@ -42,6 +42,7 @@ __all__ = [
     "is_current",
     "locate",
     "make_due",
+    "needs_sync",
     "settle",
     "sync",
 ]
@@ -55,7 +56,7 @@ class ScheduleFile:
     """A schedules.yaml as a host presents it. ``environment`` is empty where none is given.
 
     ``handler_path`` are the folders, besides the file's own, in which handlers are looked for before the file is
-    applied; None: they are not checked.
+    applied; None: they are not checked. ``by_hand``: a person presents it, not a tick that comes again.
     """
 
     data: bytes = field(repr=False)
@@ -63,6 +64,7 @@ class ScheduleFile:
     environment: str = ""
     host: str = field(default_factory=socket.gethostname)
     handler_path: tuple[str, ...] | None = None
+    by_hand: bool = False
 
     @classmethod
     def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
@@ -90,6 +92,7 @@ class ScheduleFile:
             "path": self.path,
             "yamlsched_version": ours.yamlsched_version,
             "tzdata_version": ours.tzdata_version,
+            "by_hand": self.by_hand,
         }
 
 
@@ -177,9 +180,29 @@ def sync(
         from yamlsched.sync import applying
 
         applying.read(connection, schedule, now, at_once, synced)
-    if synced.may_claim:
+    if synced.may_claim and not _leaves_slots(connection, schedule, synced, now):
         make_due(connection, synced, now, deadline)
     return synced
+
+
+def needs_sync(seen: Glance, schedule: ScheduleFile) -> bool:
+    """Return whether there is anything to sync."""
+    is_behind = files.is_older(schedule.ours.tzdata_version, seen.in_force_tzdata or "")
+    return seen.has_due_jobs or is_behind or not is_current(seen, schedule)
+
+
+def _leaves_slots(connection: Connection[Any], schedule: ScheduleFile, synced: Synced, now: datetime | None) -> bool:
+    """Return whether hosts with newer time zone data make the slots: two versions could make one slot twice."""
+    ours = schedule.ours.tzdata_version
+    known = store.tzdata(connection, str(synced.namespace), now)
+    if any(files.is_older(ours, version) for version in known.presented):
+        return True
+    if files.is_older(ours, known.in_force or ""):
+        synced.find(
+            f"this host has time zone data {ours}, and the slots were computed with {known.in_force}. No host that has "
+            "it ticks any more, so slots are made with the older data. Upgrade tzdata on this host"
+        )
+    return False
 
 
 def make_due(connection: Connection[Any], synced: Synced, now: datetime | None, deadline: float) -> None:

@@ -114,12 +114,16 @@ def _apply(
         is_older = standing.in_force_id is not None and not files.is_known(
             standing.in_force_yamlsched, standing.in_force_tzdata, ours
         )
-        changes = converge.converge(connection, namespace, loaded.jobs, now, recompute=is_older)
+        is_behind = files.is_older(ours.tzdata_version, standing.in_force_tzdata or "")
+        changes = converge.converge(connection, namespace, loaded.jobs, now, is_older, is_behind)
         if synced.verdict is Verdict.APPLY:
             retention = converge.retention(loaded.retention)
             store.applied(connection, namespace, presented, retention, changes.now)
         elif standing.in_force_id is not None:
-            store.renewed(connection, standing.in_force_id, presented)
+            # of hosts with crossed versions each would otherwise find the other's older, again and again
+            version = files.newest(standing.in_force_yamlsched, ours.yamlsched_version)
+            tzdata = files.newest(standing.in_force_tzdata, ours.tzdata_version)
+            store.renewed(connection, standing.in_force_id, version, tzdata)
         synced.changes = changes
 
 

@@ -81,11 +81,17 @@ def retention(kept: Retention) -> dict[str, str]:
 
 
 def converge(
-    connection: Connection[Any], namespace: str, jobs: dict[str, Job], now: datetime | None, recompute: bool
+    connection: Connection[Any],
+    namespace: str,
+    jobs: dict[str, Job],
+    now: datetime | None,
+    recompute: bool,
+    is_behind: bool,
 ) -> Changes:
     """Write what differs, inside the caller's transaction and under the namespace's lock.
 
-    ``recompute`` is for rules or time zone data newer than those that stored the next slots.
+    ``recompute`` is for rules or time zone data newer than those that stored the next slots; ``is_behind`` for time
+    zone data that is older: then a job whose next slot is yet to come owes nothing, whatever our data says.
     """
     rows = {name: row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))
@@ -94,7 +100,8 @@ def converge(
     locked = definitions.lock(connection, {*known, *scheduled})
     instant = slots.begin(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
-    settled = due.settle(connection, namespace, [d for d in locked if d.id in set(known)], instant)
+    owing = [d for d in locked if d.id in set(known) and not (is_behind and _is_ahead(d, instant))]
+    settled = due.settle(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     written = [d.job_type for d in differences if not d.is_gone]
@@ -116,6 +123,11 @@ def converge(
         settled=settled,
         unreadable=tuple(found for found in unreadable if found not in settled.unreadable),
     )
+
+
+def _is_ahead(definition: Definition, now: datetime) -> bool:
+    is_awaited = definition.next_slot_at is not None and definition.paused_at is None
+    return is_awaited and definition.next_slot_at is not None and definition.next_slot_at > now
 
 
 def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, str | None]:

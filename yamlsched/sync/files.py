@@ -49,18 +49,34 @@ def verdict(standing: Standing, ours: Ours, at_once: bool) -> Verdict:
         return Verdict.OTHER_ENVIRONMENT
     if standing.applied_at is None:
         return Verdict.APPLY
-    is_steady = standing.now - standing.presented_since_at >= ROLLBACK_AFTER
-    return Verdict.APPLY if is_steady and standing.newer_presented_at is None else Verdict.HELD_BACK
+    alone_since = max(standing.presented_since_at, standing.newer_presented_at or standing.presented_since_at)
+    is_steady = standing.now - alone_since >= ROLLBACK_AFTER
+    return Verdict.APPLY if is_steady and not standing.is_newer_presented else Verdict.HELD_BACK
 
 
 def is_known(yamlsched_version: str | None, tzdata_version: str | None, ours: Ours) -> bool:
     """Say whether what was applied with these versions needs no second look by ours."""
-    applied = (_parts(yamlsched_version or "0"), tzdata_version or "")
-    return applied[0] >= _parts(ours.yamlsched_version) and applied[1] >= ours.tzdata_version
+    return not is_older(yamlsched_version, ours.yamlsched_version) and not is_older(tzdata_version, ours.tzdata_version)
 
 
-def _parts(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"[0-9]+", version)]
+def is_older(version: str | None, other: str) -> bool:
+    """Return whether a version of yamlsched, or of time zone data, is older than another.
+
+    >>> is_older("1.9.0", "1.10.0"), is_older("2025b", "2026a"), is_older("1.0rc1", "1.0"), is_older("1.0", "1.0")
+    (True, True, True, False)
+    """
+    return _parts(version or "") < _parts(other)
+
+
+def _parts(version: str) -> list[tuple[int, int | str]]:
+    """Return what versions are compared by, part by part: letters come before the end (1.0rc1), numbers after it."""
+    found = re.findall(r"[0-9]+|[a-z]+", version.lower())
+    return [(2, int(part)) if part.isdigit() else (0, part) for part in found] + [(1, 0)]
+
+
+def newest(*versions: str | None) -> str:
+    """Return the newest of versions."""
+    return max((version for version in versions if version), key=_parts)
 
 
 def is_of_another_environment(standing: Standing, ours: Ours) -> bool:
@@ -92,9 +108,9 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
             'a database of its own; "yamlsched sync" changes the environment'
         )
     return (
-        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented within "
-        f'5 minutes; {in_force}. Bring this host up to date. To roll back run "yamlsched sync", or wait until nobody '
-        "has presented the newer one for 5 minutes; if these are two services, give each a namespace"
+        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented until now; "
+        f'{in_force}. Bring this host up to date. To roll back run "yamlsched sync", or wait until no host presented '
+        "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
 
 
