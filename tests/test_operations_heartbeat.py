@@ -15,7 +15,7 @@ from working import a_project, until
 
 from yamlsched.operations import heartbeat
 
-HANDLERS = "def well(): pass\n\n\ndef ill():\n    raise RuntimeError('no route to host')\n"
+HANDLERS = "def well(run): pass\n\n\ndef ill():\n    raise RuntimeError('no route to host')\n"
 SOUND = """version: 1
 jobs:
   well: {handler: jobs.well}

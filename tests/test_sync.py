@@ -16,7 +16,7 @@ from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finis
 
 from yamlsched import store
 from yamlsched.store.definitions import cancel_retired
-from yamlsched.sync import ScheduleFile, Verdict, due, files, glance, is_current, settle, sync
+from yamlsched.sync import ScheduleFile, Verdict, converge, due, files, glance, is_current, settle, sync
 from yamlsched.sync.plan import offset
 
 Db = psycopg.Connection[Any]
@@ -852,3 +852,51 @@ def test_racing_syncs_above_read_committed_make_each_run_once(db: Db, dsn: str) 
 
     assert sum(made) == 60
     assert len({key for n in range(20) for key, _ in runs(db, f"job_{n}")}) == 60
+
+
+def test_while_a_file_is_applied_other_ticks_of_its_host_look_without_waiting(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a file that is applied again, which takes long
+    file = a_file(x=HOURLY)
+    sync(db, file, NOON)
+    db.execute("update yamlsched.schedule_files set tzdata_version = '2019a'")
+    apply = converge.converge
+
+    def and_look(*arguments: Any) -> Any:
+        changes = apply(*arguments)
+        with store.connect(dsn) as other:
+            other.execute("set lock_timeout = '100ms'")
+            assert glance(other, file, NOON + MINUTE).namespace == "default"
+        return changes
+
+    monkeypatch.setattr(converge, "converge", and_look)
+
+    assert sync(db, file, NOON + MINUTE).verdict is Verdict.RENEW
+
+
+def test_a_host_of_another_environment_does_nothing_either_when_the_lock_is_held(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_WAIT", timedelta(milliseconds=50))
+    sync(db, a_file(x=HOURLY), NOON)
+    with store.connect(dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.namespaces for update")
+
+        synced = sync(db, a_file(environment="staging", top="environments: [staging]", x=HOURLY), NOON + HOUR)
+
+    assert (synced.verdict, synced.may_claim, runs(db)) == (Verdict.OTHER_ENVIRONMENT, False, [])
+
+
+def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a definition whose slots no statement can write
+    file = a_file(**{f"job_{n}": HOURLY for n in range(3)})
+    sync(db, file, NOON)
+    db.execute("alter table yamlsched.job_runs add constraint never check (job_type <> 'job_1') not valid")
+    try:
+        synced = sync(db, file, NOON + HOUR)
+    finally:
+        db.execute("alter table yamlsched.job_runs drop constraint never")
+
+    assert (synced.runs, synced.exit_code) == (2, 1)
+    assert 'job "job_1"' in synced.messages[0]

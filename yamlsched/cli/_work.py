@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -94,10 +95,12 @@ def synced(connection: Connection[Any], schedule: ScheduleFile, seen: Glance) ->
 
 def report(synced: Synced) -> None:
     """Show what a sync found."""
-    for message in synced.messages:
-        print(message, file=sys.stderr)
+    messages = list(synced.messages)
     if not synced.is_readable:
-        print("no job of this file can be run until it is fixed: its handlers are not known", file=sys.stderr)
+        messages.append("no job of this file can be run until it is fixed: its handlers are not known")
+    with contextlib.suppress(OSError):  # nobody reads it any more: the work is done all the same
+        for message in messages:
+            print(message, file=sys.stderr)
 
 
 def housekeep(dsn: str, namespace: str | None, seen: Glance) -> bool:

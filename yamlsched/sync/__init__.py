@@ -16,9 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from yamlsched import __version__
 from yamlsched.definitions import reading
+from yamlsched.errors import Refused
 from yamlsched.store import files as store
+from yamlsched.store.connection import reason
 from yamlsched.store.files import Glance
 from yamlsched.sync import files
 from yamlsched.sync.files import Ours, Verdict
@@ -179,7 +183,12 @@ def sync(
     if synced.verdict is not Verdict.CURRENT:
         from yamlsched.sync import applying
 
-        applying.read(connection, schedule, now, at_once, synced)
+        try:
+            applying.read(connection, schedule, now, at_once, synced)
+        except (psycopg.Error, Refused) as error:
+            if connection.closed or (at_once and not isinstance(error, psycopg.errors.LockNotAvailable)):
+                raise
+            applying.fail(connection, schedule, now, error, synced)
     if synced.may_claim and not _leaves_slots(connection, schedule, synced, now):
         make_due(connection, synced, now, deadline)
     return synced
@@ -210,7 +219,13 @@ def make_due(connection: Connection[Any], synced: Synced, now: datetime | None, 
     from yamlsched.sync import due
 
     assert synced.namespace is not None
-    synced.made = due.make_due(connection, synced.namespace, now, deadline)
+    try:
+        synced.made = due.make_due(connection, synced.namespace, now, deadline)
+    except psycopg.Error as error:
+        if connection.closed:
+            raise
+        synced.made = due.Made()
+        synced.find(f"due slots could not be looked for: {reason(error)}. The next tick tries again")
     synced.find(*synced.made.problems)
 
 

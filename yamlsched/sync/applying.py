@@ -13,7 +13,6 @@ from yamlsched.definitions import checks, load, report
 from yamlsched.definitions.checks import Checked
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Loaded
-from yamlsched.errors import Refused
 from yamlsched.store import definitions
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
@@ -45,16 +44,10 @@ def read(
         _refuse(connection, schedule, now, loaded, checked, synced)
         return
     synced.namespace = loaded.namespace
-    try:
-        with connection.transaction():
-            _apply(connection, schedule, now, at_once, loaded, synced)
-    except (psycopg.Error, Refused) as error:
-        if connection.closed or (at_once and not isinstance(error, psycopg.errors.LockNotAvailable)):
-            raise
-        synced.verdict, synced.changes = None, None
-        synced.find(_not_applied(schedule, error))
-        log.warning("sync.failed", file=schedule.path, hash=schedule.ours.hash[:8], error=_why(error))
-        return
+    # before the transaction, which may take long: the next tick of this host presents the file, too
+    store.present(connection, loaded.namespace, schedule.presented(), now)
+    with connection.transaction():
+        _apply(connection, schedule, now, at_once, loaded, synced)
     if synced.changes:
         log.info(
             "sync.applied",
@@ -66,6 +59,23 @@ def read(
             returned=len(synced.changes.returned) or None,
         )
         synced.find(*synced.changes.problems)
+
+
+def fail(
+    connection: Connection[Any], schedule: ScheduleFile, now: datetime | None, error: Exception, synced: Synced
+) -> None:
+    """Report that a file could not be applied now. The work goes on, except in another environment."""
+    synced.verdict, synced.changes = None, None
+    why = reason(error) if isinstance(error, psycopg.Error) else str(error)
+    log.warning("sync.failed", file=schedule.path, hash=schedule.ours.hash[:8], error=why)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        why = "another session holds a lock that this needs (pg_stat_activity shows which)"
+    synced.find(f"{schedule.path} is not applied: {why}. The next tick tries again")
+    if synced.namespace is not None:
+        standing = store.standing(connection, synced.namespace, schedule.presented(), now)
+        if files.is_of_another_environment(standing, schedule.ours):
+            synced.verdict = Verdict.OTHER_ENVIRONMENT
+            _hold_back(schedule, standing, synced)
 
 
 def _check(schedule: ScheduleFile) -> tuple[Loaded, Checked]:
@@ -105,7 +115,6 @@ def _apply(
     ours, presented, namespace = schedule.ours, schedule.presented(), loaded.namespace
     assert namespace is not None
     store.lock(connection, namespace, files.MAX_WAIT_AT_ONCE if at_once else files.MAX_WAIT)
-    store.present(connection, namespace, presented, now)
     standing = store.standing(connection, namespace, presented, now)
     synced.verdict = files.verdict(standing, ours, at_once)
     if synced.verdict in NOT_APPLIED:
@@ -132,19 +141,6 @@ def _hold_back(schedule: ScheduleFile, standing: Standing, synced: Synced) -> No
     synced.messages.append(files.explain(synced.verdict, standing, schedule.path, schedule.ours))
     if synced.verdict is Verdict.OTHER_ENVIRONMENT or files.is_finding(standing):
         synced.has_findings = True
-
-
-def _why(error: Exception) -> str:
-    return reason(error) if isinstance(error, psycopg.Error) else str(error)
-
-
-def _not_applied(schedule: ScheduleFile, error: Exception) -> str:
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        return (
-            f"{schedule.path} is not applied yet: another session holds a lock that this needs. The next tick tries "
-            "again; pg_stat_activity shows who waits for whom"
-        )
-    return f"{schedule.path} is not applied: {_why(error)}. The next tick tries again"
 
 
 def locate(connection: Connection[Any], schedule: ScheduleFile, namespace: str | None, now: datetime | None) -> Synced:
