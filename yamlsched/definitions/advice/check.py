@@ -25,6 +25,10 @@ LOOKS: tuple[Callable[[Advice, Job], None], ...] = (
     of_jobs.catchup,
     of_jobs.zone_names,
     of_jobs.backoff,
+    of_jobs.lease,
+    of_jobs.jitter,
+    of_jobs.payload_size,
+    of_jobs.last_attempt,
 )
 
 
@@ -42,6 +46,7 @@ def check(loaded: Loaded, now: datetime, owners: bool = False) -> list[Diagnosti
             advice.add("YS410", job, "", f"{where(('jobs', job.name))} has no owner", "Add owner: team-name")
     for calls in loaded.calls():
         of_jobs.secrets(advice, calls)
+        of_jobs.commands(advice, calls)
     of_files.crowds(advice)
     of_files.odd_tags(advice)
     return advice.found.diagnostics()

@@ -63,21 +63,27 @@ def _swallowed(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[
     before, after = _wall(zone, change)
     if after <= before or expression.fields[cron_fields.HOUR].startswith("*"):
         return []
-    midnight = after.replace(hour=0, minute=0)
-    gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in expression.times)
-    if gone and after.day in cron.days(expression.date_fields, after.year, after.month):
-        return [f"no slot on {after.date()}, when {before:%H:%M} to {after:%H:%M} does not exist"]
+    for midnight in _midnights(before, after):
+        gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in expression.times)
+        if gone and midnight.day in cron.days(expression.date_fields, midnight.year, midnight.month):
+            return [f"no slot on {midnight.date()}, when {before:%H:%M} to {after:%H:%M} does not exist"]
     return []
 
 
 def _repeated(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     before, after = _wall(zone, change)
-    midnight = before.replace(hour=0, minute=0)
-    for minute in expression.times:
-        wall = midnight + timedelta(minutes=minute)
-        if after <= wall < before and wall.day in cron.days(expression.date_fields, wall.year, wall.month):
-            return [f"{wall:%H:%M} happens twice on {wall.date()} (clocks go back): runs the first time only"]
+    for midnight in _midnights(after, before):
+        for minute in expression.times:
+            wall = midnight + timedelta(minutes=minute)
+            if after <= wall < before and wall.day in cron.days(expression.date_fields, wall.year, wall.month):
+                return [f"{wall:%H:%M} happens twice on {wall.date()} (clocks go back): runs the first time only"]
     return []
+
+
+def _midnights(start: datetime, end: datetime) -> list[datetime]:
+    """Return the starts of the local dates that have a part in [start, end): the change may be at midnight."""
+    first = start.replace(hour=0, minute=0)
+    return [first + timedelta(days=number) for number in range((end - MINUTE - first).days + 1)] if start < end else []
 
 
 def day_fields(advice: Advice, job: Job) -> None:

@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
+from yamlsched.cron import days
 from yamlsched.definitions.advice.shared import Advice
 from yamlsched.definitions.diagnostic import WARNING, quoted
 from yamlsched.definitions.job import Job
 
-CROWD = 5
-"""So many jobs on one minute are worth a word."""
-MOST_NAMED = 4
+MIN_CROWD = 5
+"""From this number on, jobs that start in one minute are reported."""
+MAX_NAMED = 4
+MAX_TIMES_A_DAY = 24
+MIN_WORD_CHARS = 4
+REFERENCE_YEAR = 2024
+"""A leap year: the dates of crons are compared in it, the same whenever the file is checked."""
+EVERY_DAY = ("*", "*", "*")
 MAX_COMMON_TAGS = 10_000
 """With more, tags are made by a program, which does not misspell them."""
 MIN_TAG_CHARS = 3
 
 
 def crowds(advice: Advice) -> None:
-    """Point at minutes of the day at which many jobs begin. Jobs of every few minutes are in no crowd."""
+    """Point at minutes in which many jobs start. Jobs that start every few minutes are not counted."""
     by_minute: dict[tuple[str, int], list[Job]] = defaultdict(list)
     for job in advice.loaded.jobs.values():
-        if job.cron is not None and job.enabled and not job.spread and len(job.cron.times) <= 24:
+        if job.cron is not None and job.enabled and not job.spread and len(job.cron.times) <= MAX_TIMES_A_DAY:
             for minute in job.cron.times:
                 by_minute[job.timezone, minute].append(job)
     seen: set[tuple[str, ...]] = set()
     for (timezone, minute), jobs in sorted(by_minute.items()):
-        names = tuple(job.name for job in jobs)
-        if len(jobs) < CROWD or names in seen:
+        together, is_daily = _together(jobs) if len(jobs) >= MIN_CROWD else ([], False)
+        names = tuple(job.name for job in together)
+        if len(together) < MIN_CROWD or names in seen:
             continue
         seen.add(names)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        others = ", ".join(names[1:MOST_NAMED]) + more
-        message = f"{len(jobs)} jobs begin at {minute // 60:02d}:{minute % 60:02d} {timezone}, also {others}"
-        advice.add_for_cron("YS405", jobs[0], None, message, "Add spread: 10m to them, or choose other minutes.")
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        others = ", ".join(names[1:MAX_NAMED]) + more
+        when = f"{minute // 60:02d}:{minute % 60:02d} {timezone}{'' if is_daily else ' on some days'}"
+        message = f"{len(names)} jobs start at {when}, also {others}"
+        advice.add_for_cron("YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes.")
+
+
+def _together(jobs: list[Job]) -> tuple[list[Job], bool]:
+    """Return the jobs that fire on the date on which most of them do, and whether they do so every day."""
+    by_dates: dict[tuple[str, str, str], int] = defaultdict(int)
+    for job in jobs:
+        assert job.cron is not None
+        by_dates[job.cron.date_fields] += 1
+    fullest: tuple[int, int, int] = (0, 0, 0)
+    for month in range(1, 13):
+        on_day: dict[int, int] = defaultdict(int)
+        for fields, count in by_dates.items():
+            for day in days(fields, REFERENCE_YEAR, month):
+                on_day[day] += count
+        if on_day:
+            day = max(on_day, key=lambda day: on_day[day])
+            fullest = max(fullest, (on_day[day], -month, -day))
+    _, month, day = fullest
+    together = [job for job in jobs if job.cron and -day in days(job.cron.date_fields, REFERENCE_YEAR, -month)]
+    return together, all(job.cron is not None and job.cron.date_fields == EVERY_DAY for job in together)
+
+
+def _is_variant(tag: str, other: str) -> bool:
+    """Return whether two tags differ on purpose: in numbers, or in a short part, as eu-west-1 and eu-west-2 do."""
+    parts, others = (re.split("[^A-Za-z0-9]+", each) for each in (tag, other))
+    if len(parts) != len(others):
+        return False
+    differing = [(a, b) for a, b in zip(parts, others, strict=True) if a != b]
+    return all(
+        min(len(a), len(b)) < MIN_WORD_CHARS or re.sub("[0-9]+", "", a) == re.sub("[0-9]+", "", b) for a, b in differing
+    )
 
 
 def _without_one(word: str) -> list[str]:
@@ -60,7 +100,8 @@ def odd_tags(advice: Advice) -> None:
     for tag, jobs in users.items():
         is_suspect = len(jobs) == 1 and len(tag) > MIN_TAG_CHARS
         candidates = _without_one(tag) if is_suspect and not advice.found.is_full else []
-        meant = next((known[shortened] for shortened in candidates if shortened in known), "")
+        found = (known[shortened] for shortened in candidates if shortened in known)
+        meant = next((other for other in found if not _is_variant(tag, other)), "")
         if meant:
             node, path, use = advice.loaded.value(jobs[0].name, "tags")
             number, item = next((number, item) for number, item in enumerate(node.value) if item.value == tag)

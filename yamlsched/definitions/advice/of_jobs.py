@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -15,10 +16,25 @@ from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.load import Calls
 from yamlsched.definitions.zones import ABBREVIATIONS
 
+COMMAND = re.compile(
+    r"(subprocess|builtins|runpy|pty|code|posix)[.:].+|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
+)
+"""Handlers that execute programs or code given to them."""
+LARGE_PAYLOAD_BYTES = 4096
+LONG_LEASE = timedelta(minutes=10)
 FREQUENT = timedelta(minutes=5)
 SECRET = re.compile(
     r"(^|_)(password|passwd|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)", re.I
 )
+
+
+REFERENCE_KEY = re.compile(
+    r"_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference|key_name|field|header|param|parameter"
+    r"|type|kind|version|ttl|length|policy|expiry|store|manager|url|uri)$",
+    re.I,
+)
+REFERENCE = re.compile(r"/run/secrets/|\$\{|\$[A-Z_]+$|(arn|aws-sm|env|file|gsm|op|secrets?|sm|ssm|vault):", re.I)
+"""Keys and values that say where a secret is, which is right."""
 
 
 def retries(advice: Advice, job: Job) -> None:
@@ -50,10 +66,51 @@ def catchup(advice: Advice, job: Job) -> None:
         advice.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
+def lease(advice: Advice, job: Job) -> None:
+    if job.lease > LONG_LEASE and advice.is_written(job, "lease"):
+        message = f"a run whose worker dies stays locked for up to {durations.show(job.lease)}"
+        remedy = f"Write at most {durations.show(LONG_LEASE)}: a lease is renewed while the handler runs."
+        advice.add_where_written("YS417", job, "lease", message, remedy)
+
+
+def jitter(advice: Advice, job: Job) -> None:
+    if job.backoff.policy != "fixed" or job.backoff.jitter or job.max_attempts == 1:
+        return
+    node, path, use = advice.loaded.value(job.name, "backoff")
+    if isinstance(node.value, dict) and "jitter" in node.value:
+        message = f"{where((*path, 'jitter'))}: runs that fail together are retried together, each time"
+        spot, remedy = node.value["jitter"], "Write jitter: 0.1 or more."
+        advice.found.add("YS418", spot, (*path, "jitter"), use, message, remedy, severity=WARNING)
+
+
+def payload_size(advice: Advice, job: Job) -> None:
+    size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
+    if size > LARGE_PAYLOAD_BYTES:
+        message = f"{size:,} bytes are copied into every run"
+        advice.add_where_written(
+            "YS419", job, "payload", message, "Store the data elsewhere, and pass its path or key."
+        )
+
+
+def last_attempt(advice: Advice, job: Job) -> None:
+    if job.max_attempts == 1 and job.on_dead is None and job.enabled and advice.is_written(job, "max_attempts"):
+        message = "the first failure is final, and nothing is called"
+        advice.add_where_written("YS420", job, "max_attempts", message, "Add on_dead, or more attempts.")
+
+
+def commands(advice: Advice, calls: Calls) -> None:
+    if calls.handler is not None and COMMAND.fullmatch(calls.handler):
+        node, path, use = advice.loaded.value(calls.job, "handler")
+        message = f"{where(path)}: {calls.handler} executes its payload, which whoever may enqueue can set"
+        remedy = "Write a function that runs the command and raises if it fails."
+        advice.found.add("YS421", node, path, use, message, remedy, severity=WARNING)
+
+
 def secrets(advice: Advice, calls: Calls) -> None:
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
-            if SECRET.search(key) and isinstance(inner, str) and inner:
+            is_reference = REFERENCE_KEY.search(key) or (isinstance(inner, str) and REFERENCE.match(inner))
+            if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference:
                 node, path, use = advice.loaded.value(calls.job, *keys, key)
                 message = f"{where(path)} looks like a secret: payloads are stored in the database as they are"
                 remedy = "Let the handler read it from its environment."
@@ -97,7 +154,10 @@ def backoff(advice: Advice, job: Job) -> None:
         for key in ("delay", "max_delay"):
             if key in written:
                 add(key, f"{key} has no effect with the policy steps", "Remove it.")
-        if len(given.delays) > max(1, job.max_attempts - 1):
+        # a job that makes fewer attempts than the defaults provide for is as it should be
+        has_own_attempts = advice.loaded.value(job.name, "max_attempts")[1] == ("jobs", job.name, "max_attempts")
+        is_of_one_place = path[0] != "defaults" or not has_own_attempts
+        if len(given.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
             message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(given.delays)} delays"
             add("delays", message, f"Write max_attempts: {len(given.delays) + 1}, or fewer delays.")
     elif given.max_delay < given.delay:

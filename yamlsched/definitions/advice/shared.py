@@ -39,6 +39,11 @@ class Advice:
             spot, path, use = self.loaded.value(job.name, "cron")
         self.found.add(code, spot, path, use, message, remedy, notes=notes, severity=WARNING)
 
+    def add_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
+        """Advise about a key where it is written, be it in defaults: it suits no job."""
+        node, path, use = self.loaded.value(job.name, key)
+        self.found.add(code, node, path, use, f"{where(path)}: {message}", remedy, severity=WARNING)
+
     def add_for_cron(
         self, code: str, job: Job, field: int | None, message: str, remedy: str, notes: Iterable[tuple[int, str]] = ()
     ) -> None:
@@ -52,7 +57,7 @@ class Advice:
         self.found.add(code, node, path, use, message, remedy, span, notes, severity=WARNING)
 
     def is_written(self, job: Job, *keys: str) -> bool:
-        return any(self.loaded.value(job.name, key)[1][-1] == key for key in keys)
+        return any(self.loaded.value(job.name, key)[1] in (("jobs", job.name, key), ("defaults", key)) for key in keys)
 
 
 @lru_cache(maxsize=16384)
