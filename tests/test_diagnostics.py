@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 import yaml
@@ -21,12 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
-from yamlsched.definitions import handlers, meaning, paths, report, rules, silence, zones
+from yamlsched.definitions import handlers, meaning, paths, report, rules, schema_copy, silence, zones
 from yamlsched.definitions.advice.check import check as advise
 from yamlsched.definitions.diagnostic import Diagnostic, Note
 from yamlsched.definitions.load import load
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA
 from yamlsched.enqueueing import LARGEST_PAYLOAD
+from yamlsched.operations import doctor
 from yamlsched.zones import zone
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +42,7 @@ def all_checks(data: bytes, file: str = "schedules.yaml", environment: str | Non
     loaded = load(data, file, environment)
     path = paths.search_path(MISTAKES / file, loaded.paths)
     by_reading = [*paths.check(loaded, MISTAKES / file), *handlers.check(loaded, path)]
-    found = [*loaded.diagnostics, *by_reading, *advise(loaded, NOW)]
+    found = [*loaded.diagnostics, *by_reading, *advise(loaded, NOW), *schema_copy.check(loaded, MISTAKES / file)]
     return silence.heed(found, loaded.source)
 
 
@@ -332,6 +334,45 @@ def test_no_format_passes_on_control_characters_or_commands_for_ci(format: str):
         assert "##vso[" not in "".join(lines)
 
 
+def test_a_terminal_gets_colours_and_nothing_else_does(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "schedules.yaml").write_text(BAD)
+    plain = run("validate").output
+
+    monkeypatch.setattr("yamlsched.cli._output.has_colours", lambda: True)
+    coloured = CliRunner().invoke(cli, ["validate"], standalone_mode=False, color=True).output
+
+    assert "\x1b" not in plain
+    assert "\x1b[31m\x1b[1merror[YS107]\x1b[0m" in coloured
+    assert click.unstyle(coloured) == plain
+
+
+@pytest.mark.parametrize(
+    "line, is_advised",
+    [
+        ("# yaml-language-server: $schema=./schedules.schema.json", True),
+        ("# yaml-language-server: $schema=gone.json", True),
+        ("# yaml-language-server: $schema=current.json", False),
+        ("# yaml-language-server: $schema=https://example.com/old.json", False),
+        ("# without a schema", True),
+    ],
+)
+def test_a_copy_of_the_schema_that_is_not_the_installed_one_is_advised_against(
+    folder: Path, line: str, is_advised: bool
+):
+    (folder / "schedules.schema.json").write_text(json.dumps({**SCHEMA, "title": "of another version"}))
+    (folder / "current.json").write_text(run("schema").output)
+    (folder / "schedules.yaml").write_text(f"{line}\n{GOOD}")
+
+    assert ("YS416" in run("validate").output) == is_advised
+    assert ("schema" in {one.name for one in doctor.schedule(Path("schedules.yaml"), None)[1]}) == is_advised
+
+    if "./schedules" in line:
+        remedy = re.search(r"Renew it: yamlsched schema > (\S+)", run("validate").output)
+        assert remedy
+        Path(remedy[1]).write_text(run("schema").output)
+        assert "YS416" not in run("validate").output
+
+
 def test_a_file_name_that_is_not_unicode_is_reported_in_each_format(folder: Path):
     name = os.fsdecode(b"a\xff.yaml")
     Path(name).write_text(BAD)
@@ -456,11 +497,23 @@ def test_sarif_has_the_structure_that_2_1_0_demands(file: Path):
 
 
 def test_explain_prints_the_page_of_a_code_and_lists_all(folder: Path):
-    assert run("explain", "ys203").output.startswith("### YS203 a cron alias is not known\n")
-    assert run("explain", "YS203").output.endswith("```\n\nFirst a file with the mistake, then the same without it.\n")
+    page = run("explain", "ys203").output
+
+    assert page.startswith("YS203: a cron alias is not known\n")
+    assert "\n\nWrong:\n\n    version: 1\n" in page
+    assert "\n\nRight:\n\n    version: 1\n" in page
     assert run("explain").output.splitlines()[0] == "YS001  the text is not YAML"
     assert json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"] == "YS203"
     assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)
+
+
+@pytest.mark.parametrize("code", rules.pages())
+def test_a_page_says_why_and_reads_well_on_a_terminal(code: str):
+    title, why, *_ = rules.as_text(code).split("\n\n")
+
+    assert title.startswith(f"{code}: ")
+    assert why not in ("Wrong:", "Right:")
+    assert re.search(r"```|\]\(|^#|\*\*", rules.as_text(code)) is None
 
 
 def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path):

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 import click
 
+from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.definitions import rules
 
@@ -26,15 +27,11 @@ def command(settings: Settings, code: str | None) -> int:
             raise click.UsageError(f'no code "{code}".{hint}')
         shown = {code: rules.title(code)}
     if settings.wants_json:
-        from yamlsched.cli import _output
-
         codes = [{"code": code, "title": title, "page": rules.page(code)} for code, title in shown.items()]
         click.echo(_output.document(codes=codes))
     elif code is not None:
-        page = rules.page(code)
-        click.echo(page)
-        if "```" in page:
-            click.echo("\nFirst a file with the mistake, then the same without it.")
+        heading, _, rest = rules.as_text(code).partition("\n")
+        click.echo(f"{_output.bold(heading)}\n{rest}")
     else:
         for listed, title in shown.items():
             click.echo(f"{listed}  {title}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,8 @@ def command(
     require_owner: bool,
     no_handlers: bool,
 ) -> int:
-    from yamlsched.definitions.report import FORMATS
+    from yamlsched.cli import _output
+    from yamlsched.definitions.report import FORMATS, as_text
     from yamlsched.display import safe_line
 
     files = files or (settings.file,)
@@ -52,7 +54,8 @@ def command(
             of_file = [replace(one, severity="error") for one in of_file]
         found += of_file
         summaries.append(_summary(file, jobs, of_file))
-    if text := FORMATS[settings.format](found, [str(file) for file in files]):
+    write = partial(as_text, paint=_paint) if settings.format == "text" and _output.has_colours() else None
+    if text := (write or FORMATS[settings.format])(found, [str(file) for file in files]):
         click.echo(text)
     if settings.format == "text":
         if text:
@@ -72,7 +75,7 @@ def _check(
     look_at_handlers: bool,
 ) -> tuple[list[Diagnostic], int]:
     """Return all that is wrong with a file, and how many jobs it has, sound or not."""
-    from yamlsched.definitions import handlers, reading, silence
+    from yamlsched.definitions import handlers, reading, schema_copy, silence
     from yamlsched.definitions.advice.check import check as advise
     from yamlsched.definitions.load import load
     from yamlsched.definitions.paths import check as check_paths
@@ -88,12 +91,16 @@ def _check(
         if imports:
             known = {(one.line, one.column) for one in by_reading}
             found += [one for one in handlers.check_by_import(loaded, path) if (one.line, one.column) not in known]
-    found += advise(loaded, now, require_owner)
+    found += [*advise(loaded, now, require_owner), *schema_copy.check(loaded, file)]
     found = silence.heed(found, loaded.source)
     if reading.leads_elsewhere(file):
         # a pull request can make it a link to any file of the machine that checks it
         found = [replace(one, source="") for one in found]
     return found, len(loaded.entries)
+
+
+def _paint(severity: str, text: str) -> str:
+    return click.style(text, fg="red" if severity == "error" else "yellow", bold=True)
 
 
 def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:

@@ -14,6 +14,7 @@ from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.display import safe_line, without_commands
 
 FORMAT_VERSION = 1
+Paint = Callable[[str, str], str]
 WIDEST = 140
 """How much of a long source line is shown."""
 
@@ -27,10 +28,18 @@ def _sentence(found: Diagnostic) -> str:
     return f"{found.message}. {found.remedy}" if found.remedy else found.message
 
 
-def text(found: Diagnostic) -> str:
-    """Return a diagnostic with its source line, a caret under the mistake, and what to do."""
-    place = f"{found.file}:{found.line}:{found.column}"
-    lines = [safe_line(f"{place}: {found.severity}[{found.code}]: {found.message}")]
+def _plain(severity: str, text: str) -> str:
+    return text
+
+
+def text(found: Diagnostic, paint: Paint = _plain) -> str:
+    """Return a diagnostic with its source line, a caret under the mistake, and what to do.
+
+    ``paint`` colours a part by its severity.
+    """
+    label = f"{found.severity}[{found.code}]"
+    heading = safe_line(f"{found.file}:{found.line}:{found.column}: {label}: {found.message}")
+    lines = [heading.replace(label, paint(found.severity, label), 1)]
     gutter = " " * len(str(found.line))
     if found.source.strip():
         first, last = _window(found)
@@ -38,7 +47,7 @@ def text(found: Diagnostic) -> str:
         begin, end = found.column - 1 - first, found.end_column - 1 - first
         before, marked = shown[:begin], shown[begin:end]
         lines.append(without_commands(f" {found.line} | {shown.rstrip()}"))
-        lines.append(f" {gutter} | {_blank(before)}{'^' * max(1, _width(marked))}")
+        lines.append(f" {gutter} | {_blank(before)}{paint(found.severity, '^' * max(1, _width(marked)))}")
     if found.remedy:
         lines.append(safe_line(f" {gutter} = {found.remedy}"))
     lines += [safe_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}") for note in found.notes]
@@ -69,8 +78,8 @@ def _blank(shown: str) -> str:
     return "".join("\t" if character == "\t" else " " * _columns(character) for character in shown)
 
 
-def as_text(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
-    return "\n\n".join(text(one) for one in found)
+def as_text(found: Sequence[Diagnostic], files: Sequence[str], paint: Paint = _plain) -> str:
+    return "\n\n".join(text(one, paint) for one in found)
 
 
 def as_concise(found: Sequence[Diagnostic], files: Sequence[str]) -> str:

@@ -20,6 +20,19 @@ def page(code: str) -> str:
     return pages()[code]
 
 
+def as_text(code: str) -> str:
+    """Return the page of a code without Markdown: the two examples are indented, and named for what they are."""
+    blocks = []
+    names = iter(("Wrong:", "Right:"))
+    for number, part in enumerate(re.split(r"```(?:yaml)?\n(.*?)```", page(code), flags=re.S)):
+        if number % 2:
+            blocks += [next(names, ""), "\n".join(f"    {line}".rstrip() for line in part.splitlines())]
+        else:
+            blocks.append(re.sub(r"`([^`\n]+)`", r"\1", re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)).strip())
+    blocks[0] = blocks[0].replace(f"### {code} ", f"{code}: ", 1)
+    return "\n\n".join(block for block in blocks if block)
+
+
 def title(code: str) -> str:
     """Return what is wrong, in one sentence without a full stop."""
     return page(code).partition("\n")[0].removeprefix(f"### {code} ")

@@ -8,7 +8,8 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-SCHEMA: Schema = json.loads(Path(__file__).with_name("schedules.schema.json").read_text("utf-8"))
+FILE = Path(__file__).with_name("schedules.schema.json")
+SCHEMA: Schema = json.loads(FILE.read_text("utf-8"))
 JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
 NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
 PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]

@@ -38,7 +38,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
     """Look at the file and at its handlers, without importing them."""
     import sys
 
-    from yamlsched.definitions import handlers, paths, reading
+    from yamlsched.definitions import handlers, paths, reading, schema_copy
     from yamlsched.definitions.load import load
 
     if not file.is_file():
@@ -58,6 +58,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
             "set --env or YAMLSCHED_ENV, in the crontab too" if not environment else "look at environments and enabled"
         )
         found = [Finding("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
+    found += [Finding("schema", "warn", one.message, one.remedy) for one in schema_copy.check(loaded, file)]
     path = [*paths.search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
     missing = [d for d in (*paths.check(loaded, file), *handlers.check(loaded, path)) if d.severity == "error"]
     if missing:
