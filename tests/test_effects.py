@@ -791,6 +791,39 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
     assert renewed == {other.id}
 
 
+# on_dead
+
+
+def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, dsn, job):
+    # given a dead run, and the run that reports it
+    dead = attempt(db, dsn)
+    db.execute(
+        "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null "
+        "where id = %s",
+        [dead.id],
+    )
+    report = attempt(db, dsn)
+    run = report.dead_run(dead.id)
+    assert (run.id, run.job_type) == (dead.id, "mail")
+
+    # when its handler has an effect, and enqueues and writes rows in a transaction
+    with run.once("page somebody", in_doubt="repeat") as effect:
+        assert effect.first
+    with pytest.raises(ConnectionRefusedError), run.once("nobody there", in_doubt="repeat"):
+        raise ConnectionRefusedError
+    run.enqueue("mail", key="another")
+    with run.transaction() as connection:
+        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
+        run.result = {"told": "ada"}
+
+    # then all of that is the report's, and the dead run stays as it is
+    assert ledger(db) == [(f"run:{report.id}:page somebody", "done")]
+    assert (status(db, dead), status(db, report), report.committed) == ("dead", "succeeded", True)
+    rows = db.execute("select result from yamlsched.job_runs where id = %s", [report.id]).fetchone()
+    made = db.execute("select parent_id from yamlsched.job_runs where idempotency_key = 'another'").fetchone()
+    assert (rows.result, made.parent_id) == ({"told": "ada"}, report.id)
+
+
 # settling
 
 

@@ -48,6 +48,7 @@ class Run:
     _outside: int | None = field(default=None, repr=False)  # inside transaction(): what had been enqueued before it
     _entered: set[str] = field(default_factory=set, repr=False)  # effects that this attempt was the first to enter
     _open: dict[str, str] = field(default_factory=dict, repr=False)  # effects that it is inside of, and their entries
+    _report: Run | None = field(default=None, repr=False)  # of a dead run: the run that calls on_dead, which acts
 
     @property
     def log(self) -> logging.Logger:
@@ -84,6 +85,9 @@ class Run:
         run_at: datetime | timedelta | None = None,
     ) -> None:
         """Enqueue a run of ``job`` for each payload, with the key at the same place in ``keys``; see ``enqueue``."""
+        if self._report is not None:
+            self._report.enqueue_many(job, payloads, keys=keys, run_at=run_at)
+            return
         if self.committed:
             raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
         texts, names = enqueueing.checked(job, payloads, keys)
@@ -102,18 +106,23 @@ class Run:
         and it holds only while the run is ours. Set ``result`` inside. Once per attempt; an exception after it is
         logged, and changes nothing. Raises LeaseLost, and rolls back, when the run was taken over meanwhile.
         """
+        if self._report is not None:
+            with self._report.transaction() as connection:
+                yield connection
+                self._report.result = self.result
+            return
         if self.committed or self._outside is not None:
             raise YamlschedError("run.transaction() is to be used once in an attempt: its end is the run's success")
         self._outside = len(self.enqueued)
-        connection: psycopg.Connection[Any] | None = None
+        session: psycopg.Connection[Any] | None = None
         try:
             with ExitStack() as block:
-                connection = self.claim.begin(block)
-                yield connection
-                self._succeed_in(connection)
+                session = self.claim.begin(block)
+                yield session
+                self._succeed_in(session)
             self.committed = True
         except BaseException as error:
-            if isinstance(error, Exception) and (connection is None or connection.broken):
+            if isinstance(error, Exception) and (session is None or session.broken):
                 self.broken_by = error
             del self.enqueued[self._outside :]  # rolled back with the rest, should the handler go on all the same
             raise
@@ -169,6 +178,10 @@ class Run:
         """
         from yamlsched.store import effects
 
+        if self._report is not None:
+            with self._report.once(name, in_doubt=in_doubt, scope=scope, release_on=release_on) as effect:
+                yield effect
+            return
         if self.committed:
             raise YamlschedError(
                 "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
@@ -214,7 +227,10 @@ class Run:
         return False
 
     def dead_run(self, run_id: int) -> Run:
-        """Return the dead run that this run, a call of ``on_dead``, is about."""
+        """Return the dead run that this run, a call of ``on_dead``, is about.
+
+        What its handler does by it (effects, a transaction, enqueueing) belongs to this run: the dead one is over.
+        """
         from yamlsched.store import runs as store
 
         row = self.claim.record(store.dead_run, run_id)
@@ -232,6 +248,7 @@ class Run:
             claim=self.claim,
             last_error=row.last_error,
             error_type=row.error_type,
+            _report=self,
         )
 
 
