@@ -8,6 +8,7 @@ import os
 import random
 import re
 import secrets
+import shlex
 import signal
 import sys
 import threading
@@ -35,7 +36,7 @@ from yamlsched import ledger as ledger_module
 from yamlsched.enqueueing import due
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.handler_sessions import sessions
-from yamlsched.ledger import Claim, effect_key
+from yamlsched.ledger import Claim, effect_key, settle_command
 from yamlsched.operations.effects import settle
 from yamlsched.runs import Claimed, one_line
 from yamlsched.store import effects, history
@@ -177,6 +178,12 @@ def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn
     with pytest.raises(EffectInDoubt) as raised:
         attempt(db, dsn, first.id).once(name, in_doubt="raise", scope="namespace").__enter__()
 
+    argv = shlex.split(settle_command("default", name).removesuffix(" (or --not-done)"))
+    with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as patch:  # noqa: PT012
+        db.execute("update yamlsched.job_runs set locked_until = null, status = 'cancelled', finished_at = now()")
+        patch.setattr(sys, "argv", [argv[0], "--dsn", dsn, *argv[1:]])
+        cli.main()
+    assert (ended.value.code or 0, ledger(db)) == (0, [(name, "done")])
     kept = one_line(str(raised.value))
     assert f"then run: {command.format(id=first.id)}, then: yamlsched retry {first.id}" in kept
     assert kept.endswith(f"retry {first.id}")
@@ -861,7 +868,7 @@ def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
     for key, message in (
         ("run:0:none", 'there is no effect "run:0:none" in namespace "default"'),
         (f"run:{run.id}:other", "is not in doubt: it was done at"),
-        (f"run:{run.id}:post", f"attempt 1 of run {run.id} is inside of it.*yamlsched cancel {run.id}"),
+        (f"run:{run.id}:post", f"attempt 1 of run {run.id} is inside it.*yamlsched cancel {run.id}"),
     ):
         for happened in (True, False):
             with pytest.raises(Refused, match=message):

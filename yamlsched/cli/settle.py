@@ -1,4 +1,4 @@
-"""``yamlsched settle``: say what became of an effect in doubt."""
+"""``yamlsched settle``: report whether an effect in doubt happened."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import click
 from yamlsched.cli import _acting, _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Say of the effect KEY, which is in doubt, whether it happened, after you have looked it up.
+HELP = """Report whether the effect KEY, which is in doubt, happened.
 
-KEY is as `yamlsched show` and the run's error have it, such as run:118:mail. A process died inside run.once(): nobody
-but you can find out, at the mail server or the provider, whether it was done.
+KEY is printed by `yamlsched status`, by `yamlsched show RUN`, and in the run's error, for example run:118:mail. A
+handler left run.once() without knowing whether the effect happened: look it up first, at the mail server or the
+provider, which knows it by the idempotency key that `show` prints.
 """
 
 
 @click.command(cls=Verb, help=HELP)
 @click.argument("key")
-@click.option("--done/--not-done", "happened", default=None, help="It happened, or it did not and is to be done.")
-@click.option("--result", metavar="JSON", help="With --done: what a later attempt must know of it, as effect.result.")
+@click.option(
+    "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt does it."
+)
+@click.option("--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads.")
 @_acting.by_option
 @_choice.namespace_option
 @click.pass_obj

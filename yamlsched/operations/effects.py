@@ -32,12 +32,12 @@ def settle(
 def _nothing_to_settle(namespace: str, key: str, found: effects.Standing | None) -> str:
     if found is None:
         return (
-            f'there is no effect "{key}" in namespace "{namespace}": it was not begun, or ended by an error that says '
-            "it was not done. yamlsched show RUN lists a run's effects"
+            f'there is no effect "{key}" in namespace "{namespace}": it was not started, or an error proved that it '
+            "did not happen. yamlsched show RUN lists a run's effects"
         )
     if found.state == "done":
         return f'effect "{key}" is not in doubt: it was done at {found.done_at:%Y-%m-%d %H:%M:%SZ}'
     return (
-        f'effect "{key}" is not in doubt yet: attempt {found.attempt} of run {found.run_id} is inside of it. '
-        f"Wait for its end, or: yamlsched cancel {found.run_id}"
+        f'effect "{key}" is not in doubt: attempt {found.attempt} of run {found.run_id} is inside it. '
+        f"Wait until it ends, or run: yamlsched cancel {found.run_id}"
     )
