@@ -128,7 +128,12 @@ def test_a_run_that_goes_another_way_while_its_claim_is_being_given_back_is_left
         answer = threads.submit(
             write, dsn, lambda connection, _: store.give_back_claim(connection, "default", "A"), run
         )
-        until(lambda: value(db, "select count(*) from pg_locks where not granted"))
+        until(
+            lambda: value(
+                db,
+                "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+            )
+        )
 
     # then the other one's word stands
     assert answer.result() == 0
