@@ -120,6 +120,26 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
     assert asyncio.run(fail()) == []
 
 
+def test_a_session_that_the_server_refuses_now_and_then_goes_on_with_its_prepared_statements(dsn: str) -> None:
+    async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
+        return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
+
+    async def refused(connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.execute("do $$ begin raise exception using errcode = 'lock_not_available'; end $$")
+
+    async def refuse_now_and_then() -> list[int]:
+        session = Session(Database(dsn), SESSION)
+        found = []
+        for _ in range(3):
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                await session.run(refused, 10)
+            found += [await session.run(claim, 10) for _ in range(3)]
+        await session.drop()
+        return found
+
+    assert asyncio.run(refuse_now_and_then()) == [0] * 9
+
+
 def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_given_up(own_dsn: str) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
         return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)

@@ -9,7 +9,9 @@ import pytest
 from .scenario import play
 
 # What a seed draws is always the same, when it happens is not: a seed that once found something is worth playing again.
-SEEDS = [1]
+SEEDS = [
+    63,  # rows that somebody held: a worker whose statements were refused twice ended with an error
+]
 
 
 @pytest.mark.chaos

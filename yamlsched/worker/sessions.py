@@ -86,7 +86,7 @@ class Session:
         """Return what ``do`` makes of the connection.
 
         Raises Unanswered when the server cannot be reached, or does not answer ``within`` so many seconds; psycopg's
-        errors for what it refuses: then nothing was done, and the session is as good as before.
+        errors for what it refuses: then nothing was done, and the next use may open a new session.
         """
         self.unwatch()
         connection = await self._get()
@@ -105,8 +105,9 @@ class Session:
                 self._database.failed(reason(error))
                 raise Unanswered(was_asked=True) from error
             if connection.prepare_threshold is not None:
-                # psycopg forgets a statement whose first execution fails, and the server does not
-                await connection.execute("deallocate all", prepare=False)
+                # After an error psycopg and the server may disagree on what is prepared, and psycopg does not notice
+                # every "deallocate all": a new session is right in each case.
+                await self.drop()
             raise
         except BaseException:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
