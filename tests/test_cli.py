@@ -138,7 +138,7 @@ def test_a_tick_that_works_on_a_file_in_force_does_not_import_jsonschema(own_dsn
     assert "attempt.succeeded job=now" in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["diff", "explain", "init", "schema", "validate"])
+@pytest.mark.parametrize("verb", ["diff", "explain", "init", "next", "schema", "validate"])
 def test_a_verb_that_uses_no_database_takes_no_dsn_after_its_name_and_ignores_the_one_before_it(verb: str) -> None:
     assert "--dsn" not in yamlsched(verb, "--help").stdout
     assert yamlsched(verb, "--dsn", "x").returncode == 2

@@ -29,7 +29,7 @@ many jobs begin in each hour, and where many begin at once.
 """
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, offline=True, help=HELP)
 @click.argument("job", required=False)
 @click.option("--cron", "expression", metavar="EXPR", help="Of this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The wall clock for --cron (UTC); for --days, that of the calendar.")
