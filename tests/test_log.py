@@ -14,6 +14,7 @@ from operating import a_job, a_run, command_line
 
 from yamlsched import cli, log
 from yamlsched.cli import _output
+from yamlsched.cli._work import show_messages
 
 AT = datetime(2026, 1, 14, 2, tzinfo=UTC)
 HOSTILE = "a\x1b[2Jb\x85c\u2028d\x9be\u202ef\ng"
@@ -67,3 +68,8 @@ def test_what_a_server_says_reaches_the_terminal_without_control_characters(
     with pytest.raises(SystemExit):
         cli.main()
     assert "no\\x1b[2J" in capsys.readouterr().err
+
+
+def test_what_another_host_has_called_its_file_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_messages(["schedules.yaml is not applied: web-1:/srv/\x1b[2J/schedules.yaml is newer"])
+    assert capsys.readouterr().err == ("schedules.yaml is not applied: web-1:/srv/\\x1b[2J/schedules.yaml is newer\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
-from yamlsched.cli._work import housekeep, look, read_schedule, synced, tell
+from yamlsched.cli._work import housekeep, look, read_schedule, show_messages, synced, tell
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.runs import Status
 from yamlsched.store import runs
@@ -95,8 +94,7 @@ class Syncing:
                 await self._tell(worker, is_well=False)
                 continue
             next_at = clock.now() + 60 - news.now.timestamp() % 60
-            for message in news.messages if news.messages != told else []:
-                print(message, file=sys.stderr)
+            show_messages(news.messages if news.messages != told else [])
             told = news.messages
             self._take(news, worker)
             await self._tell(worker, is_well=not news.has_findings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +98,18 @@ def report(synced: Synced) -> None:
     messages = list(synced.messages)
     if not synced.is_readable:
         messages.append("no job of this file can be run until it is fixed: its handlers are not known")
+    show_messages(messages)
+
+
+def show_messages(messages: Sequence[str]) -> None:
+    """Print what a sync found. It may quote what other hosts have written, which must not steer the terminal."""
+    if not messages:
+        return
+    from yamlsched.cli._output import printable
+
     with contextlib.suppress(OSError):  # nobody reads it any more: the work is done all the same
         for message in messages:
-            print(message, file=sys.stderr)
+            print(printable(message), file=sys.stderr)
 
 
 def housekeep(dsn: str, namespace: str | None, seen: Glance) -> bool:

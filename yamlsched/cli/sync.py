@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import read_schedule, sync_options
+from yamlsched.cli._work import read_schedule, show_messages, sync_options
 
 if TYPE_CHECKING:
     from yamlsched.sync import Synced
@@ -28,8 +28,7 @@ def command(settings: Settings, /, **options: Any) -> int:
     schedule = replace(read_schedule(settings, options), by_hand=True)
     with settings.connect(migrate=False) as connection:
         synced = sync(connection, schedule, at_once=True)
-    for message in synced.messages:
-        click.echo(message, err=True)
+    show_messages(synced.messages)
     if settings.wants_json:
         import json
 
