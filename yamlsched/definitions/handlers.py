@@ -31,20 +31,31 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
     for calls in loaded.calls():
         if found.is_full:
             break
-        for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
-            if dotted is None:
-                continue
-            node, place, use = loaded.value(calls.job, key)
-            result = sources.look_up(dotted, folders)
-            if isinstance(result, Missing):
-                found.add(result.code, node, place, use, f"{where(place)}: {result.message}", result.remedy)
-            elif result is None or result.decorator_list:
-                continue  # a decorator may change the parameters
-            elif key == "handler":
-                _check_payload(loaded, calls, result, found)
-            else:
-                _check_on_dead(result, node, place, use, found)
+        _check_calls(loaded, calls, folders, found)
     return found.diagnostics()
+
+
+def check_again(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> list[Diagnostic]:
+    """Return what is wrong with one job's handlers, as far as it was looked up before by ``check``."""
+    found = Findings(loaded.source)
+    _check_calls(loaded, calls, tuple(path), found)
+    return found.diagnostics()
+
+
+def _check_calls(loaded: Loaded, calls: Calls, folders: tuple[Path, ...], found: Findings) -> None:
+    for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
+        if dotted is None:
+            continue
+        node, place, use = loaded.value(calls.job, key)
+        result = sources.look_up(dotted, folders)
+        if isinstance(result, Missing):
+            found.add(result.code, node, place, use, f"{where(place)}: {result.message}", result.remedy)
+        elif result is None or result.decorator_list:
+            continue  # a decorator may change the parameters
+        elif key == "handler":
+            _check_payload(loaded, calls, result, found)
+        else:
+            _check_on_dead(result, node, place, use, found)
 
 
 class Parameters(NamedTuple):

@@ -21,9 +21,7 @@ def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
     found = list(found)
     is_sound = not any(one.severity == ERROR for one in found)
     for one in found:
-        comment = IGNORE.search(one.source)
-        codes = [code.strip() for code in comment[1].split(",")] if comment else []
-        if one.code in codes and can_be_silenced(one.code):
+        if is_silenced(one):
             used.add((one.line, one.code))
         else:
             left.append(one)
@@ -47,6 +45,13 @@ def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
                 break
             useless.append(source.diagnostic("YS413", at, at + len(code[0]), message, remedy, severity=WARNING))
     return sorted([*left, *useless], key=lambda one: one.order)
+
+
+def is_silenced(one: Diagnostic) -> bool:
+    """Return whether a comment on its line silences a diagnostic."""
+    comment = IGNORE.search(one.source)
+    codes = [code.strip() for code in comment[1].split(",")] if comment else []
+    return one.code in codes and can_be_silenced(one.code)
 
 
 def can_be_silenced(code: str) -> bool:

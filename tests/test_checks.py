@@ -1,0 +1,101 @@
+"""What sync checks is what validate checks, and a job is left out only if its own entry is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from yamlsched.cli import cli
+from yamlsched.definitions.checks import Checked, check
+from yamlsched.definitions.load import load
+
+MISTAKES = Path(__file__).parent / "mistakes"
+
+
+def checked(file: Path, given: tuple[str, ...] | None = ()) -> Checked:
+    return check(load(file.read_bytes(), str(file), None), file, given)
+
+
+@pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_sync_finds_the_errors_that_validate_finds(file: Path) -> None:
+    result = CliRunner().invoke(cli, ["validate", "--format", "json", str(file)], standalone_mode=False)
+    found = json.loads(result.output)["diagnostics"]
+
+    expected = sorted((one["line"], one["column"], one["code"]) for one in found if one["severity"] == "error")
+
+    assert sorted((one.line, one.column, one.code) for one in checked(file).errors) == expected
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "takes.py").write_text("def it(older): ...\ndef nothing(): ...\ndef death(run): ...\n")
+    return tmp_path
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "schedules.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_only_the_jobs_are_left_out_whose_handler_or_payload_is_wrong(folder: Path) -> None:
+    file = written(
+        folder,
+        """version: 1
+jobs:
+  good: {handler: takes.it, cron: "@daily", payload: {older: 30}}
+  missing: {handler: takes.ti}
+  payload: {handler: takes.nothing, payload: {older: 30}}
+  dead: {handler: takes.nothing, on_dead: takes.nothing}
+  also_good: {handler: takes.nothing, on_dead: takes.death}
+""",
+    )
+
+    assert list(checked(file).jobs) == ["good", "also_good"]
+    assert len(checked(file).errors) == 3
+
+
+def test_a_default_that_is_wrong_leaves_out_the_jobs_that_inherit_it(folder: Path) -> None:
+    file = written(
+        folder,
+        """version: 1
+defaults: {on_dead: takes.nothing}
+jobs:
+  inherits: {handler: takes.nothing}
+  has_its_own: {handler: takes.nothing, on_dead: takes.death}
+""",
+    )
+
+    assert list(checked(file).jobs) == ["has_its_own"]
+
+
+def test_an_anchor_that_is_wrong_leaves_out_the_jobs_that_use_it(folder: Path) -> None:
+    file = written(
+        folder,
+        """version: 1
+x-payload: &rows {older: 30}
+jobs:
+  wrong: {handler: takes.nothing, payload: *rows}
+  right: {handler: takes.it, payload: *rows}
+  none: {handler: takes.nothing}
+""",
+    )
+
+    assert len(checked(file).errors) == 1
+    assert list(checked(file).jobs) == ["right", "none"]
+
+
+def test_more_errors_than_are_reported_leave_out_every_job_that_has_one(folder: Path) -> None:
+    jobs = "".join(f"  job_{n}: {{handler: takes.missing_{n}}}\n" for n in range(1200))
+    file = written(folder, f"version: 1\njobs:\n{jobs}  good: {{handler: takes.nothing}}\n")
+
+    assert list(checked(file).jobs) == ["good"]
+
+
+def test_handlers_are_not_looked_at_where_the_checks_are_skipped(folder: Path) -> None:
+    file = written(folder, "version: 1\njobs:\n  x: {handler: elsewhere.run}\n")
+
+    assert [len(checked(file).errors), len(checked(file, None).errors)] == [1, 0]
