@@ -165,7 +165,7 @@ def test_without_an_environment_jobs_count_where_they_run_and_with_one_only_what
 
     assert [len(the_job(each).slots.moved) for each in (anywhere, qa, live)] == [7, 0, 7]
     assert (the_job(qa).per_week_before, the_job(qa).per_week_after) == (0, 7)
-    assert "switched on in qa" in text.render(qa)
+    assert "enabled in qa" in text.render(qa)
     assert "it now runs in qa" in text.render(anywhere)
 
 
@@ -184,7 +184,7 @@ def test_a_comment_fits_into_what_forges_take_however_large_the_edit() -> None:
     after = {name: {**job, "description": f"{name} " * 30, "timeout": "5m"} for name, job in jobs.items()}
     written = markdown.render(preview_of(a_file(**jobs), a_file("timezone: Asia/Tokyo", **after)))
     assert len(written) < 65_536
-    assert "more: `yamlsched diff` without `--format markdown` tells all." in written
+    assert "more: `yamlsched diff` without `--format markdown` shows all." in written
     assert written.endswith("</details>")
 
 
@@ -439,7 +439,7 @@ def test_an_environment_that_comes_with_the_edit_is_no_mistake_of_the_base(tmp_p
     after.write_text(a_file("environments: [live, qa]", x={"cron": "0 2 * * *", "environments": ["live", "qa"]}))
     done = run("diff", before, after, "--env", "qa")
     assert done.return_value == 0
-    assert "switched on in qa" in done.stdout
+    assert "enabled in qa" in done.stdout
     assert run("diff", after, before, "--env", "qa").return_value == 1
 
 

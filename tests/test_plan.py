@@ -18,7 +18,7 @@ from yamlsched import store
 from yamlsched.cli import _output
 from yamlsched.definitions.load import load
 from yamlsched.operations import pausing
-from yamlsched.preview import document, outline, plan_text, planning
+from yamlsched.preview import document, markdown, outline, plan_text, planning
 from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change
 from yamlsched.sync import ScheduleFile, Synced, sync
@@ -161,22 +161,48 @@ def test_the_whole_plan_word_for_word(db: Db) -> None:
 
     # then all of it is told before
     assert plan_text.render(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
+    comment = markdown.render_plan(planned)
+    for line in (
+        "**yamlsched plan** of namespace `default`",
+        f"- file /app/schedules.yaml, hash {new.sha256[:8]}: the next tick applies it",
+        "| removed | `leaves` | 168 | `0 * * * *` |",
+        "runs to create: 2",
+        "- `leaves:2026-01-14T12:00Z, owed by what is in force`",
+        "- `rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new`",
+    ):
+        assert line in comment.splitlines()
     held = ids(db)
     announced(planned, sync(db, new, NOON), db, held)
+
+
+@pytest.mark.parametrize("reason", ["x\n::error::forged", "a`b ##[error]c", "</details>\n\n# forged"])
+def test_a_plan_shows_what_an_operator_wrote_as_text(db: Db, reason: str) -> None:
+    sync(db, a_file(x={"cron": "0 5 * * *"}), NOON - DAY)
+    [job] = db.execute("select id from yamlsched.job_definitions").fetchall()
+    shown = []
+    for each in ("plain", reason):
+        pausing.pause(db, "default", [job.id], "ann", reason=each, now=NOON - HOUR)
+        planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 5 * * *"}))
+        shown.append((plan_text.render(planned), markdown.render_plan(planned)))
+
+    for plain, forged in zip(*shown, strict=True):
+        assert plain.count("\n") == forged.count("\n")
+        assert "##[" not in forged
+        assert "\n::" not in forged
 
 
 EXPECTED = """\
 namespace default at 2026-01-14T12:00:00Z
 file      /app/schedules.yaml, hash {new}: the next tick applies it
 in force  /app/schedules.yaml, hash {old}, of host web-1, since 2026-01-13T12:00:00Z
-jobs      1 job changed, 1 removed, 3 unchanged; 1190 fires a week, were 1358
+jobs      1 job changed, 1 removed, 3 unchanged; 1190 slots a week (before: 1358)
 
-- leaves: had 168 fires a week
+- leaves: had 168 slots a week
     cron     0 * * * *
     handler  handlers.cleanup.run
     * it is retired: no slots, no claims; its unfinished runs are cancelled a day later
 
-~ nightly: 7 fires a week, as before, next Thu 2026-01-15 23:00 UTC
+~ nightly: 7 slots a week, unchanged, next Thu 2026-01-15 23:00 UTC
     cron  0 2 * * * -> 0 23 * * *
     ! it does not run at 2026-01-14 23:00: its key nightly:2026-01-14 was used by the slot at 2026-01-14 02:00
     slots of 7 days, on the clock of UTC
@@ -189,7 +215,7 @@ jobs      1 job changed, 1 removed, 3 unchanged; 1190 fires a week, were 1358
       moved    Wed 2026-01-21 02:00 -> 23:00
       added    Wed 2026-01-14 23:00  skipped: key_taken
 
-runs to make: 2
+runs to create: 2
     leaves:2026-01-14T12:00Z, owed by what is in force
     refresh:2026-01-14T12:00Z
 
@@ -202,9 +228,9 @@ slots that wait: 1
     waits  2026-01-14T11:00:00Z, for the run of 2026-01-14T10:00:00Z
 
 unfinished runs of jobs that are not in the file: 1
-    leaves  1, 0 of them running; what is left is cancelled from 2026-01-15T12:00:00Z on
+    leaves  1, 0 of them running; the rest is cancelled from 2026-01-15T12:00:00Z on
 
-paused by an operator, which no sync touches: 1
+paused by an operator; sync does not change this: 1
     rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new"""
 
 
@@ -214,7 +240,7 @@ def test_a_returned_job_is_taken_up_again_and_what_passed_meanwhile_is_recorded(
     planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 * * * *"}), NOON + 3 * HOUR + MINUTE)
     assert planned.returned == ("x",)
     assert [(gap.slots, gap.reason) for gap in planned.gaps] == [(2, "retired")]
-    assert "it was retired at 2026-01-14T13:00:00Z and is taken up again" in plan_text.render(planned)
+    assert "it was retired at 2026-01-14T13:00:00Z and returns with its history" in plan_text.render(planned)
 
 
 def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db) -> None:
@@ -226,7 +252,7 @@ def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db
     planned = plan(db, a_file(x={"cron": "0 3 * * *"}, y={}))
     [job] = planned.preview.jobs
     assert [(one.slot, one.key, one.by) for one in job.taken] == [(at("2026-01-16 03:00"), "x:2026-01-16", None)]
-    assert "its key x:2026-01-16 was used by a run that was enqueued by hand" in plan_text.render(planned)
+    assert "its key x:2026-01-16 was used by a run that was enqueued manually" in plan_text.render(planned)
 
 
 def test_the_run_that_is_yet_to_be_made_takes_the_key_of_the_date(db: Db) -> None:
@@ -312,7 +338,7 @@ def test_a_file_that_changes_its_namespace_is_told_what_it_leaves_behind(db: Db)
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="namespace: shop", x={"cron": "0 2 * * *"}))
     [(_, warning)] = outline.warnings(planned.preview)
-    assert warning.startswith("this host has applied this path to default, too: the jobs there are not retired")
+    assert warning.startswith("this host has also applied this path to default: the jobs there are not retired")
 
 
 def test_retention_is_compared_with_that_of_the_file_in_force(db: Db) -> None:

@@ -13,7 +13,8 @@ from yamlsched.cli._work import read_schedule, sync_options
 
 @click.command(
     cls=Verb,
-    help="Show what `yamlsched sync` would do to the database now: jobs that change, runs to make, slots to skip and "
+    formats=("text", "json", "markdown"),
+    help="Show what `yamlsched sync` would do to the database now: jobs that change, runs to create, slots to skip and "
     "why; and whether a tick would apply the file. Changes nothing.",
 )
 @click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Whose slots are compared.")
@@ -24,7 +25,7 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     from yamlsched.definitions import checks
     from yamlsched.definitions.load import load
     from yamlsched.definitions.report import as_text
-    from yamlsched.preview import document, plan_text, planning
+    from yamlsched.preview import document, markdown, plan_text, planning
     from yamlsched.sync.files import Verdict
 
     schedule = read_schedule(settings, options)
@@ -37,6 +38,8 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
         planned = planning.read(connection, schedule, loaded, days)
     if settings.wants_json:
         click.echo(_output.document(**document.planned(planned)))
+    elif settings.format == "markdown":
+        click.echo(markdown.render_plan(planned))
     else:
         click.echo(_preview.shown(plan_text.render(planned)))
     is_refused = planned.verdict is Verdict.OTHER_ENVIRONMENT

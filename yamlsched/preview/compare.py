@@ -15,7 +15,7 @@ from yamlsched.store.slots import Holder
 from yamlsched.zones import zone
 
 LISTED = 10
-"""So many jobs are named in a sentence."""
+"""At most this many jobs are named in a sentence."""
 
 
 class Edit(NamedTuple):
@@ -117,7 +117,7 @@ def _with_invalid(change: JobChange, base: Side) -> JobChange:
 
 def _taken(taken: tuple[Taken, ...], job: Job) -> Iterator[Note]:
     for one in taken:
-        by = f"the slot at {_local(one.by, job)}" if one.by else "a run that was enqueued by hand"
+        by = f"the slot at {_local(one.by, job)}" if one.by else "a run that was enqueued manually"
         text = f"it does not run at {_local(one.slot, job)}: its key {one.key} was used by {by}"
         yield Note(text, Level.WARNING)
 
@@ -125,8 +125,8 @@ def _taken(taken: tuple[Taken, ...], job: Job) -> Iterator[Note]:
 def _passed(passed: tuple[Moved, ...], job: Job) -> Iterator[Note]:
     for move in passed:
         yield Note(
-            f"its slot at {_local(move.before, job)} is gone, and the new time, {_local(move.after, job)}, is over: "
-            "an edit never fires the past, so that date goes without a run",
+            f"its slot at {_local(move.before, job)} is removed, and the new time, {_local(move.after, job)}, has "
+            "passed: an edit never fires past slots, so there is no run on that date",
             Level.WARNING,
         )
 

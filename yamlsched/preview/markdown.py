@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from yamlsched.display import safe_line
-from yamlsched.preview import outline
+from yamlsched.preview import outline, plan_text
+from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Preview
 
 ROWS = 50
@@ -24,11 +25,26 @@ def render(preview: Preview) -> str:
     """Return the comment."""
     where = f" in {code(preview.environment)}" if preview.environment else ""
     what = f"{code(preview.base.name)} {ARROW} {code(preview.head.name)}{where}"
-    lines = [f"**yamlsched diff** {what}: {outline.headline(preview)}."]
-    lines += _file(preview)
+    return _comment([f"**yamlsched diff** {what}: {prose(outline.headline(preview))}."], preview)
+
+
+def render_plan(plan: Planned) -> str:
+    """Return the comment for a plan: what it knows of the database first, then what diff shows."""
+    _, *facts = plan_text.head(plan)
+    lines = [f"**yamlsched plan** of namespace {code(plan.preview.head.namespace)}", ""]
+    lines += [f"- {prose(' '.join(fact.split()))}" for fact in facts]
+    for title, found in plan_text.sections(plan):
+        if found:
+            more = [f"- and {len(found) - ROWS} more"] * (len(found) > ROWS)
+            lines += ["", f"{title}: {len(found)}", "", *(f"- {code(line)}" for line in found[:ROWS]), *more]
+    return _comment(lines, plan.preview)
+
+
+def _comment(lines: list[str], preview: Preview) -> str:
+    lines = [*lines, *_file(preview)]
     groups = outline.groups(preview)
     if groups:
-        lines += ["", "| | job | fires a week | what changes |", "| --- | --- | --- | --- |"]
+        lines += ["", "| | job | slots a week | what changes |", "| --- | --- | --- | --- |"]
         lines += [_row(jobs) for jobs in groups[:ROWS]]
         if len(groups) > ROWS:
             lines.append(f"| | and {len(groups) - ROWS} more | | |")
@@ -109,7 +125,7 @@ def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iter
         block = list(_block(jobs, preview))
         room -= sum(len(line) + 1 for line in block)
         if room < 0 or told == ROWS:
-            yield from (f"and {len(groups) - told} more: `yamlsched diff` without `--format markdown` tells all.", "")
+            yield from (f"and {len(groups) - told} more: `yamlsched diff` without `--format markdown` shows all.", "")
             break
         yield from block
     yield "</details>"

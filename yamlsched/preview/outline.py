@@ -15,14 +15,14 @@ from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Move
 from yamlsched.zones import zone
 
 MANY = 7
-"""So many slots of a kind are listed, one a line; more are summed up."""
+"""At most this many slots of a kind are listed, one a line; more are summed up."""
 NAMED = 10
 NO_SLOTS = SlotChanges()
 SIMPLE = re.compile(r"[A-Za-z0-9_./:+-][A-Za-z0-9_./:+ -]*")
 
 
 def headline(preview: Preview) -> str:
-    """Return what happens in one sentence without its end."""
+    """Return what happens in one sentence, without its full stop."""
     parts: list[str] = []
     for change in (Change.ADDED, Change.CHANGED, Change.REMOVED):
         if names := preview.named(change):
@@ -35,10 +35,10 @@ def headline(preview: Preview) -> str:
 
 
 def fires(before: float, after: float) -> str:
-    """Return how often a week something fires, and did."""
+    """Return how many slots a week there are, and were before."""
     if round(before, 2) == round(after, 2):
-        return f"{count(after, 'fire')} a week" + (", as before" if after else "")
-    return f"{count(after, 'fire')} a week, {'were' if before != 1 else 'was'} {number(before)}"
+        return f"{count(after, 'slot')} a week" + (", unchanged" if after else "")
+    return f"{count(after, 'slot')} a week (before: {number(before)})"
 
 
 def count(many: float, what: str) -> str:
@@ -57,14 +57,14 @@ def number(value: float) -> str:
 def rate(job: JobChange) -> str:
     """Return how often a job fires and when next, on its wall clock."""
     if job.change is Change.REMOVED:
-        return f"had {count(job.per_week_before, 'fire')} a week" if job.per_week_before else "had no slots"
+        return f"had {count(job.per_week_before, 'slot')} a week" if job.per_week_before else "had no slots"
     if job.next_slot_at is None:
         return fires(job.per_week_before, 0) if job.per_week_before else "no slots"
     following = f"next {clock(job.next_slot_at, job.timezone)} {job.timezone}"
     if not (job.per_week_before or job.per_week_after):
         return following
     if job.change is Change.ADDED:
-        return f"{count(job.per_week_after, 'fire')} a week, {following}"
+        return f"{count(job.per_week_after, 'slot')} a week, {following}"
     return f"{fires(job.per_week_before, job.per_week_after)}, {following}"
 
 
@@ -147,7 +147,7 @@ def pile_up(found: PileUp, preview: Preview) -> str:
     timezone = preview.head.timezone or "UTC"
     first = f"{clock(found.first_at, timezone)} {timezone}"
     when = f"at {first}" if found.times == 1 else f"{found.times} times in {count(preview.days, 'day')}, first {first}"
-    return f"{len(found.jobs)} jobs now start in one minute, {when} (were {found.jobs_before}): {names(found.jobs)}"
+    return f"{len(found.jobs)} jobs now start in one minute, {when} (before: {found.jobs_before}): {names(found.jobs)}"
 
 
 def names(found: Sequence[str]) -> str:
@@ -155,7 +155,7 @@ def names(found: Sequence[str]) -> str:
 
 
 def groups(preview: Preview) -> list[list[JobChange]]:
-    """Return the jobs that change, those that change in the same way together: an edit of defaults is told once."""
+    """Return the jobs that change, those that change in the same way together: an edit of defaults is shown once."""
     found: dict[object, list[JobChange]] = {}
     for job in preview.jobs:
         alike = replace(job, job_type="")

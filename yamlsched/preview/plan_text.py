@@ -15,7 +15,7 @@ INDENT = " " * 4
 
 TICK = {
     Verdict.CURRENT: "this file is in force",
-    Verdict.RENEW: "this file is in force; the next sync computes its slots anew, with newer rules or time zone data",
+    Verdict.RENEW: "this file is in force; the next sync recomputes its slots, with newer rules or time zone data",
     Verdict.APPLY: "the next tick applies it",
     Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
     Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
@@ -24,29 +24,37 @@ TICK = {
 
 def render(plan: Planned) -> str:
     """Return what a sync would do: about the file, about the jobs, and about what is due."""
-    blocks = [list(_head(plan)), *text.changes(plan.preview)]
-    listed = (
-        _block("runs to make", [_run(plan, nth) for nth in range(len(plan.runs))]),
-        _block("slots to skip", [_gap(gap) for gap in plan.gaps]),
-        _block(
+    blocks = [list(head(plan)), *text.changes(plan.preview)]
+    listed = (_block(title, lines) for title, lines in sections(plan))
+    return text.join([*blocks, *listed])
+
+
+def sections(plan: Planned) -> list[tuple[str, list[str]]]:
+    """Return what a sync would do besides changing jobs, as titles with lines."""
+    return [
+        ("runs to create", [_run(plan, nth) for nth in range(len(plan.runs))]),
+        ("slots to skip", [_gap(gap) for gap in plan.gaps]),
+        (
             "slots that wait",
             [f"{one.job_type}  {_utc(one.slot)}, for the run of {_utc(one.open_slot)}" for one in plan.waiting],
         ),
-        _block(
+        (
             "unfinished runs of jobs that are not in the file",
             [
-                f"{one.job_type}  {one.runs}, {one.running} of them running; what is left is cancelled from "
+                f"{one.job_type}  {one.runs}, {one.running} of them running; the rest is cancelled from "
                 f"{_utc(one.cancelled_at)} on"
                 for one in plan.leaving
             ],
         ),
-        _block("paused by an operator, which no sync touches", [_paused(plan, nth) for nth in range(len(plan.paused))]),
-        _block("jobs whose slots cannot be read here", plan.unreadable),
-    )
-    return text.join([*blocks, *listed])
+        (
+            "paused by an operator; sync does not change this",
+            [_paused(plan, nth) for nth in range(len(plan.paused))],
+        ),
+        ("jobs whose slots cannot be computed here", list(plan.unreadable)),
+    ]
 
 
-def _head(plan: Planned) -> Iterable[str]:
+def head(plan: Planned) -> Iterable[str]:
     standing, ours = plan.standing, plan.ours
     where = f" for {ours.environment}" if ours.environment else ""
     yield f"namespace {plan.preview.head.namespace} at {_utc(plan.now)}"
@@ -66,12 +74,11 @@ def _head(plan: Planned) -> Iterable[str]:
         yield "due       nothing"
 
 
-def _block(title: str, lines: Iterable[str]) -> list[str]:
-    found = list(lines)
-    if not found:
+def _block(title: str, lines: list[str]) -> list[str]:
+    if not lines:
         return []
-    more = [f"{INDENT}and {len(found) - LISTED} more"] * (len(found) > LISTED)
-    return [f"{title}: {len(found)}", *(INDENT + line for line in found[:LISTED]), *more]
+    more = [f"{INDENT}and {len(lines) - LISTED} more"] * (len(lines) > LISTED)
+    return [f"{title}: {len(lines)}", *(INDENT + line for line in lines[:LISTED]), *more]
 
 
 def _run(plan: Planned, nth: int) -> str:

@@ -261,12 +261,12 @@ def _noted(edit: Preview, returned: Mapping[str, datetime | None], others: list[
     for nth, job in enumerate(jobs):
         since = returned.get(job.job_type)
         if since is not None:
-            text = f"it was retired at {since:%Y-%m-%dT%H:%M:%SZ} and is taken up again, with its history and its keys"
+            text = f"it was retired at {since:%Y-%m-%dT%H:%M:%SZ} and returns with its history and its keys"
             jobs[nth] = replace(job, notes=(Note(text), *job.notes), looks_like=None)
     notes = list(edit.notes)
     if others:
         text = (
-            f"this host has applied this path to {', '.join(others)}, too: the jobs there are not retired by a file "
+            f"this host has also applied this path to {', '.join(others)}: the jobs there are not retired by a file "
             f"that names {edit.head.namespace}"
         )
         notes.append(Note(text, Level.WARNING))

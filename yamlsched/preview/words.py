@@ -14,13 +14,13 @@ from yamlsched.sync.plan import NONE_WINDOW, offset
 Words = Iterator[Note]
 
 OVERLAP = {
-    Overlap.WAIT: "a slot that comes while a run is unfinished now waits for its end: two runs never execute at once",
-    Overlap.SKIP: "a slot that comes while a run is unfinished is now recorded as skipped, not run",
-    Overlap.ALLOW: "a second run no longer waits for the first: two runs of this job may execute at once",
+    Overlap.WAIT: "a slot that is due while a run is unfinished now waits: two runs never execute at the same time",
+    Overlap.SKIP: "a slot that is due while a run is unfinished is now recorded as skipped, not run",
+    Overlap.ALLOW: "a second run no longer waits for the first: two runs of this job may execute at the same time",
 }
 CATCHUP = {
-    Catchup.LATEST: "of several slots that are due, after downtime, only the newest is now run",
-    Catchup.ALL: "of several slots that are due, after downtime, each is now run, oldest first",
+    Catchup.LATEST: "of several missed slots only the newest now runs",
+    Catchup.ALL: "of several missed slots each now runs, oldest first",
     Catchup.NONE: f"slots missed by {durations.show(NONE_WINDOW)} or more are now recorded as late, not run",
 }
 
@@ -39,11 +39,11 @@ def _whether(before: Entry, after: Entry, environment: str | None) -> Words:
     old, new = before.job, after.job
     where = f" in {environment}" if environment else ""
     if old.enabled and not new.enabled:
-        yield Note(f"switched off{where}: no slots, no claims, enqueue is refused", Level.WARNING)
+        yield Note(f"disabled{where}: no slots, no claims, enqueue is rejected", Level.WARNING)
     elif new.enabled and not old.enabled:
-        yield Note(f"switched on{where}: its slots count from then on, none of the past is made up for")
+        yield Note(f"enabled{where}: its slots count from the edit on, and past slots are not run")
     elif not new.enabled:
-        yield Note(f"it stays switched off{where}")
+        yield Note(f"it stays disabled{where}")
 
 
 def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None) -> str:
@@ -63,19 +63,19 @@ def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None)
 
 def _cron(before: Job, after: Job) -> Words:
     if before.cron and not after.cron:
-        yield Note("it has no slots any more: it runs when it is enqueued", Level.WARNING)
+        yield Note("it no longer has slots: it runs only when it is enqueued", Level.WARNING)
     elif after.cron and not before.cron:
-        yield Note("it now has slots of its own, besides what is enqueued")
+        yield Note("it now has slots, in addition to enqueued runs")
 
 
 def _handler(before: Job, after: Job) -> Words:
     if before.handler != after.handler:
-        yield Note("runs that are queued already go to the new handler, too")
+        yield Note("runs that are already queued also use the new handler")
 
 
 def _payload(before: Job, after: Job) -> Words:
     if before.payload != after.payload and after.cron:
-        yield Note("runs made from then on get the new payload; those made before keep theirs")
+        yield Note("runs created after the edit get the new payload; earlier runs keep theirs")
 
 
 def _retries(before: Job, after: Job) -> Words:
@@ -117,7 +117,7 @@ def _catchup(before: Job, after: Job) -> Words:
     if new < old:
         yield Note(f"slots missed for more than {_shown(new)} are now recorded as late, not run (was {_shown(old)})")
     elif new > old:
-        yield Note(f"slots missed for up to {_shown(new)} are now made up for (was {_shown(old)})")
+        yield Note(f"slots missed for up to {_shown(new)} are now run (was {_shown(old)})")
 
 
 def _spread(before: Job, after: Job) -> Words:
@@ -129,7 +129,7 @@ def _spread(before: Job, after: Job) -> Words:
 
 def _on_dead(before: Job, after: Job) -> Words:
     if before.on_dead and not after.on_dead:
-        yield Note("nothing is called any more when a run is dead", Level.WARNING)
+        yield Note("nothing is called when a run is dead", Level.WARNING)
     elif after.on_dead != before.on_dead:
         yield Note(f"when a run is dead, {after.on_dead} is called")
 
@@ -152,9 +152,9 @@ def of_file(before: Side, after: Side) -> Words:
     """Yield what changes outside of jobs mean."""
     if before.namespace != after.namespace:
         yield Note(
-            f"all jobs move from namespace {before.namespace} to {after.namespace}: there they are new, without "
-            f"history and with no key used. Those in {before.namespace} are not retired: what is queued there waits "
-            "for a file that names it",
+            f"all jobs move from namespace {before.namespace} to {after.namespace}, where they are new, without "
+            f"history or used keys. The jobs in {before.namespace} are not retired: their queued runs wait for a file "
+            "that names it",
             Level.WARNING,
         )
     if before.retention is not None and after.retention is not None:

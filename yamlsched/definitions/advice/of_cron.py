@@ -30,7 +30,7 @@ def clock_change(advice: Advice, job: Job) -> None:
             notes += [slot.note for slot in near if "does not exist" in slot.note][:1]
             notes += _repeated(job.cron, zone, change)
     if notes:
-        remedy = "Choose an hour that clock changes leave alone, or silence this line."
+        remedy = "Choose an hour without clock changes, or suppress this warning."
         advice.add_for_cron("YS401", job, 1, "; ".join(notes), remedy)
 
 
@@ -76,7 +76,7 @@ def _repeated(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[s
         for minute in expression.times:
             wall = midnight + timedelta(minutes=minute)
             if after <= wall < before and wall.day in cron.days(expression.date_fields, wall.year, wall.month):
-                return [f"{wall:%H:%M} happens twice on {wall.date()} (clocks go back): runs the first time only"]
+                return [f"{wall:%H:%M} occurs twice on {wall.date()} (clocks go back): runs only the first time"]
     return []
 
 
@@ -94,8 +94,8 @@ def day_fields(advice: Advice, job: Job) -> None:
         return
     message, _, remedy = cron.day_advice(job.cron).partition(". ")
     if not message:
-        message = f"it fires on day-of-month {month_day} and also on every day-of-week {weekday}: either is enough"
-        remedy = "Write * in one of the two, or make two jobs of it."
+        message = f"it fires on day-of-month {month_day} and also on day-of-week {weekday}: one match is enough"
+        remedy = "Write * in one of the two, or split the job in two."
     advice.add_for_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
@@ -111,11 +111,12 @@ def uneven_steps(advice: Advice, job: Job) -> None:
         if index == cron_fields.DAY_OF_MONTH and cron.is_restricted(job.cron.fields[cron_fields.DAY_OF_WEEK]):
             continue
         if index == cron_fields.DAY_OF_MONTH:
-            message = f"day-of-month {text} begins anew with every month: {size} days apart is not kept"
+            message = f"day-of-month {text} starts over every month: the last interval is not {size} days"
             remedy = "Write the days as a list."
         else:
             left = rule.size - values[-1] + values[0]
-            message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {left} later"
+            shorter = f"{left} {rule.name}{'s' * (left > 1)}"
+            message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {shorter} later"
             remedy = f"Even steps are {listed([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
         advice.add_for_cron("YS403", job, index, message, remedy)
 
@@ -132,7 +133,7 @@ def late_days(advice: Advice, job: Job) -> None:
     without = [month for month in months if not cron.days(job.cron.date_fields, common_year, month)]
     if without:
         names = listed([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
-        message = f"day-of-month {text} is not in every month: no slot in {names} of most years"
+        message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
         advice.add_for_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
 

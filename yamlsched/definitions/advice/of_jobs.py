@@ -44,10 +44,10 @@ def retries(advice: Advice, job: Job) -> None:
     longest = replace(job.backoff, jitter=0.0)
     total = sum((delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)), timedelta(0))
     if total > interval(job.cron):
-        fate = "skips slots" if job.overlap is Overlap.SKIP else "holds up later slots"
-        message = f"{where(('jobs', job.name))}: retries go on for {durations.show(total)}, slots come every "
-        message += f"{durations.show(interval(job.cron))}: a failing run {fate}"
-        advice.add("YS406", job, keys[0], message, "Retry less often or sooner, or write overlap: allow.")
+        effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
+        message = f"{where(('jobs', job.name))}: retries take up to {durations.show(total)}, but slots come every "
+        message += f"{durations.show(interval(job.cron))}: a failing run {effect}"
+        advice.add("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
 
 
 def timeout(advice: Advice, job: Job) -> None:
@@ -55,14 +55,16 @@ def timeout(advice: Advice, job: Job) -> None:
         return
     apart = durations.show(interval(job.cron))
     if job.timeout > interval(job.cron):
-        message = f"{where(('jobs', job.name))}: an attempt may take {durations.show(job.timeout)}, slots come every "
+        message = (
+            f"{where(('jobs', job.name))}: an attempt may take {durations.show(job.timeout)}, but slots come every "
+        )
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
-        advice.add("YS407", job, "timeout", f"{message}{apart}: later ones wait", remedy)
+        advice.add("YS407", job, "timeout", f"{message}{apart}: later slots wait", remedy)
 
 
 def catchup(advice: Advice, job: Job) -> None:
     if job.cron is not None and job.catchup is Catchup.ALL and interval(job.cron) < FREQUENT:
-        message = f"{where(('jobs', job.name))}: a day of downtime is made up for by {len(job.cron.times):,} runs"
+        message = f"{where(('jobs', job.name))}: after a day of downtime it runs {len(job.cron.times):,} times"
         advice.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
@@ -112,7 +114,7 @@ def secrets(advice: Advice, calls: Calls) -> None:
             is_reference = REFERENCE_KEY.search(key) or (isinstance(inner, str) and REFERENCE.match(inner))
             if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference:
                 node, path, use = advice.loaded.value(calls.job, *keys, key)
-                message = f"{where(path)} looks like a secret: payloads are stored in the database as they are"
+                message = f"{where(path)} looks like a secret: payloads are stored unencrypted in the database"
                 remedy = "Let the handler read it from its environment."
                 advice.found.add("YS409", node.key or node, path, use, message, remedy, severity=WARNING)
             look(inner, (*keys, key))
@@ -128,7 +130,7 @@ def zone_names(advice: Advice, job: Job) -> None:
         reason, remedy = f"{name} is an abbreviation", f'Write a place, such as "{ABBREVIATIONS[name]}".'
     elif re.fullmatch(r"Etc/GMT[-+][1-9][0-9]*", name):
         hours, side = name[8:], "behind" if "+" in name else "ahead of"
-        reason, remedy = f"{name} is {hours} h {side} UTC: its sign is the other way round", "Write a place."
+        reason, remedy = f"{name} is {hours} h {side} UTC: its sign is reversed", "Write a place."
     else:
         return
     if advice.is_written(job, "timezone"):
@@ -162,5 +164,5 @@ def backoff(advice: Advice, job: Job) -> None:
             add("delays", message, f"Write max_attempts: {len(given.delays) + 1}, or fewer delays.")
     elif given.max_delay < given.delay:
         delay = durations.show(given.delay)
-        message = f"the delay {delay} is cut to max_delay {durations.show(given.max_delay)}"
+        message = f"the delay {delay} is limited to max_delay {durations.show(given.max_delay)}"
         add("max_delay" if "max_delay" in written else "delay", message, f"Write max_delay: {delay} or more.")
