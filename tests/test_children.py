@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from working import Process, Project, a_project, is_alive, until
 
+from yamlsched.worker.wire import Memory
+
 DONE = ("succeeded", 1, 1, 1, 0)
 RELEASED = ("queued", 0, 1, 0, 0)
 
@@ -18,6 +20,26 @@ RELEASED = ("queued", 0, 1, 0, 0)
 def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
     with a_project(tmp_path, own_dsn) as project:
         yield project
+
+
+# -- shared memory
+
+
+def test_the_run_at_work_is_known_while_the_report_of_the_one_before_is_unread() -> None:
+    memory = Memory()
+    assert memory.running() is None
+
+    assert memory.begin(0)
+    assert memory.running() == 0
+    memory.ended(0)
+    assert memory.running() is None
+    assert memory.begin(1)
+    assert memory.running() == 1
+
+    assert not memory.take_back(1)
+    assert memory.take_back(2)
+    assert not memory.begin(2)
+    assert memory.running() == 1
 
 
 # -- signals

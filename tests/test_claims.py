@@ -64,3 +64,17 @@ def test_when_the_usual_ones_run_short_all_kinds_are_asked_for_until_nothing_is_
     assert asyncio.run(claims_of(dsn, 2, 2, 4, 4, 4, 4, 4, 4)) == [
         (1, 1), (0, 2), (0, 2), (4, 0), (0, 0), (0, 0), (0, 0), (0, 0),
     ]  # fmt: skip
+
+
+def test_while_runs_are_found_that_lost_their_worker_every_other_claim_asks_for_them(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
+    # given a backlog, and runs whose worker has died, as many as three claims take
+    ad_hoc = a_job(db, "ad_hoc")
+    for _ in range(20):
+        a_run(db, ad_hoc)
+    lost = "(now() - interval '1 hour')"
+    for _ in range(6):
+        a_run(db, a_job(db, f"nightly_{_}"), status="running", run_at=lost, locked_until=lost, attempts=1)
+
+    assert asyncio.run(claims_of(dsn, 2, 2, 2, 2, 2, 2)) == [(2, 0), (0, 2), (2, 0), (0, 2), (2, 0), (0, 2)]

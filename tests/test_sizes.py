@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from working import Project, a_project
+from working import Project, a_project, until
 
 from yamlsched.runs import LONGEST_ERROR, LONGEST_OUTPUT, LONGEST_STACK
 from yamlsched.worker.wire import LONGEST_FRAME, Frames, frame
@@ -86,6 +86,24 @@ def test_many_payloads_at_once_cost_no_attempt(project: Project, count: int, siz
     assert {(project.row(run).attempts, project.row(run).result) for run in runs} == {(1, size)}
     assert project.calls("begun") == count
     assert process.text.count("attempt.succeeded") == count
+
+
+def test_a_worker_holds_a_bounded_part_of_a_backlog_of_large_payloads(project: Project) -> None:
+    # given a worker for whose quick handlers 120 MB of payloads are due
+    project.sync(until_told={"lease": "1m"}, measures={"lease": "1m"})
+    [waits] = project.enqueue("until_told")
+    project.enqueue("measures", {"text": "x" * 60_000}, count=2_000)
+    worker = project.start("work", "-q", "--concurrency", "4")
+
+    until(lambda: project.statuses().get("succeeded") == 2_000, "they have succeeded")
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    project.say("go")
+
+    # then it never held most of them at once: it would have taken over 200 MiB
+    [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+    assert peak < 130 * 1024
+    assert worker.wait() == 0
+    assert project.became(waits) == DONE
 
 
 # -- what comes back
@@ -226,7 +244,7 @@ import os, signal
 from yamlsched.worker import child
 real = child.Child._attempt
 def attempt(self, task):
-    if task[4][0] == {run}:
+    if task[-1][0] == {run}:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, task)
 child.Child._attempt = attempt

@@ -59,6 +59,11 @@ class Child:
     idle_since: float = 0.0
     active_at: float = 0.0  # when it was last known to be at work, or without work
 
+    @property
+    def has_read(self) -> bool:
+        """Whether the pipe has taken all that was handed over: more would only wait in our memory."""
+        return not self.unwritten
+
     def current(self) -> Held | None:
         """Return the run whose handler is executing now."""
         place = self.memory.running()

@@ -36,7 +36,8 @@ class Claims:
         self._after = 0
         self._past = store.START
         # The first claim asks for all kinds of runs, as a short-lived worker may have no second one. Then claims ask
-        # for the usual kind until that runs short, and once a second for all kinds, but never twice in a row.
+        # for the usual kind until that runs short, and for all kinds once a second, or every other time while some runs
+        # had lost their worker; but never twice in a row.
         self._is_usual = False
         self._was_usual = True
         self._complete_at = 0.0
@@ -136,7 +137,8 @@ class Claims:
         self._past = claim.past if is_usual and self._is_usual else store.START
         if is_usual:
             return claim, sent
-        self._complete_at = clock.now() + LOOK_AGAIN
+        # where runs had lost their worker, more of them may be due: only such a claim takes them
+        self._complete_at = clock.now() + (0.0 if claim.lost else LOOK_AGAIN)
         walk_ended, self._after = claim.after == 0 and self._after == 0, claim.after
         if claim.is_contended:
             self._after = random.randrange(scope.newest + 1)  # workers that walk together hinder each other

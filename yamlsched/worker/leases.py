@@ -45,7 +45,12 @@ class Leases:
             await self._is_due.wait()
             self._is_due.clear()
             now = clock.now()
-            due = {held.run.id: held for held in self._held() if self._must_renew(held, now)}
+            due: dict[int, Held] = {}
+            for held in sorted(self._held(), key=lambda held: held.run.attempt):
+                if self._must_renew(held, now):
+                    if held.run.id in due:  # we have claimed it again since: the earlier claim is over
+                        self._on_lost(due[held.run.id], store.LOST)
+                    due[held.run.id] = held
             if due:
                 await self._renew(due, now)
 

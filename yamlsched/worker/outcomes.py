@@ -27,6 +27,7 @@ from yamlsched.worker.sessions import Connection, Session, Unanswered
 AT_ONCE = 1_000  # outcomes in one statement
 SUCCESSES = 2_000  # of these in one statement: it is quicker for each, and all other work waits longer
 MOST = 4_000  # unwritten outcomes, with which nothing more is claimed
+SMALL_PAYLOAD = 256  # characters; a larger one is dropped as soon as its run has ended
 WITHIN = 20.0  # seconds
 FAN_OUT_WITHIN = 300.0  # seconds, for a fan-out of many statements
 MAX_TIMEOUTS = 3  # of a fan-out that is written by itself: then its attempt has failed
@@ -136,6 +137,8 @@ class Outcomes:
         by_claim, first_end = self._successes, self._first_end
         for end in ends:
             held = end[0]
+            if len(held.run.payload) > SMALL_PAYLOAD:
+                held.run = held.run._replace(payload="")
             if (token := held.run.locked_by) in by_claim:
                 by_claim[token].append(end)
             else:
@@ -148,6 +151,8 @@ class Outcomes:
 
     def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
         job = held.job
+        if len(held.run.payload) > SMALL_PAYLOAD:
+            held.run = held.run._replace(payload="")
         outcome = after_attempt(held.run, ending, job.backoff, random.random(), self._conceal)
         return Item(held, ending, outcome, enqueued, is_replaced)
 

@@ -99,7 +99,7 @@ class Pool:
         if not self._is_quick(held):
             return None
         quota = self.quota(held)
-        able = [c for c in busy if not c.is_ending and not c.is_stuck and len(c.assigned) <= quota]
+        able = [c for c in busy if c.has_read and not c.is_ending and not c.is_stuck and len(c.assigned) <= quota]
         best = min(able, key=lambda c: len(c.assigned), default=None)
         return best if best is not None and all(map(self._is_quick, best.assigned.values())) else None
 

@@ -55,6 +55,7 @@ PATIENCE = 30.0  # seconds for which a worker that holds no lease waits for a da
 LAST_WORDS = 5.0  # seconds for which a worker that was stopped tries to reach the database
 IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children that have nothing to do
 GIVE_BACK_AFTER = 1.0  # seconds for which a run may wait for a child while all of them are busy with long runs
+MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, going by the size of those that were claimed of late
 STOPPED = Ending(End.GIVEN_BACK, "stopped by a shutdown")
 NOT_BEGUN = Ending(End.GIVEN_BACK, "every child is busy")
 LOST = Ending(End.GIVEN_BACK, "its lease was lost")
@@ -158,6 +159,7 @@ class Worker:
         self.lines = lines
         self._changed, self._may_claim, self._has_work = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._is_dispatching = self._is_claiming = False
+        self._usual_chars = 0.0  # of a payload, of late: a bit more than the mean where sizes differ
         self.database = Database(self.work.dsn)
         on_open = store.listen if self.stays else None
         self.sessions = (
@@ -348,6 +350,7 @@ class Worker:
             self.claims.dry()  # other ticks of this host have all the slots: they do what is due
             return 0
         soon, in_hand = self.pool.soon(held), len(self.waiting) + self._in_children()
+        soon = min(soon, max(held, int(MAX_PAYLOAD_CHARS / max(1.0, self._usual_chars))))
         room = soon - in_hand
         if self.pool.busy() >= held and 2 * room < soon:
             return 0  # all have enough to do: claiming by the handful costs more than it brings
@@ -370,6 +373,9 @@ class Worker:
         self.tally.note_claim(claim)
         if claim.dead:
             self.claims.look_now()  # for the runs that call their on_dead
+        if claim.runs:
+            chars = sum(len(run.payload) for run in claim.runs) / len(claim.runs)
+            self._usual_chars = max(chars, (self._usual_chars + chars) / 2)
         for run in claim.runs:
             self._take(run, sent)
         self._has_work.set()
