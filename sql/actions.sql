@@ -71,14 +71,16 @@ where r.id = any (%(ids)s::bigint[])
 returning r.id;
 
 -- name: pause
--- A pause that still holds keeps its beginning; one that is over begins anew. `nexts` are the slots to account for
+-- A pause that still holds keeps its beginning, and its end and its reason where no others are given; one that is over
+-- begins anew. `nexts` are the slots to account for
 -- after the pause: null without an end, for then resume finds them.
 update yamlsched.job_definitions d
 set paused_at     = case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true) then d.paused_at
                          else %(now)s end,
-    paused_until  = %(until)s,
+    paused_until  = coalesce(%(until)s, case when d.paused_until > %(now)s then d.paused_until end),
     paused_by     = %(who)s,
-    paused_reason = %(reason)s,
+    paused_reason = coalesce(%(reason)s, case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true)
+                                              then d.paused_reason end),
     next_slot_at  = n.next_slot_at,
     updated_at    = %(now)s
 from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)

@@ -64,6 +64,12 @@ select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
+-- name: created_at
+-- When a job was first applied.
+select d.created_at
+from yamlsched.job_definitions d
+where d.id = %(id)s;
+
 -- name: names
 -- The jobs of a namespace that are in its file.
 select d.job_type

@@ -29,6 +29,7 @@ order by d.job_type;
 -- sees them, so that one job, the dead and the unfinished are each found by their index.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error,
+       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
        r.status = 'cancelled' and coalesce((
            select a.detail ->> 'was'
            from yamlsched.operator_actions a
@@ -68,6 +69,7 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
        r.last_stack, r.parent_id, d.handler, d.owner, d.timezone, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
        r.status = 'cancelled' and coalesce((
            select a.detail ->> 'was'
            from yamlsched.operator_actions a

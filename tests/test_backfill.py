@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -14,10 +17,10 @@ import psycopg
 import pytest
 from syncing import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
 
-from yamlsched import wall
+from yamlsched import store, wall
 from yamlsched.cli import main
 from yamlsched.errors import Refused
-from yamlsched.sync import sync
+from yamlsched.sync import ScheduleFile, sync
 from yamlsched.sync.backfill import Backfilled, backfill, definition_for
 from yamlsched.sync.why import Explained, why, why_day
 from yamlsched.zones import zone
@@ -313,11 +316,11 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert (code, out) == (0, "added: x\n")
     assert cli("sync")[:2] == (0, "nothing to do\n")
 
-    code, out, _ = cli("backfill", "x", "--from", "2026-01-14", "--dry-run")
+    code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14", "--dry-run")
     assert (code, out) == (0, "would make x:2026-01-14 for 2026-01-14T01:00Z\n")
-    code, out, _ = cli("backfill", "x", "--from", "2026-01-14")
+    code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14")
     assert (code, out) == (0, "made x:2026-01-14 for 2026-01-14T01:00Z\n")
-    code, out, _ = cli("backfill", "x", "--from", "2026-01-14", "--format", "json")
+    code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14", "--format", "json")
     document = json.loads(out)
     assert (code, document["made"], document["existing"][0]["key"]) == (0, [], "x:2026-01-14")
 
@@ -326,6 +329,78 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert out.startswith("x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14\n  run ")
     code, out, _ = cli("why", "x", "--at", "2026-01-14T01:00Z", "--format", "json")
     assert (code, json.loads(out)["verdict"]) == (0, "run")
+
+
+def test_a_large_backfill_is_asked_about_with_its_number(db: Db, cli: Cli) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x=HOURLY).data)
+    assert cli("sync")[0] == 0
+    days = ("--before-first", "--from", "2026-01-14", "--to", "2026-01-18")
+
+    code, _, err = cli("backfill", "x", *days)
+
+    assert code == 2
+    assert "this would make up to 120 runs of x: add --yes" in err
+    assert runs(db) == []
+    assert cli("backfill", "x", *days, "--dry-run")[0] == 0
+    assert cli("backfill", "x", *days, "--yes")[0] == 0
+    assert len(runs(db)) == 120
+
+
+def test_a_backfill_begins_on_the_day_on_which_the_job_was_first_applied(db: Db, cli: Cli) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x={**NIGHTLY, "cron": "0 23 * * *"}).data)
+    assert cli("sync")[0] == 0
+    db.execute("update yamlsched.job_definitions set created_at = '2026-01-14T22:59Z'")  # 23:59 in Berlin
+
+    before = cli("backfill", "x", "--from", "2026-01-12", "--to", "2026-01-13")
+    across = cli("backfill", "x", "--from", "2026-01-12", "--to", "2026-01-15")
+    earlier = cli("backfill", "x", "--from", "2026-01-13", "--before-first")
+
+    assert before[:2] == (1, "")
+    assert 'job "x" was first applied on 2026-01-14: --before-first makes runs of earlier slots' in before[2]
+    assert "slots before 2026-01-14, when the job was first applied, are left out" in across[2]
+    assert (across[0], earlier[0]) == (0, 0)
+    assert [key for key, _ in runs(db)] == ["x:2026-01-14", "x:2026-01-15", "x:2026-01-13"]
+
+
+def test_a_backfill_that_is_interrupted_says_how_many_runs_it_made_and_goes_on(own_dsn: str, tmp_path: Path) -> None:
+    # given a backfill of 4,321 slots whose second transaction is held up
+    file = tmp_path / "schedules.yaml"
+    file.write_bytes(a_file(x={"cron": "* * * * *"}).data)
+    days = ("--before-first", "--from", "2026-01-14T00:00Z", "--to", "2026-01-17T00:00Z", "--yes")
+    arguments = [sys.executable, "-m", "yamlsched", "backfill", "x", *days, "--file", str(file), "--dsn", own_dsn]
+    with store.connect(own_dsn) as db, store.connect(own_dsn) as holder:
+        sync(db, ScheduleFile(file.read_bytes(), str(file), "", "web-1"), NOW)
+        holder.execute(
+            "create function public.hold() returns trigger language plpgsql as $$ begin "
+            "if new.scheduled_for >= '2026-01-15T12:00Z' then perform pg_advisory_xact_lock(4711); end if; "
+            "return new; end $$"
+        )
+        holder.execute(
+            "create trigger hold before insert on yamlsched.job_runs for each row execute function public.hold()"
+        )
+        holder.execute("select pg_advisory_lock(4711)")
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not db.execute("select 1 from pg_stat_activity where wait_event = 'advisory'").fetchone():
+            assert process.poll() is None
+
+        # when it is interrupted
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        holder.execute("drop trigger hold on yamlsched.job_runs")
+
+        # then it says how many runs there are, and how to go on or undo them
+        assert process.returncode == 1
+        assert "interrupted: 2000 runs were made, of up to 4321\n" in err
+        assert "go on: the same command again" in err
+        assert re.search(r"undo: (yamlsched cancel --job x --status queued --since \S+ --namespace default)\n", err)
+        assert len(runs(db)) == 2000
+        again = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+        assert (again.returncode, len(runs(db))) == (0, 4321)
+        undo = [*re.search(r"undo: yamlsched (.*)\n", err)[1].split(), "--yes", "--file", str(file), "--dsn", own_dsn]  # type: ignore[index]
+        assert (
+            subprocess.run([sys.executable, "-m", "yamlsched", *undo], capture_output=True, timeout=60).returncode == 0
+        )
+        assert db.execute("select distinct status from yamlsched.job_runs").fetchall() == [("cancelled",)]
 
 
 def test_why_without_a_time_is_about_the_latest_slot_and_a_time_of_day_is_the_latest_one(cli: Cli) -> None:
@@ -345,7 +420,7 @@ def test_why_without_a_time_is_about_the_latest_slot_and_a_time_of_day_is_the_la
 def test_why_of_a_date_tells_of_its_slots_and_that_the_job_is_paused(cli: Cli) -> None:
     cli("sync")
     cli("pause", "x", "--by", "ann")
-    cli("backfill", "x", "--from", "2026-01-14")
+    cli("backfill", "x", "--before-first", "--from", "2026-01-14")
 
     code, out, _ = cli("why", "x", "--at", "2026-01-14")
     first, second, third = out.splitlines()

@@ -301,16 +301,32 @@ def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
     assert trail(db) == [("ann", "pause", "job:purge")]
 
 
-def test_pausing_again_changes_reason_and_end_but_not_the_beginning(db: Db) -> None:
-    job = a_job(db, schedule=None)
-    pausing.pause(db, "default", [job], "ann", reason="upgrade", now=NOON)
+@pytest.mark.parametrize(
+    "given, until, reason",
+    [
+        ({}, "2026-01-14T16:00:00Z", "upgrade"),
+        ({"reason": "longer"}, "2026-01-14T16:00:00Z", "longer"),
+        ({"until": timedelta(hours=5)}, "2026-01-14T18:00:00Z", "upgrade"),
+    ],
+)
+def test_pausing_again_changes_only_what_is_given_and_says_what_holds(
+    db: Db, given: dict[str, Any], until: str, reason: str
+) -> None:
+    # given a nightly job that is paused for four hours
+    job = a_job(db, schedule="0 17 * * *", next_slot_at=NOON + timedelta(hours=5))
+    pausing.pause(db, "default", [job], "ann", reason="upgrade", until=timedelta(hours=4), now=NOON)
 
-    [answer] = pausing.pause(db, "default", [job], "bob", reason="longer", now=NOON + timedelta(hours=1))
+    # when it is paused again an hour later
+    [answer] = pausing.pause(db, "default", [job], "bob", **given, now=NOON + timedelta(hours=1))
 
-    assert answer.what == "stays paused, without an end: yamlsched resume purge"
-    assert value(db, "select (paused_at, paused_by, paused_reason)::text from yamlsched.job_definitions") == (
-        '("2026-01-14 12:00:00+00",bob,longer)'
-    )
+    # then the rest stays as it was, and so does the slot that comes after the pause, or falls into it
+    assert answer.what == f"stays paused, until {until}; reason: {reason}"
+    definition = db.execute("select * from yamlsched.job_definitions").fetchone()
+    assert definition is not None
+    assert (definition.paused_at, definition.paused_by, definition.paused_reason) == (NOON, "bob", reason)
+    assert definition.paused_until == datetime.fromisoformat(until)
+    pausing.pause(db, "default", [job], "ann", now=definition.paused_until)
+    assert value(db, "select (paused_until, paused_reason)::text from yamlsched.job_definitions") == "(,)"
 
 
 def test_a_pause_whose_end_has_passed_begins_anew(db: Db) -> None:
@@ -356,9 +372,8 @@ def test_pause_and_resume_by_the_command_line(db: Db, say: Say) -> None:
     assert re.fullmatch(r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ\n", paused)
     assert say("resume", "mail") == (1, "", "mail is not paused\n")
     assert say("pause", "--all").code == 2
-    assert (
-        say("pause", "--tag", "nightly", "--yes").out == "purge stays paused, without an end: yamlsched resume purge\n"
-    )
+    again = say("pause", "--tag", "nightly", "--yes").out
+    assert again == f"{paused.strip().replace('is paused', 'stays paused')}; reason: upgrade\n"
     assert say("resume", "--all", "--yes").out == "purge goes on\n"
     wrong = say("pause", "purgee")
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import Say, a_file, a_job, a_long_history, a_run, command_line, rows_read
+from operating import Say, a_file, a_job, a_long_history, a_run, command_line, rows_read, value
 
 from yamlsched.errors import Refused
 from yamlsched.operations import history
@@ -261,3 +261,21 @@ def test_what_is_dead_unfinished_or_of_one_key_is_found_without_reading_history(
         assert rows_read(db, sql, {**everything, "statuses": ["dead"], "only_dead": True}) == 2
         assert rows_read(db, sql, {**everything, "statuses": ["queued", "running"], "only_open": True}) == 10
         assert rows_read(db, sql, {**everything, "key": "purge:2026-01-14"}) == 0
+
+
+def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, say: Say) -> None:
+    job = a_job(db, "hang")
+    dead = a_run(db, job, "dead")
+    first = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
+    second = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}:9")
+    by_hand = a_run(db, job, "succeeded", idempotency_key="on_dead:boom")
+
+    lines = {int(line.split()[0]): line for line in say("runs").out.splitlines()[1:]}
+
+    assert "hang (on_dead)" in lines[first]
+    assert "hang (on_dead)" in lines[second]
+    assert "(on_dead)" not in lines[dead]
+    assert f"{second} of hang: the call of on_dead for run {dead}" in say("show", second).out
+    rows = json.loads(say("runs", "--format", "json").out)["runs"]
+    assert {row["id"]: row["dead_run_id"] for row in rows} == {first: dead, second: dead, by_hand: None, dead: None}
+    assert value(db, "select last_success_at is null from yamlsched.job_health")

@@ -107,6 +107,7 @@ def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project:
 
     assert project.became(run) == ("dead", 2, 2, 0, 2)
     assert project.calls("told", run) == 1
+    assert re.search(rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text)
     assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="no route to host"', process.text)
 
 

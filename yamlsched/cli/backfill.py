@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import _choice
-from yamlsched.cli._acting import by_option
+from yamlsched.cli import FINDINGS, _choice
+from yamlsched.cli._acting import by_option, confirm, yes_option
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import Refused
 
 if TYPE_CHECKING:
+    from yamlsched.store.definitions import Definition
     from yamlsched.sync.backfill import Backfilled
 
 HELP = """Make the missing runs of JOB's slots in a range, oldest first, due at once.
@@ -19,8 +21,13 @@ HELP = """Make the missing runs of JOB's slots in a range, oldest first, due at 
 Each run has the key of its slot: what exists is not doubled, and what was done and pruned is not done again. The
 job's own progress is not touched. Both ends belong to the range; without --to it is the one date or slot of --from.
 Dates and times without an offset are those of the job's own wall clock.
+
+Slots from before the day on which the job was first applied are left out without --before-first. More than 100 slots
+are asked about. A backfill that was interrupted goes on when the same command is given again.
 """
 SHOWN = 20
+MAX_UNASKED = 100
+"""Slots that are dealt with without asking."""
 
 
 @click.command(cls=Verb, help=HELP)
@@ -34,8 +41,10 @@ SHOWN = 20
     help="2026-01-14, 2026-01-14T02:00, or with an offset.",
 )
 @click.option("--to", "last", type=_choice.local, metavar="TIME", help="Likewise; a date means to its end.")
+@click.option("--before-first", is_flag=True, help="Also slots from before the job was first applied.")
 @click.option("--dry-run", is_flag=True, help="Say which runs would be made, and change nothing.")
 @by_option
+@yes_option
 @_choice.namespace_option
 @click.pass_obj
 def command(
@@ -43,14 +52,19 @@ def command(
     job: str,
     first: date | datetime,
     last: date | datetime | None,
+    before_first: bool,
     dry_run: bool,
     by: str | None,
+    yes: bool,
     namespace: str | None,
 ) -> int:
     from yamlsched import wall
     from yamlsched.operations import actions, history
-    from yamlsched.sync.backfill import CHUNK, backfill, definition_for
+    from yamlsched.store.history import now
+    from yamlsched.sync.backfill import CHUNK, Backfilled, backfill, count, definition_for, first_day
     from yamlsched.zones import zone
+
+    result = Backfilled()
 
     def progress(done: int) -> None:
         if done % CHUNK == 0:
@@ -65,13 +79,46 @@ def command(
             end = wall.span(last, where)[1]
             if end < start:
                 raise click.UsageError(f"--to {last.isoformat()} is before --from {first.isoformat()}")
+        oldest = first_day(connection, definition)
+        if start < oldest and not before_first:
+            day = f"{oldest.astimezone(where):%Y-%m-%d}"
+            if end < oldest:
+                raise Refused(f'job "{job}" was first applied on {day}: --before-first makes runs of earlier slots')
+            click.echo(
+                f"slots before {day}, when the job was first applied, are left out: see --before-first", err=True
+            )
+            start = oldest
+        total = count(connection, definition, start, end)
+        if total > MAX_UNASKED and not dry_run:
+            confirm(f"make up to {total} runs of {job}", yes)
+        began = now(connection)
         who = by or actions.operator()
-        result = backfill(connection, namespace, definition, start, end, who, dry_run, progress)
+        try:
+            backfill(connection, namespace, definition, start, end, who, dry_run, progress, result=result)
+        except KeyboardInterrupt:
+            if not dry_run:
+                _say_interrupted(settings, namespace, definition, result, total, began)
+            return FINDINGS
     if settings.wants_json:
         click.echo(_json(job, result, dry_run))
     else:
         _print(result, dry_run)
     return 0
+
+
+def _say_interrupted(
+    settings: Settings, namespace: str, job: Definition, result: Backfilled, total: int, began: datetime
+) -> None:
+    from yamlsched.sync.backfill import interrupted
+
+    with settings.connect() as connection:
+        made = interrupted(connection, namespace, job, result)
+    click.echo(f"interrupted: {made} runs were made, of up to {total}", err=True)
+    click.echo("go on: the same command again; what exists is not made twice", err=True)
+    if made:
+        since = began.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        cancel = f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace {namespace}"
+        click.echo(f"undo: {cancel}", err=True)
 
 
 def _json(job: str, result: Backfilled, dry_run: bool) -> str:

@@ -59,7 +59,7 @@ def line(row: Row) -> tuple[str, ...]:
     """Return the cells of ``row``."""
     return (
         str(row.id),
-        row.job_type,
+        row.job_type if row.dead_run_id is None else f"{row.job_type} (on_dead)",
         _output.coloured(row.status),
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),

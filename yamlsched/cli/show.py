@@ -62,11 +62,11 @@ def facts(story: Story, now: Any) -> str:
         more = f", due {_output.instant(run.run_at)} ({_output.ago(run.run_at, now)})"
     state = _output.Styled(_output.coloured(run.status) + _output.printable_cell(more))
     lines = [
-        ("run", f"{run.id} of {run.job_type} ({run.handler})"),
+        ("run", f"{run.id} of {run.job_type} ({run.handler})" if run.dead_run_id is None else _report(run)),
         ("key", run.key or "none"),
         ("status", state),
         ("attempts", f"{run.attempts} of {run.max_attempts}"),
-        ("slot", _output.instant(run.scheduled_for) if run.scheduled_for else "none: enqueued"),
+        ("slot", _output.instant(run.scheduled_for) if run.scheduled_for else _no_slot(run)),
         ("made", _output.instant(run.created_at)),
         ("started", _output.instant(run.started_at) if run.started_at else ""),
         ("finished", _ended(run) if run.finished_at else ""),
@@ -80,6 +80,14 @@ def facts(story: Story, now: Any) -> str:
         ("next", next_step(run, [effect.key for effect in story.effects if effect.state == "in_doubt"])),
     ]
     return "\n".join(f"{name:<10} {_output.printable_cell(text)}" for name, text in lines if text)
+
+
+def _report(run: Any) -> str:
+    return f"{run.id} of {run.job_type}: the call of on_dead for run {run.dead_run_id}"
+
+
+def _no_slot(run: Any) -> str:
+    return "none: enqueued" if run.dead_run_id is None else "none"
 
 
 def _ended(run: Any) -> str:

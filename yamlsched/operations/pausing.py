@@ -29,7 +29,8 @@ def pause(
 ) -> list[Answer]:
     """Stop the jobs ``ids`` until ``until`` or ``resume``; what is running goes on.
 
-    The slots owed up to now are accounted for before. Raises Refused for an end that has passed.
+    Of a pause that holds already, only what is given changes. The slots owed up to now are accounted for before. Raises
+    Refused for an end that has passed.
     """
 
     def attempt() -> list[Answer]:
@@ -39,22 +40,32 @@ def pause(
             if end is not None and end <= instant:
                 raise Refused(f"the pause would have ended at {end:%Y-%m-%dT%H:%M:%SZ} already: write a later --until")
             before = actions.jobs(connection, ids, instant)
-            nexts = {d.id: plan.upcoming(replace(d, paused_at=instant, paused_until=end), instant) for d in definitions}
+            ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
+            nexts = {
+                d.id: plan.upcoming(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
+                for d in definitions
+            }
             changed = actions.pause(connection, nexts, who, reason, end, instant)
+            after = {job.id: job for job in actions.jobs(connection, ids, instant)}
             detail = {"reason": reason, "until": end.isoformat() if end else None}
             _record(
                 connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
             )
-        return [Answer(job.job_type, job.id in changed, _paused(job, job.id in changed, end)) for job in before]
+        return [Answer(job.job_type, job.id in changed, _paused(job, after[job.id])) for job in before]
 
     return despite_deadlocks(attempt)
 
 
-def _paused(job: Pausable, changed: bool, end: datetime | None) -> str:
-    if not changed:
+def _paused(before: Pausable, after: Pausable) -> str:
+    """Say how the pause of a job stands now."""
+    if after.retired_at is not None:
         return "left schedules.yaml: there is nothing to pause"
-    until = f"until {end:%Y-%m-%dT%H:%M:%SZ}" if end is not None else f"without an end: yamlsched resume {job.job_type}"
-    return f"{'stays' if job.is_paused else 'is'} paused, {until}"
+    end = after.paused_until
+    until = (
+        f"until {end:%Y-%m-%dT%H:%M:%SZ}" if end is not None else f"without an end: yamlsched resume {after.job_type}"
+    )
+    reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
+    return f"{'stays' if before.is_paused else 'is'} paused, {until}{reason}"
 
 
 def resume(

@@ -89,6 +89,13 @@ def names_of(connection: Connection[Any], ids: Iterable[int]) -> list[str]:
     return [row.job_type for row in rows]
 
 
+def created_at(connection: Connection[Any], id: int) -> datetime:
+    """Return when a job was first applied."""
+    row: Any = connection.execute(load("definitions")["created_at"], {"id": id}).fetchone()
+    created: datetime = row.created_at
+    return created
+
+
 def names(connection: Connection[Any], namespace: str) -> list[str]:
     """Return the names of the jobs that are not retired."""
     rows = connection.execute(load("definitions")["names"], {"namespace": namespace}).fetchall()

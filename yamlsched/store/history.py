@@ -46,6 +46,7 @@ class Row:
     created_at: datetime
     worker: str | None
     last_error: str | None
+    dead_run_id: int | None  # of a call of on_dead: the run that it reports
     cancelled_at_rest: bool  # no attempt was cut off: the time since the latest one began says nothing
 
 
@@ -82,6 +83,7 @@ class Run:
     enabled: bool
     retired_at: datetime | None
     paused: bool
+    dead_run_id: int | None  # of a call of on_dead: the run that it reports
     cancelled_at_rest: bool
 
 

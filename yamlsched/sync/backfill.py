@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import cron
+from yamlsched import cron, wall
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
 from yamlsched.slots import slots
@@ -35,6 +35,11 @@ class Backfilled:
     existing: list[tuple[str, datetime, Holder]] = field(default_factory=list)
     used: list[tuple[str, datetime, Holder]] = field(default_factory=list)
     future: bool = False
+    writing: list[tuple[str, datetime]] = field(default_factory=list)  # of the transaction that has not ended
+
+    @property
+    def done(self) -> int:
+        return len(self.made) + len(self.existing) + len(self.used)
 
 
 def definition_for(connection: Connection[Any], namespace: str, job_type: str) -> Definition:
@@ -51,6 +56,28 @@ def definition_for(connection: Connection[Any], namespace: str, job_type: str) -
     return found
 
 
+def first_day(connection: Connection[Any], job: Definition) -> datetime:
+    """Return the start of the local day on which the job was first applied."""
+    where = zone(job.timezone)
+    day = definitions.created_at(connection, job.id).astimezone(where).date()
+    return wall.span(day, where)[0]
+
+
+def count(connection: Connection[Any], job: Definition, first: datetime, last: datetime) -> int:
+    """Return how many slots that have come lie in [first, last]."""
+    return sum(len(chunk) for chunk in _chunks(job, first, min(last, store.begin(connection, None))))
+
+
+def interrupted(connection: Connection[Any], namespace: str, job: Definition, result: Backfilled) -> int:
+    """Return how many runs were made until the backfill of ``result`` was interrupted, on another session.
+
+    The transaction that was interrupted may have been committed, which only the database knows.
+    """
+    holders = store.holders(connection, namespace, [key for key, _ in result.writing])
+    written = [key for key, slot in result.writing if key in holders and holders[key].is_of(job.job_type, slot)]
+    return len(result.made) + len(written)
+
+
 def backfill(
     connection: Connection[Any],
     namespace: str,
@@ -61,17 +88,20 @@ def backfill(
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     now: datetime | None = None,
+    result: Backfilled | None = None,
 ) -> Backfilled:
-    """Make the missing runs of the slots in [first, last], oldest first, due at once.
+    """Make the missing runs of the slots in [first, last], oldest first, due at once, and note them in ``result``.
 
-    Slots that have not come yet are left to sync. Raises Refused for a job that makes no runs.
+    Each chunk of slots is one transaction: an interruption leaves those before, and the same call goes on. Slots that
+    have not come yet are left to sync. Raises Refused for a job that makes no runs.
     """
     if job.retired_at is not None:
         raise Refused(f'job "{job.job_type}" is retired: it left schedules.yaml, and no worker would run its slots')
     if not job.enabled:
         raise Refused(f'job "{job.job_type}" is disabled in schedules.yaml: enable it to run its slots')
     instant = store.begin(connection, now)
-    result = Backfilled(future=last > instant)
+    result = Backfilled() if result is None else result
+    result.future = last > instant
     chunks = _chunks(job, first, min(last, instant))
     for chunk in chunks:
         with connection.transaction():
@@ -80,6 +110,7 @@ def backfill(
             definitions.lock(connection, [job.id])
             missing = _sort(connection, namespace, job, chunk, result)
             if not dry_run:
+                result.writing = missing
                 runs = [NewRun(job.id, key, slot, instant) for key, slot in missing]
                 if sum(cursor.rowcount for cursor in store.make_runs(connection, runs, namespace, instant)) != len(
                     runs
@@ -91,7 +122,8 @@ def backfill(
                     trail = Record(namespace, f"job:{job.job_type}", detail)
                     actions.record(connection, who, "backfill", [trail], instant)
         result.made += missing
-        progress(len(result.made) + len(result.existing) + len(result.used))
+        result.writing = []
+        progress(result.done)
     return result
 
 

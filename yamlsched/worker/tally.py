@@ -92,7 +92,8 @@ def _say_succeeded(run: Claimed, took: float) -> None:
 
 
 def _names(run: Claimed) -> dict[str, Any]:
-    return {"job": run.job_type, "run": run.id, "key": run.key}
+    call = {"call": "on_dead"} if run.is_report else {}
+    return {"job": run.job_type, **call, "run": run.id, "key": run.key}
 
 
 def _of(run: Claimed) -> str:
