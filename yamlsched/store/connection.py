@@ -21,7 +21,7 @@ from psycopg.rows import namedtuple_row
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import hosts
-from yamlsched.store.session import AsyncSession, HandlerSession, Session, Settings, set_local
+from yamlsched.store.session import AsyncSession, HandlerSession, Session, Settings
 from yamlsched.store.statements import load
 
 T = TypeVar("T", bound=psycopg.Connection[Any])
@@ -65,13 +65,12 @@ SHORTEST_SECRET = 8
 """Characters; a shorter password is too likely to be a word of some other text, and is sought in its place only."""
 
 
-def conninfo(dsn: str, settings: Settings | None = SESSION) -> str:
-    """Return ``dsn`` with what our sessions need. ``settings`` None: without ``options``, which a pooler refuses."""
+def conninfo(dsn: str, with_options: bool = True) -> str:
+    """Return ``dsn`` with what our connections need, as far as it does not say otherwise itself."""
     given = read(dsn)
     if "application_name" not in given and "PGAPPNAME" not in os.environ:
         given["application_name"] = "yamlsched"
-    ours = [f"-c {name}={value}" for name, value in (settings or {}).items()]
-    given["options"] = "" if settings is None else " ".join([*ours, _options(given)]).strip()
+    given["options"] = _options(given) if with_options else ""
     given["client_encoding"] = "utf8"
     return make_conninfo("", **{**DEFAULTS, **hosts.in_order(given)})
 
@@ -117,25 +116,27 @@ def connect(dsn: str, settings: Settings = SESSION) -> Session:
 
     Raises EnvironmentFailed with a line for people when the server cannot be reached.
     """
+    given = settings_of(dsn)
+    own = {**_without(settings, given), **PINNED}
     with in_utc(), _described():
-        connection, _ = _open(Session, dsn, settings)
+        connection = _open(Session, dsn)
         with _closed_on_error(connection):
-            row: Any = connection.execute(load("session")["configure"], _parameters(connection)).fetchone()
-            if row.is_pooled:
-                connection.configure_transactions(set_local({**settings, **settings_of(dsn), **PINNED}))
-                row = connection.execute(load("session")["limit"]).fetchone()
+            row: Any = connection.execute(load("session")["configure"], _parameters(connection, own)).fetchone()
+            connection.configure_transactions({**given, **own} if row.is_pooled else {})
+            row = connection.execute(load("session")["limits"]).fetchone()
     connection.answer_within = row.statement_timeout + ANSWER_MARGIN if row.statement_timeout else None
     return connection
 
 
 def connect_for_handler(dsn: str) -> HandlerSession:
     """Open a session for a handler's own statements. Raises EnvironmentFailed when the server cannot be reached."""
+    given = settings_of(dsn)
+    own = _without(KEEPALIVES, given)
     with in_utc(), _described():
-        connection, is_configured = _open(HandlerSession, dsn, KEEPALIVES)
+        connection = _open(HandlerSession, dsn)
         with _closed_on_error(connection):
-            if not is_configured:
-                connection.each_transaction = set_local({**KEEPALIVES, **settings_of(dsn)})
-            row: Any = connection.execute(load("session")["handler"], _parameters(connection)).fetchone()
+            row: Any = connection.execute(load("session")["configure"], _parameters(connection, own)).fetchone()
+            connection.settings = {**given, **own} if row.is_pooled else {}
             connection.idle_timeout = row.idle_timeout
             if not row.is_pooled and connection.info.server_version >= 140_000:
                 with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
@@ -143,22 +144,25 @@ def connect_for_handler(dsn: str) -> HandlerSession:
     return connection
 
 
-def _open(kind: type[T], dsn: str, settings: Settings) -> tuple[T, bool]:
-    """Return a session, and whether ``settings`` were accepted: a pooler may refuse them."""
-    is_configured = True
+def _open(kind: type[T], dsn: str) -> T:
     try:
-        connection = kind.connect(conninfo(dsn, settings), **HOW)
+        connection = kind.connect(conninfo(dsn), **HOW)
     except psycopg.OperationalError as error:
         if not refuses_options(error):
             raise
-        is_configured = False
-        connection = kind.connect(conninfo(dsn, None), **HOW)
+        connection = kind.connect(conninfo(dsn, with_options=False), **HOW)
     hosts.remember(read(dsn), connection.info)
-    return connection, is_configured
+    return connection
 
 
-def _parameters(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> dict[str, Any]:
-    return {"told": connection.info.backend_pid, "names": list(PINNED), "values": list(PINNED.values())}
+def _without(settings: Settings, given: Settings) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if name not in given}
+
+
+def _parameters(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], settings: Settings
+) -> dict[str, Any]:
+    return {"told": connection.info.backend_pid, "names": list(settings), "values": list(settings.values())}
 
 
 @contextmanager
@@ -214,21 +218,23 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
     session is the server's own: not through PgBouncer.
     """
     asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
+    given = settings_of(dsn)
+    own = {**_without(settings, given), **PINNED}
     try:
-        connection = await AsyncSession.connect(conninfo(dsn, settings), **HOW)
+        connection = await AsyncSession.connect(conninfo(dsn), **HOW)
     except psycopg.OperationalError as error:
         if not refuses_options(error):
             raise
-        connection = await AsyncSession.connect(conninfo(dsn, None), **HOW)
+        connection = await AsyncSession.connect(conninfo(dsn, with_options=False), **HOW)
     try:
         hosts.remember(read(dsn), connection.info)
-        cursor = await connection.execute(load("session")["configure"], _parameters(connection))
+        cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
         row: Any = await cursor.fetchone()
     except BaseException:
         await connection.close()
         raise
     if row.is_pooled:
-        connection.configure_transactions(set_local({**settings, **settings_of(dsn), **PINNED}))
+        connection.configure_transactions({**given, **own})
     else:
         connection.prepare_threshold = 0
     return connection

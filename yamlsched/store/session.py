@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -20,8 +21,12 @@ Settings = Mapping[str, str]
 def set_local(settings: Settings) -> bytes:
     """Return statements that set ``settings`` for the rest of a transaction.
 
-    They take no snapshot: the transaction's isolation level can still be chosen after them.
+    They take no snapshot: the transaction's isolation level can still be chosen after them. Its default is set for this
+    transaction itself, which has begun.
     """
+    settings = {
+        name.replace("default_transaction_isolation", "transaction_isolation"): v for name, v in settings.items()
+    }
     return "; ".join(f'set local "{name}" = {_value(name, value)}' for name, value in settings.items()).encode()
 
 
@@ -36,11 +41,11 @@ class Session(psycopg.Connection[Any]):
     answer_within: float | None = 65.0
     each_transaction = b""  # behind a pooler: what configures a transaction
 
-    def configure_transactions(self, statements: bytes) -> None:
-        """Begin each transaction with ``statements``; a statement outside of one becomes a transaction."""
-        # the level is fixed when a transaction begins: its default comes too late
-        self.each_transaction = b"set local transaction_isolation = 'read committed'; " + statements
-        self.cursor_factory = PooledCursor
+    def configure_transactions(self, settings: Settings) -> None:
+        """Set ``settings`` in each transaction, if there are any; a statement outside of one becomes a transaction."""
+        if settings:
+            self.each_transaction = set_local(settings)
+            self.cursor_factory = PooledCursor
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         """Wait for what ``gen`` waits for. Raises EnvironmentFailed, and closes the session, when that takes too long.
@@ -88,8 +93,8 @@ class AsyncSession(psycopg.AsyncConnection[Any]):
 
     each_transaction = b""
 
-    def configure_transactions(self, statements: bytes) -> None:
-        self.each_transaction = b"set local transaction_isolation = 'read committed'; " + statements
+    def configure_transactions(self, settings: Settings) -> None:
+        self.each_transaction = set_local(settings)
         self.cursor_factory = AsyncPooledCursor
 
     @asynccontextmanager
@@ -115,7 +120,7 @@ class HandlerSession(psycopg.Connection[Any]):
     """A session for a handler's own statements, which keeps what is set on its role and database."""
 
     idle_timeout = 0.0  # idle_in_transaction_session_timeout as it is set there, in seconds; 0: none
-    each_transaction = b""
+    settings: Settings = MappingProxyType({})  # for each transaction, behind a pooler
 
     def configure_transaction(self, timeout: float | None) -> None:
         """Let the server end the transaction that has begun where its client is silent for ``timeout`` seconds.
@@ -123,10 +128,9 @@ class HandlerSession(psycopg.Connection[Any]):
         That is the job's time limit. What is set on the role or database holds if it is less.
         """
         limits = [seconds for seconds in (timeout, self.idle_timeout) if seconds]
-        settings = {}
+        settings = dict(self.settings)
         if limits:
             milliseconds = min(math.ceil(min(limits) * 1000), 2**31 - 1)
             settings["idle_in_transaction_session_timeout"] = str(milliseconds)
-        statements = [part for part in (self.each_transaction, set_local(settings)) if part]
         # without anything to set it shows that the session is there; neither takes a snapshot
-        psycopg.Cursor(self).execute(b"; ".join(statements) or b"show transaction_isolation")
+        psycopg.Cursor(self).execute(set_local(settings) or b"show transaction_isolation")
