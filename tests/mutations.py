@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ COUNTS = [
 
 # Mutations that change nothing: part of the name -> why no test can find them.
 EQUIVALENT = {
+    "runs.sql claim: r.namespace = %(namespace)s #2": "the jobs around are those of the namespace",
     "runs.sql finish: r.id = any": "the join with the outcomes says the same; this one is for the planner",
 }
 
@@ -116,9 +118,12 @@ def _of_statements(file: str, text: str) -> Iterator[Mutation]:
     starts = list(re.finditer(r"^-- name: (\w+)$", text, re.MULTILINE))
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         begin, end = match.end(), following.start() if following else len(text)
+        seen: Counter[str] = Counter()
         for start, stop in conditions(text[begin:end]):
             condition = " ".join(text[begin + start : begin + stop].split())
-            yield Mutation(f"{file} {match[1]}: {condition}", file, begin + start, begin + stop, "true")
+            seen[condition] += 1
+            nth = f" #{seen[condition]}" if seen[condition] > 1 else ""
+            yield Mutation(f"{file} {match[1]}: {condition}{nth}", file, begin + start, begin + stop, "true")
         for pattern, new in COUNTS:
             for count in re.finditer(pattern, text[begin:end]):
                 name = f"{file} {match[1]}: {' '.join(count[0].split())} -> {new}"

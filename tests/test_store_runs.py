@@ -339,6 +339,47 @@ def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_all_claimed_once(
     )
 
 
+def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_taken_only_if_it_is_due_and_excludes_nothing(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    # given, behind many runs of a paused job, one that is due, one that is not, and two that exclude each other
+    paused = a_job(db, "paused", paused_at=NOON - HOUR)
+    for number in range(80):
+        due(db, paused, run_at=NOON - HOUR + number * SECOND)
+    job = a_job(db)
+    expected = [due(db, job), due(db, job, exclusive=True, run_at=NOON - 3 * SECOND)]
+    due(db, job, run_at=NOON + SECOND)
+    due(db, job, exclusive=True, run_at=NOON - 2 * SECOND)
+
+    claimed = claim(ask, limit=20)
+
+    assert sorted(run.id for run in claimed.runs) == expected
+
+
+def test_a_run_among_those_that_may_not_be_claimed_is_counted_once(db: psycopg.Connection[Any], ask: Ask) -> None:
+    paused, job = a_job(db, "paused", paused_at=NOON - HOUR), a_job(db)
+    expected = [due(db, job, run_at=NOON - HOUR)]
+    for number in range(80):
+        due(db, paused, run_at=NOON - HOUR + number * SECOND)
+    expected += [due(db, job), due(db, job)]
+
+    claimed = claim(ask, limit=3)
+
+    assert sorted(run.id for run in claimed.runs) == expected
+
+
+def test_a_call_of_on_dead_that_loses_its_worker_each_time_is_itself_reported_to_nobody(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=1)
+    key = "on_dead:4711"
+    due(db, job, status="running", locked_until=NOON - SECOND, max_attempts=1, idempotency_key=key)
+
+    assert [run.key for run in claim(ask).dead] == [key]
+
+    assert claim(ask, "B").runs == []
+
+
 def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(7):
