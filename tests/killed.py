@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import http.client
 import os
@@ -130,6 +131,21 @@ def loses_the_answer_to_its_commit(run: Run) -> None:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
     run.committed = False  # as nobody knows when the connection breaks at that moment
     raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+async def doubts_in_a_task(run: Run) -> None:
+    """Leave an effect in doubt, and come to it again in the next attempt, beside another task that fails."""
+
+    async def task() -> None:
+        with run.once("post", in_doubt="raise"):
+            raise TimeoutError
+
+    async def other() -> None:
+        raise ValueError
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(other())
+        group.create_task(task())
 
 
 def enqueues_an_unknown_job(run: Run) -> None:

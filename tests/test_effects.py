@@ -982,6 +982,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
             leaf={"handler": "acts.nothing"},
             outlasts_its_lease={"handler": "killed.outlasts_its_lease"},
             nap={},
+            doubts_in_a_task={"handler": "killed.doubts_in_a_task", "max_attempts": 10},
             **{name: {"handler": f"killed.{name}", "max_attempts": 1} for name in handlers},
         )
         yield project
@@ -1028,6 +1029,17 @@ def test_a_long_transaction_keeps_its_lease_and_that_of_others(project: Project)
 
     assert [(project.row(id).status, project.row(id).attempts) for id in (run, other)] == [("succeeded", 1)] * 2
     assert rows_of(project, run) == 1
+
+
+def test_an_effect_in_doubt_in_a_task_of_an_asynchronous_handler_ends_the_run_dead_at_once(project: Project):
+    [run] = project.enqueue("doubts_in_a_task")
+
+    project.work(code=1)
+
+    row = project.row(run)
+    assert (row.status, row.attempts, row.error_type) == ("dead", 2, "EffectInDoubt")
+    assert f"yamlsched settle --done run:{run}:post" in row.last_error
+    assert "ValueError" in row.last_stack
 
 
 def carry_out(project: Project, marks: Path, plans: list[dict[str, Any]]) -> Receiver:

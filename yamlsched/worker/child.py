@@ -333,7 +333,8 @@ def _plain(enqueued: list[Any]) -> list[Any] | None:
 
 
 def _report_of(place: int, error: BaseException) -> Report:
-    end, delay = End.RAISED, None
+    end, delay, stack = End.RAISED, None, _stack(error)
+    error = _doubt_in(error) or error
     if isinstance(error, (Discard, EffectInDoubt)):
         end = End.DISCARDED  # of an effect in doubt a retry knows as little as this attempt
     elif isinstance(error, RetryAfter):
@@ -348,7 +349,14 @@ def _report_of(place: int, error: BaseException) -> Report:
     except Exception:
         text = "an error whose text cannot be had"
     name = storable(type(error).__name__[:LONGEST_TEXT])
-    return Report(place, end.value, text, name, storable(_stack(error)[-LONGEST_STACK:]), delay=delay)
+    return Report(place, end.value, text, name, storable(stack[-LONGEST_STACK:]), delay=delay)
+
+
+def _doubt_in(error: BaseException) -> EffectInDoubt | None:
+    """Return the effect in doubt that a task of an asynchronous handler has come to."""
+    while isinstance(error, BaseExceptionGroup) and (found := error.subgroup(EffectInDoubt)) is not None:
+        error = found.exceptions[0]
+    return error if isinstance(error, EffectInDoubt) else None
 
 
 def _stack(error: BaseException) -> str:
