@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from test_effects import attempt
 from working import Pooler, Project, Proxy, a_project, a_proxy, is_alive, until
 
-from yamlsched import embedded, store
+from yamlsched import embedded, ledger, store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler_sessions import Permits, sessions
 from yamlsched.runs import MAX_SESSIONS_LOST
@@ -355,3 +356,43 @@ def test_a_handler_has_its_own_search_path_and_may_choose_its_isolation_level(
         sessions.close()
 
     assert run.committed
+
+
+@pytest.mark.usefixtures("job")
+def test_a_session_that_the_network_has_dropped_is_replaced_before_the_handler_sees_it(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "BEGIN_WITHIN_SECONDS", 0.2)
+    with a_proxy(dsn) as proxy:
+        with attempt(db, proxy.dsn).transaction() as first:
+            pass
+        proxy.is_silent = True
+        run = attempt(db, proxy.dsn)
+
+        def speak_again() -> None:
+            until(lambda: first.closed, "the silent session was given up")
+            proxy.is_silent = False
+
+        thread = threading.Thread(target=speak_again)
+        thread.start()
+        with run.transaction() as second:
+            assert second.execute("select 1 as one").fetchone().one == 1  # type: ignore[union-attr]
+        thread.join()
+        sessions.close()
+
+    assert run.committed
+
+
+@pytest.mark.usefixtures("job")
+def test_a_handler_that_the_server_ends_because_it_is_idle_for_too_long_has_lost_no_session(db: Db, dsn: str) -> None:
+    run = attempt(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=50ms"))
+
+    def handler() -> None:
+        with run.transaction() as connection:
+            question = "select 1 from pg_stat_activity where pid = %s"
+            until(lambda: not db.execute(question, [connection.info.backend_pid]).fetchone(), "the server has ended it")
+            connection.execute("select 1")
+
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout) as raised:
+        handler()
+    assert not run.is_session_lost(raised.value)

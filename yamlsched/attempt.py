@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Claim", "Effect", "Run"]
 
 
+HANDLER_LIMITS = ("25P03", "25P04")
+"""SQLSTATE of a session that the server ended because its handler was idle, or took longer, than the server allows."""
+
+
 @dataclass(slots=True)
 class Run:
     """One attempt of a run, as its handler sees it.
@@ -122,7 +126,8 @@ class Run:
                 self._succeed_in(session)
             self.committed = True
         except BaseException as error:
-            if isinstance(error, Exception) and (session is None or session.broken):
+            is_own_fault = getattr(error, "sqlstate", None) in HANDLER_LIMITS
+            if isinstance(error, Exception) and (session is None or session.broken) and not is_own_fault:
                 self.broken_by = error
             del self.enqueued[self._outside :]  # rolled back with the rest, should the handler go on all the same
             raise

@@ -18,6 +18,8 @@ from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
 POLL_INTERVAL_SECONDS = 0.02
+RECORDING = {"statement_timeout": "8s", "idle_in_transaction_session_timeout": "60s", "jit": "off"}
+"""The limits of a session for what is recorded: a statement whose answer does not come is sent again on another."""
 PARENT_SESSIONS = 6  # of a worker: claims, outcomes, large fan-outs, leases, the sync of a loop, the line on a terminal
 SESSIONS_PER_CHILD = 2
 MIN_CONNECTIONS = PARENT_SESSIONS + SESSIONS_PER_CHILD
@@ -140,7 +142,8 @@ class HandlerSessions:
                 session.close()  # it broke, or was left in the middle of something
             if session is None or session.closed:
                 self._sessions.pop((dsn, purpose), None)
-                session = store.connect_for_handler(dsn) if purpose == "transaction" else store.connect(dsn)
+                is_own = purpose != "transaction"
+                session = store.connect(dsn, RECORDING) if is_own else store.connect_for_handler(dsn)
                 self._sessions[dsn, purpose] = session
             session.row_factory = namedtuple_row  # whatever the handler before has chosen
             return session

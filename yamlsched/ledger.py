@@ -35,6 +35,8 @@ SNOOZE = timedelta(seconds=15)
 """For how long a run waits for an effect that a live attempt of another run holds."""
 PATIENCE = 30.0
 """Seconds for which the database may be away before an attempt fails."""
+BEGIN_WITHIN_SECONDS = 8.0
+"""A server that does not begin a transaction within this time counts as gone, and another session is opened."""
 LONGEST_NAME = 200
 """Characters of an effect's name."""
 MAX_COMMAND_CHARS = 260
@@ -77,8 +79,10 @@ class Claim:
             with ExitStack() as opening:
                 use = sessions.use(self.dsn, "transaction", self.timeout or PATIENCE)
                 session: HandlerSession = opening.enter_context(use)
+                session.answer_within = BEGIN_WITHIN_SECONDS  # the network may have dropped it since its last use
                 opening.enter_context(session.transaction())
                 session.configure_transaction(self.timeout)
+                session.answer_within = None
                 block.push(opening.pop_all())
                 return session
 

@@ -70,7 +70,8 @@ def conninfo(dsn: str, with_options: bool = True) -> str:
     given = read(dsn)
     if "application_name" not in given and "PGAPPNAME" not in os.environ:
         given["application_name"] = "yamlsched"
-    given["options"] = _options(given) if with_options else ""
+    if not with_options:
+        given["options"] = ""
     given["client_encoding"] = "utf8"
     return make_conninfo("", **{**DEFAULTS, **hosts.in_order(given)})
 
@@ -138,6 +139,7 @@ def connect_for_handler(dsn: str) -> HandlerSession:
             row: Any = connection.execute(load("session")["configure"], _parameters(connection, own)).fetchone()
             connection.settings = {**given, **own} if row.is_pooled else {}
             connection.idle_timeout = row.idle_timeout
+            connection.answer_within = None  # how long a handler's statements may take is up to its job
             if not row.is_pooled and connection.info.server_version >= 140_000:
                 with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
                     connection.execute(load("session")["check_client"])

@@ -116,7 +116,7 @@ class AsyncPooledCursor(psycopg.AsyncCursor[Any]):
             return await super().execute(*args, **kwargs)
 
 
-class HandlerSession(psycopg.Connection[Any]):
+class HandlerSession(Session):
     """A session for a handler's own statements, which keeps what is set on its role and database."""
 
     idle_timeout = 0.0  # idle_in_transaction_session_timeout as it is set there, in seconds; 0: none

@@ -72,7 +72,8 @@ class Tally:
             case _ if ending.end is End.SNOOZED:
                 log.info("attempt.snoozed", **_names(run), attempt=_of(run), next=run_at)
             case _ if ending.end is End.SESSION_LOST:
-                log.warning("attempt.released", **_names(run), attempt=_of(run), why=one_line(ending.error))
+                why = f"its database session broke ({ending.error_type})"
+                log.warning("attempt.released", **_names(run), attempt=_of(run), why=one_line(why))
             case _:
                 log.info("run.given_back", **_names(run), attempt=_of(run), why=ending.error)
 
