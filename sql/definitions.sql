@@ -159,7 +159,7 @@ with clock as materialized (
           and w.finished_at is null
           and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
           and (w.status <> 'running' or w.locked_until < (select c.now from clock c))
-        order by w.id
+        order by w.finished_at, w.id      -- the order of job_runs_history: neither a sort, nor a walk over other jobs
         limit %(limit)s
         for no key update of w skip locked
     ) r
@@ -186,4 +186,5 @@ set status       = 'cancelled',
 from undone u
 cross join clock c
 where r.id = u.id
+  and r.id = any (array(select w.id from undone w))  -- or a plan may read the whole table for them
 returning r.id, r.definition_id, r.job_type;
