@@ -199,11 +199,11 @@ class Colour(enum.Enum):
 @pytest.mark.parametrize(
     "payload, message",
     [
-        ({"at": LATER}, r'payload\.at of job "mail" is a datetime, which is no JSON value'),
+        ({"at": LATER}, r'payload\.at of job "mail" is a datetime, which is not a valid JSON value'),
         ({"rows": [{"n": Decimal(1)}]}, r'payload\.rows\[0\]\.n of job "mail" is a Decimal'),
         ({"colour": Colour.RED}, r"payload\.colour .* is a Colour"),
-        ({1: "x"}, r"payload .* has the key 1, a int: JSON keys are texts"),
-        ({"x": float("nan")}, r"payload\.x .* is nan, which is no JSON number"),
+        ({1: "x"}, r"payload .* has the key 1, a int: JSON keys are strings"),
+        ({"x": float("nan")}, r"payload\.x .* is nan, which is not a valid JSON number"),
         ({"x": "a\x00b"}, r"payload\.x .* contains a NUL character"),
         ({"a\x00b": 1}, r"a key of payload .* contains a NUL character"),
         ({"x": "\ud800"}, r"payload\.x .* contains half of a surrogate pair"),
@@ -227,7 +227,7 @@ def test_a_payload_that_holds_itself_is_refused():
     payload: dict[str, Any] = {}
     payload["x"] = payload
 
-    with pytest.raises(Refused, match="nested over 50 deep, or holds itself"):
+    with pytest.raises(Refused, match="nested over 50 deep, or is self-referencing"):
         checked("mail", [payload], None)
 
 

@@ -31,9 +31,9 @@ def test_the_text_is_the_reason_or_else_the_delay_as_it_was_written(later: Any):
     [
         ("90", '90 has no unit: write "90s" for seconds or "90m" for minutes'),
         ("soon", '"soon" is not a duration: write for example 90s, 5m, 1h30m or 2d'),
-        (float("nan"), "delay is nan seconds, which no clock counts: write for example 90"),
-        (float("inf"), "delay is inf seconds, which no clock counts: write for example 90"),
-        (10**400, f"delay is {10**400} seconds, which no clock counts: write for example 90"),
+        (float("nan"), "delay is nan seconds, which is out of range: write for example 90"),
+        (float("inf"), "delay is inf seconds, which is out of range: write for example 90"),
+        (10**400, f"delay is {10**400} seconds, which is out of range: write for example 90"),
     ],
 )
 def test_a_text_or_number_that_is_no_duration_says_what_to_write(later: Any, delay: Any, message: str):

@@ -1,4 +1,4 @@
-"""Cron expressions: what is taken, what is refused and where, and which local dates match. See docs/cron.md."""
+"""Cron expressions: what is supported, what is refused and where, and which local dates match. See docs/cron.md."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LAYOUT = " ".join(rule.name for rule in FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A sound expression. Only ``parse`` makes one.
+    """A valid expression. Only ``parse`` makes one.
 
     ``text`` is what the user wrote, for people; ``expression`` has aliases expanded and single blanks. ``wildcard``
     chooses the rule for clock changes: it is decided from the text, for ``0-59`` and ``*`` differ in nothing else.
@@ -84,7 +84,7 @@ def parse(text: str) -> Cron:
             f"day-of-month {day_of_month} beside day-of-week {day_of_week}: # and L cannot be combined with it",
             place,
             place + len(day_of_month),
-            "write * as day-of-month, or make two jobs of it",
+            "write * as day-of-month, or split it into two jobs",
         )
     if not _ever_fires((day_of_month, month, day_of_week)):
         raise CronError(
@@ -187,7 +187,7 @@ def _check_characters(text: str, stripped: str, shift: int) -> None:
             f"the cron expression has {len(stripped)} characters, more than {LONGEST}",
             shift,
             shift + len(stripped),
-            "write ranges and steps instead of long lists, or make several jobs of it",
+            "write ranges and steps instead of long lists, or split it into several jobs",
         )
     for place, character in enumerate(stripped, shift):
         if character != "\t" and not character.isprintable() and character.isascii():
@@ -215,7 +215,10 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
         if alias in ALIASES:
             return ALIASES[alias].split(), [shift] * len(FIELDS)
         if alias == "@reboot":
-            reason, remedy = "@reboot names no time: a schedule shared by hosts has no boot", "write when it shall fire"
+            reason, remedy = (
+                "@reboot is not supported: hosts that share a schedule boot at different times",
+                "write five fields",
+            )
         elif alias.startswith("@every"):
             reason, remedy = f"{stripped} is not an alias", 'write the interval as a step, for example "*/10 * * * *"'
         else:
@@ -226,7 +229,7 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
     if len(parts) in (len(FIELDS) + 1, len(FIELDS) + 2):
         without = " ".join(parts[1 : len(FIELDS) + 1])
         raise CronError(
-            f"{len(parts)} fields where cron has five ({LAYOUT}): seconds and years are not taken",
+            f"{len(parts)} fields where cron has five ({LAYOUT}): seconds and years are not supported",
             shift,
             end,
             f'write "{without}" if the first field means seconds',

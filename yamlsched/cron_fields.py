@@ -74,7 +74,7 @@ def _check_field(rule: FieldRule, part: str) -> None:
         end = at + len(item)
         if not item:
             raise CronError(
-                f"{rule.name} {part} has an empty place in its list",
+                f"{rule.name} {part} has an empty item in its list",
                 max(0, at - 1),
                 max(at, 1),
                 "write a value between every two commas, and none after the last",
@@ -90,7 +90,7 @@ def _check_field(rule: FieldRule, part: str) -> None:
             f"day-of-week {part} mixes plain weekdays with # or L",
             0,
             len(part),
-            "write # or L at every weekday of the list, or make two jobs of it",
+            "write # or L at every weekday of the list, or split it into two jobs",
         )
 
 
@@ -102,7 +102,7 @@ def _check_item(rule: FieldRule, item: str, at: int) -> None:
     if re.fullmatch(r"[hr](\(.*)?(/.*)?", lower):
         letter = item[0].upper()
         raise CronError(
-            f"{rule.name} {item}: {letter} (a value chosen by chance) is not taken",
+            f"{rule.name} {item}: {letter} (a hashed or random value) is not supported",
             at,
             end,
             "write a number of your choice; spread moves many jobs apart",
@@ -115,14 +115,16 @@ def _check_item(rule: FieldRule, item: str, at: int) -> None:
     if slash:
         _check_step(rule, item, step, end - len(step), end)
         if not base:
-            raise CronError(f"{rule.name} {item}: nothing stands before the step", at, end, f"write */{step}")
+            raise CronError(f"{rule.name} {item}: there is nothing before the step", at, end, f"write */{step}")
     if base == "*":
         return
     if rule.name == "day-of-month":
         if base == "l" and not slash:
             return
         if re.fullmatch(r"([0-9]+|l)w|w[0-9]*", base):
-            raise CronError(f"day-of-month {item}: W (the nearest weekday) is not taken", at, end, "write a day number")
+            raise CronError(
+                f"day-of-month {item}: W (the nearest weekday) is not supported", at, end, "write a day number"
+            )
     if rule.name == "day-of-week":
         if "#" in base:
             _check_nth(rule, item, at)
@@ -131,7 +133,7 @@ def _check_item(rule: FieldRule, item: str, at: int) -> None:
             return
         if "l" in base:
             raise CronError(
-                f"day-of-week {item}: L stands before the number of a weekday",
+                f"day-of-week {item}: L belongs before the number of a weekday",
                 at,
                 end,
                 "write L5 for the last Friday of the month",
@@ -164,7 +166,7 @@ def _check_nth(rule: FieldRule, item: str, at: int) -> None:
         _value(rule, weekday, at)
     if not re.fullmatch(r"[a-zA-Z0-9]+#[1-5]", item):
         raise CronError(
-            f"day-of-week {item}: # stands between one weekday and a number from 1 to 5",
+            f"day-of-week {item}: # belongs between one weekday and a number from 1 to 5",
             at,
             at + len(item),
             "write 1#2 for the second Monday of the month",
@@ -181,7 +183,7 @@ def _check_range(rule: FieldRule, item: str, low: str, high: str, at: int) -> No
     if high == "sun":
         last = 7
     if first == last or low == high:
-        raise CronError(f"{rule.name} range {item} is one value", at, end, f"write {item[: len(low)]}")
+        raise CronError(f"{rule.name} range {item} is a single value", at, end, f"write {item[: len(low)]}")
     if first > last:
         raise CronError(f"{rule.name} range {item} runs backwards", at, end, _forwards(rule, item, first, last))
 

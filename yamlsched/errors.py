@@ -98,7 +98,7 @@ def _duration(delay: object) -> timedelta:
     try:
         return timedelta(seconds=delay)
     except (OverflowError, ValueError):
-        raise ValueError(f"delay is {delay} seconds, which no clock counts: write for example 90") from None
+        raise ValueError(f"delay is {delay} seconds, which is out of range: write for example 90") from None
 
 
 def _kind(value: object) -> str:

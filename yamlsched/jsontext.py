@@ -52,18 +52,18 @@ def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield where, fault
     elif isinstance(value, int):
         if value.bit_length() > LARGEST_INTEGER:
-            yield where, "is an integer of over 3,000 digits: pass a text"
+            yield where, "is an integer of over 3,000 digits: pass a string"
     elif value is None:
         return
     elif isinstance(value, float):
         if not math.isfinite(value):
-            yield where, f"is {value}, which is no JSON number: pass None or a text"
+            yield where, f"is {value}, which is not a valid JSON number: pass None or a string"
     elif depth > 50:
-        yield where, "is nested over 50 deep, or holds itself"
+        yield where, "is nested over 50 deep, or is self-referencing"
     elif isinstance(value, dict) or (depth == 0 and isinstance(value, Mapping)):
         for key, item in value.items():
             if not isinstance(key, str):
-                yield where, f"has the key {key!r}, a {type(key).__name__}: JSON keys are texts"
+                yield where, f"has the key {key!r}, a {type(key).__name__}: JSON keys are strings"
             elif fault := text_fault(key):
                 yield f"a key of {where}", fault
             else:
@@ -72,7 +72,10 @@ def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         for nth, item in enumerate(value):
             yield from faults(item, f"{where}[{nth}]", depth + 1)
     else:
-        yield where, f"is a {type(value).__name__}, which is no JSON value: pass text, a number, a list or a dict"
+        yield (
+            where,
+            f"is a {type(value).__name__}, which is not a valid JSON value: pass a string, a number, a list or a dict",
+        )
 
 
 def stored_size(value: Any) -> int:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 ERROR, WARNING = "error", "warning"
 LONGEST_LINE = 2_000
-"""Of a longer line no more is shown."""
+"""Longer lines are truncated."""
 MAX_WORD_CHARS = 100
 """A longer word is not compared with others."""
 MAX_COMPARISONS = 50_000
 """With how many words the misspelt ones of a file are compared."""
 MOST = 1_000
-"""So many mistakes of a file are told; the rest would help nobody."""
+"""At most this many errors of a file are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Findings:
         notes: Iterable[tuple[int, str]] = (),
         severity: str = ERROR,
     ) -> None:
-        """Report a mistake at ``node``, or at the offsets ``span``, that makes what lies at ``path`` unsound.
+        """Report a mistake at ``node``, or at the offsets ``span``, that makes what lies at ``path`` invalid.
 
         ``use`` is the offset of the alias through which the path gets there, if it does.
         """
@@ -238,7 +238,7 @@ class Findings:
                 self._found[key][1][use] = None
 
     def spoil(self, path: Path) -> None:
-        """Mark what lies at ``path`` as unsound, without a word."""
+        """Mark what lies at ``path`` as invalid, without a message."""
         self.wrong.update(path[:length] for length in range(1, len(path) + 1))
 
     @property

@@ -17,7 +17,7 @@ Use = int | None
 TYPES = {
     "object": "a mapping",
     "array": "a list",
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
@@ -79,7 +79,7 @@ def _kind(value: Any) -> str:
         return "a list"
     if isinstance(value, bool):
         return quoted(value)
-    return f"the {'text' if isinstance(value, str) else 'number'} {quoted(value)}"
+    return f"the {'string' if isinstance(value, str) else 'number'} {quoted(value)}"
 
 
 def _convert(node: Node, expected: str, path: Path) -> str:
@@ -92,7 +92,7 @@ def _convert(node: Node, expected: str, path: Path) -> str:
             return "Write false, without quotes."
         return "Write true or false."
     if expected == "string" and not isinstance(value, (dict, list)):
-        return f'Put it into quotes: "{quoted(value)}"'
+        return f'Put it in quotes: "{quoted(value)}"'
     if expected in ("integer", "number") and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
         return f"Write {value}, without quotes."
     if expected in ("integer", "number") and not isinstance(value, float):
@@ -105,7 +105,7 @@ def _convert(node: Node, expected: str, path: Path) -> str:
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
         if not path:
-            return "Begin with version: 1 and jobs:"
+            return "Start with version: 1 and jobs:"
         return "Write keys and values below it."
     return ""
 
@@ -130,7 +130,7 @@ def _too_long(node: Node, schema: Schema, path: Path, use: Use, found: Findings)
 
 def _not_the_version(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
     known = schema["const"]
-    message = f"{where(path)} {quoted(node.value)} is not known here; this is yamlsched for version {known}"
+    message = f"{where(path)} {quoted(node.value)} is not supported; this yamlsched reads version {known}"
     found.add("YS110", node, path, use, message, f"Write {path[-1]}: {known}")
 
 
@@ -175,7 +175,7 @@ def _without_cron(node: Node, schema: Schema, path: Path, use: Use, found: Findi
     for key, needed in schema["dependencies"].items():
         if key in node.value and (*path, needed[0]) not in found.meant and (*path, key) not in found.wrong:
             value = node.value[key]
-            message = f"{key} of job {quoted(str(path[-1]))} has no meaning without cron"
+            message = f"{key} of job {quoted(str(path[-1]))} has no effect without cron"
             remedy = "Remove it, or give the job a cron expression."
             its_use = use if value.use is None else value.use
             found.add("YS114", value.key or value, (*path, key), its_use, message, remedy)
@@ -229,7 +229,7 @@ def _unknown_key(
         found.add("YS102", key_node, (*path, key), use, message, remedy)
         return None
     remedy = f'Did you mean "{meant}"?' if meant else _home(key, value, path)
-    remedy = remedy or f"Known here: {', '.join(properties)}."
+    remedy = remedy or f"Known keys: {', '.join(properties)}."
     found.add("YS102", key_node, (*path, key), use, f"unknown key {quoted(key)} {place}", remedy)
     return meant
 
@@ -239,12 +239,12 @@ def _home(key: str, value: Node, path: Path) -> str:
     if not path and isinstance(value.value, dict) and ("handler" in value.value or "cron" in value.value):
         return "If it is a job, indent it below jobs."
     if not path and key in JOB_KEYS:
-        return "It belongs to a job, or to defaults for all jobs." if key in _defaults() else "It belongs to a job."
+        return "It belongs in a job, or in defaults for all jobs." if key in _defaults() else "It belongs in a job."
     if path and key in JOB_KEYS["backoff"]["properties"]:
-        return "It belongs into backoff."
+        return "It belongs in backoff."
     if path and key in SCHEMA["properties"]:
-        return "It belongs to the top level."
-    return "For anchors and notes, begin the key with x-" if not path else ""
+        return "It belongs at the top level."
+    return "For anchors and notes, start the key with x-" if not path else ""
 
 
 def _defaults() -> dict[str, Schema]:

@@ -1,4 +1,4 @@
-"""What a sound schedules.yaml says, as values."""
+"""What a valid schedules.yaml says, as values."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from yamlsched.definitions.tree import Node
 
 @dataclass(frozen=True)
 class Calls:
-    """What a job's entry says of the functions it calls, sound or not in its other keys.
+    """What a job's entry says of the functions it calls, whether its other keys are valid or not.
 
-    ``handler`` and ``on_dead`` are None where nothing sound is written, and so is ``payload``. ``is_whole`` says that
+    ``handler`` and ``on_dead`` are None where nothing valid is written, and so is ``payload``. ``is_whole`` says that
     no key of the entry is misspelt or lost, so that what is not here is nowhere.
     """
 
@@ -52,7 +52,7 @@ class Loaded:
 
     @property
     def entries(self) -> dict[str, Node]:
-        """The jobs as they are written, unsound ones included."""
+        """The jobs as they are written, invalid ones included."""
         top = self.root.value if self.root is not None else None
         jobs = top["jobs"].value if isinstance(top, dict) and "jobs" in top else None
         return jobs if isinstance(jobs, dict) else {}
@@ -74,9 +74,9 @@ class Loaded:
                 continue
             yield Calls(
                 name,
-                self._sound(name, "handler"),
-                self._sound(name, "on_dead"),
-                self._sound(name, "payload") if "payload" in entry.value else {},
+                self._valid(name, "handler"),
+                self._valid(name, "on_dead"),
+                self._valid(name, "payload") if "payload" in entry.value else {},
                 "cron" in entry.value,
                 not entry.flawed and entry.value.keys() <= JOB_KEYS.keys(),
             )
@@ -84,7 +84,7 @@ class Loaded:
     def _is_of_another_version(self, top: dict[str, Node]) -> bool:
         return "version" in top and (("version",) in self.wrong or top["version"].flawed)
 
-    def _sound(self, job: str, key: str) -> Any:
+    def _valid(self, job: str, key: str) -> Any:
         """Return the plain value of a job's key, None if it has none or there is a mistake in it."""
         node, path, _ = self.value(job, key)
         is_written = path != ("jobs", job)
@@ -178,8 +178,8 @@ def _environments(node: Node | None, environment: str | None, found: Findings) -
         return ()
     names = tuple(item.value for item in node.value if isinstance(item.value, str))
     if environment is not None and environment not in names:
-        message = f"the environment {quoted(environment)} that is asked for is not in the environments of the file"
-        remedy = found.source.did_you_mean(environment, names, "Add it here, or correct --env or YAMLSCHED_ENV.")
+        message = f"environment {quoted(environment)} is not in the environments of the file"
+        remedy = found.source.did_you_mean(environment, names, "Add it here, or fix --env or YAMLSCHED_ENV.")
         found.add("YS116", node.key or node, ("environments",), None, message, remedy)
     return names
 
@@ -199,6 +199,6 @@ def _loaded(
     ordered = tuple(all_of_them[:MOST])
     if len(all_of_them) >= MOST:
         end = len(found.source.text)
-        message = f"only the first {MOST:,} mistakes are told"
-        ordered += (found.source.diagnostic("YS016", end, end, message, "Correct them, and look again."),)
+        message = f"only the first {MOST:,} errors are reported"
+        ordered += (found.source.diagnostic("YS016", end, end, message, "Fix them, and run it again."),)
     return Loaded(namespace, timezone, environments, retention, paths, jobs, ordered, found.source, root, found.wrong)

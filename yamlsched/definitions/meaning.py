@@ -1,4 +1,4 @@
-"""What sound values mean together: defaults merged in, the rules that no schema can state, and the jobs."""
+"""What valid values mean together: defaults merged in, the rules that no schema can state, and the jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ parsed = lru_cache(maxsize=4096)(durations.parse)
 
 
 class Reader:
-    """Turns nodes of a sound shape into values. What is wrong is reported and None returned."""
+    """Turns nodes that match the schema into values. What is wrong is reported and None returned."""
 
     def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
         self.found = found
@@ -75,7 +75,7 @@ class Reader:
         elif value < low:
             reason, bound = f"is too short; at least {durations.show(low)} is needed", f"{durations.show(low)} or more"
         else:
-            reason, bound = f"is too long; at most {durations.show(high)} is taken", f"{durations.show(high)} or less"
+            reason, bound = f"is too long; at most {durations.show(high)} is allowed", f"{durations.show(high)} or less"
         self.found.add("YS111", node, path, use, f"{where(path)}: {node.value} {reason}", f"Write {bound}.")
         return None
 
@@ -184,7 +184,7 @@ def retention(root: Node, reader: Reader) -> Retention:
 def jobs(
     root: Node, reader: Reader, timezone: str | None, environment: str | None, paths: tuple[str, ...]
 ) -> dict[str, Job]:
-    """Return the jobs that are sound, with what they inherit; report what is wrong with the others."""
+    """Return the jobs that are valid, with what they inherit; report what is wrong with the others."""
     nodes: Node | None = root.value.get("jobs")
     node: Node | None = root.value.get("defaults")
     defaults: dict[str, Node] = {}
@@ -196,12 +196,12 @@ def jobs(
     _together(inherited, defaults, {}, ("defaults",), use, reader.found)
     if nodes is None or not isinstance(nodes.value, dict):
         return {}
-    sound = {}
+    valid = {}
     for name, node in nodes.value.items():
         job = _job(name, node, nodes.use, reader, inherited, defaults, timezone, environment, paths)
         if job is not None:
-            sound[name] = job
-    return sound
+            valid[name] = job
+    return valid
 
 
 def _job(
@@ -251,6 +251,6 @@ def _together(
         node = own[at]
         elsewhere = own.get(other) or defaults.get(other)
         notes = [(key_of(elsewhere).at, f"{other}: {values[other]} is here")] if elsewhere else []
-        message = f"{where(path)}: catchup all cannot stand with overlap skip"
-        remedy = "Slots that are made together would skip each other: write overlap: wait, or catchup: latest."
+        message = f"{where(path)}: catchup: all cannot be combined with overlap: skip"
+        remedy = "Runs that are created together would skip each other: write overlap: wait, or catchup: latest."
         found.add("YS115", node, (*path, at), node.use or use, message, remedy, notes=notes)

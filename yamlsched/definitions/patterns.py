@@ -53,12 +53,12 @@ def not_a_name(node: Node, path: Path, use: Use, found: Findings) -> None:
     elif text.lower() != text and re.fullmatch(NAME, text.lower()):
         reason = "has capital letters"
     elif "-" in text:
-        reason = f"has a dash; {allowed} are taken"
+        reason = f"has a dash; {allowed} are allowed"
     elif not re.match("[a-z]", text.lower()):
-        reason = "does not begin with a letter"
+        reason = "does not start with a letter"
     elif re.search("[^a-z0-9_]", text.lower()):
         character = re.search("[^a-z0-9_]", text.lower())
-        reason = f"has {quoted(character[0] if character else '')} in it; {allowed} are taken"
+        reason = f"has {quoted(character[0] if character else '')} in it; {allowed} are allowed"
     else:
         reason = f"has {len(text)} characters, more than 63"
     ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()

@@ -34,7 +34,7 @@ def heed(found: Iterable[Diagnostic], source: Source) -> list[Diagnostic]:
             if code[0] not in rules.pages():
                 reason, remedy = "is not a code", "See: yamlsched explain"
             elif not can_be_silenced(code[0]):
-                reason, remedy = "cannot be silenced", "Correct the mistake."
+                reason, remedy = "cannot be silenced", "Fix the error."
             elif is_sound:
                 reason, remedy = "silences nothing here", "Remove it."
             else:

@@ -20,9 +20,9 @@ BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
 VALUE = re.compile(r"[^#\r\n]*")
 CRON_LIKE = re.compile(r"\*\S*(\s+\S+){4,5}")
 CHARACTERS = {
-    "@": "begins with @, which YAML keeps for itself",
-    "`": "begins with a backtick, which YAML keeps for itself",
-    "%": "begins with %, which YAML keeps for itself",
+    "@": "starts with @, which YAML reserves",
+    "`": "starts with a backtick, which YAML reserves",
+    "%": "starts with %, which YAML reserves",
 }
 
 
@@ -35,7 +35,7 @@ def decode(data: bytes, file: str, longest: int) -> tuple[Source, list[Diagnosti
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return empty, [empty.diagnostic("YS002", 0, 0, "the file is in UTF-16", "Save it as UTF-8.")]
     if data[:3] == b"\xef\xbb\xbf":
-        message = "the file begins with a byte order mark"
+        message = "the file starts with a byte order mark"
         return empty, [empty.diagnostic("YS002", 0, 0, message, "Save it as UTF-8 without BOM.")]
     try:
         source = Source(file, data.decode())
@@ -77,7 +77,7 @@ def unknown_alias(source: Source, name: str, at: int, end: int, known: list[str]
         at,
         end,
         f"the alias *{name} has no anchor &{name} before it",
-        f"Did you mean *{meant}?" if meant else f'If it is a text, put it into quotes: "{value}"',
+        f"Did you mean *{meant}?" if meant else f'If it is a string, put it in quotes: "{value}"',
     )
 
 
@@ -85,14 +85,14 @@ def not_a_text_key(source: Source, key: Node) -> Diagnostic:
     if isinstance(key.value, (dict, list)):
         remedy = "Write one name before the colon."
         if source.text[key.at : key.at + 1] == "{" and source.text[key.at - 1 : key.at] == "{":
-            remedy = "Templates are not filled in here: fill them in before, or write the text in quotes."
-        return source.diagnostic("YS007", key.at, key.end, "a key must be a name, this is a collection", remedy)
+            remedy = "Templates are not rendered here: render the file first, or put the string in quotes."
+        return source.diagnostic("YS007", key.at, key.end, "a key must be a string, this is a collection", remedy)
     written = source.text[key.at : key.end].strip()
     if not written:
         return source.diagnostic("YS007", key.at, key.end, "a key is missing here", "Write a name before the colon.")
-    kind = "null" if key.value is None else "true or false" if isinstance(key.value, bool) else "a number"
+    kind = "null" if key.value is None else "a boolean" if isinstance(key.value, bool) else "a number"
     return source.diagnostic(
-        "YS007", key.at, key.end, f"a key must be a text, {quoted(written)[1:-1]} is {kind}", f'Write "{written}":'
+        "YS007", key.at, key.end, f"a key must be a string, {quoted(written)[1:-1]} is {kind}", f'Write "{written}":'
     )
 
 
@@ -110,10 +110,10 @@ def explain(error: yaml.YAMLError, source: Source) -> Diagnostic:
     if "alias" in context and begun:
         return _to_be_quoted(source, begun.index, _value(source, begun.index))
     if "anchor" in context and begun:
-        return _to_be_quoted(source, begun.index, _value(source, begun.index), "begins with &, which marks an anchor")
+        return _to_be_quoted(source, begun.index, _value(source, begun.index), "starts with &, which marks an anchor")
     if (character == "\t" and not indent.strip()) or "tab character" in problem:
         tab = source.text.find("\t", source.text.rfind("\n", 0, at) + 1)
-        return source.diagnostic("YS004", tab, tab + 1, "a tab cannot indent", "Indent with spaces.")
+        return source.diagnostic("YS004", tab, tab + 1, "tabs cannot be used for indentation", "Indent with spaces.")
     if "cannot start any token" in problem and character in CHARACTERS:
         return _to_be_quoted(source, at, _value(source, at), CHARACTERS[character])
     if "unexpected end of stream" in problem and "quoted" in context and begun:
@@ -124,19 +124,21 @@ def explain(error: yaml.YAMLError, source: Source) -> Diagnostic:
         if part in problem:
             notes = []
             if begun and ("flow" in context or "block" in context) and begun.index != at:
-                notes = [(begun.index, "what it is part of begins here")]
+                notes = [(begun.index, "what it is part of starts here")]
             wrong = source.text[at : at + 2] if "escape" in part else character
             return source.diagnostic("YS001", at, at + len(wrong), message.format(wrong.strip()), remedy, notes)
-    return source.diagnostic("YS001", at, at + 1, "this is not YAML", "Look at the quotes and the indentation here.")
+    return source.diagnostic(
+        "YS001", at, at + 1, "this is not valid YAML", "Look at the quotes and the indentation here."
+    )
 
 
 PROBLEMS = (
     (
         "mapping values are not allowed",
-        "a second colon stands where a value is expected, or the line above is not finished",
-        'Put a text that contains ": " into quotes; indent keys of one mapping alike.',
+        "there is a second colon where a value is expected, or the line above is not finished",
+        'Put a string that contains ": " in quotes; indent keys of one mapping alike.',
     ),
-    ("sequence entries are not allowed", "a list cannot begin on this line", "Begin it on a line of its own."),
+    ("sequence entries are not allowed", "a list cannot start on this line", "Start it on a line of its own."),
     ("expected ',' or ']'", "the list is not closed, or a comma is missing", "Write [a, b]."),
     ("expected ',' or '}'", "the mapping is not closed, or a comma is missing", "Write {a: 1, b: 2}."),
     (
@@ -144,19 +146,19 @@ PROBLEMS = (
         "a key was expected here: the indentation fits nothing above, or text follows a closed value",
         "Indent the keys of one mapping alike.",
     ),
-    ("expected '-' indicator", "a list item was expected here", 'Begin it with "- ", indented like the ones above.'),
+    ("expected '-' indicator", "a list item was expected here", 'Start it with "- ", indented like the ones above.'),
     ("could not find expected ':'", "a colon is missing", "Write key: value, with a space after the colon."),
     ("unknown escape", "{0} is not an escape", "In double quotes write \\\\ for a backslash, or use single quotes."),
-    ("Unicode character escape", "this escape is not a character", "Leave it out."),
+    ("Unicode character escape", "this escape is not a character", "Remove it."),
     ("expected hexdecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
     ("expected hexadecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
-    ("undefined tag handle", "this tag is not known", "Leave it out, or put the text into quotes."),
+    ("undefined tag handle", "this tag is unknown", "Remove it, or put the string in quotes."),
     ("<document start>", "text follows after the end of the document", "Put all jobs into one document."),
-    ("incompatible YAML", "this version of YAML is not read", "Remove the %YAML line."),
-    ("comment or line break", "text follows on the line that begins a block", "Begin the text on the next line."),
+    ("incompatible YAML", "this version of YAML is not supported", "Remove the %YAML line."),
+    ("comment or line break", "text follows on the line that starts a block", "Start the text on the next line."),
     ("expected node content", "a value is missing, or a bracket is out of place", "Look at the brackets before it."),
-    ("cannot start any token", "the character {0} cannot begin a value", "Put the value into quotes."),
-    ("duplicate", "this stands here twice", "Remove one of the two."),
+    ("cannot start any token", "the character {0} cannot start a value", "Put the value in quotes."),
+    ("duplicate", "this appears twice", "Remove one of the two."),
 )
 
 
@@ -170,6 +172,6 @@ def _value(source: Source, at: int) -> str:
 
 
 def _to_be_quoted(source: Source, at: int, value: str, why: str = "") -> Diagnostic:
-    why = why or "begins with *, which YAML takes for an alias"
+    why = why or "starts with *, which YAML takes for an alias"
     text = value.replace("\\", "\\\\").replace('"', '\\"')
-    return source.diagnostic("YS005", at, at + len(value), f"{quoted(value)} {why}", f'Put it into quotes: "{text}"')
+    return source.diagnostic("YS005", at, at + len(value), f"{quoted(value)} {why}", f'Put it in quotes: "{text}"')

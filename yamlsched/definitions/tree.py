@@ -145,7 +145,7 @@ class _Builder:
                     if kind is yaml.DocumentStartEvent and root is not None:
                         at = event.start_mark.index
                         self.report(
-                            "YS011", at, at + 3, "a second document begins here", "Put all jobs into one document."
+                            "YS011", at, at + 3, "a second document starts here", "Put all jobs into one document."
                         )
                         raise _Stop
                     continue
@@ -175,7 +175,7 @@ class _Builder:
         else:
             value = self.resolve(text, at, end)
         if type(value) is str and "\0" in value:
-            self.report("YS003", at, end, "a text with a NUL character cannot be stored", "Leave it out.")
+            self.report("YS003", at, end, "a string with a NUL character cannot be stored", "Remove it.")
             value = BAD
         node = Node(value, at, end, style, size)
         if event.anchor is not None:
@@ -190,9 +190,9 @@ class _Builder:
             return text
         if LEADING_ZERO.fullmatch(text):
             decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
-            other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a text"
-            message = f"{quoted(text)[1:-1]} begins with a zero: to some it is {decimal}, to others {other}"
-            remedy = "Write it without the zero, or in quotes if it is a text."
+            other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a string"
+            message = f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others {other}"
+            remedy = "Write it without the zero, or in quotes if it is a string."
             self.report("YS008", at, end, message, remedy)
             return BAD
         is_integer = INTEGER.fullmatch(text) is not None
@@ -203,7 +203,7 @@ class _Builder:
                 return BAD
             return number
         if NOT_JSON.fullmatch(text):
-            self.report("YS009", at, end, f"{text} is not a number that JSON knows", "Write a finite number.")
+            self.report("YS009", at, end, f"{text} is not a valid JSON number", "Write a finite number.")
             return BAD
         return text
 
@@ -217,7 +217,7 @@ class _Builder:
             return BAD
         value = self.resolve(text, at, end)
         if value is not BAD and type(value) is not TYPES[core]:
-            self.report("YS010", at, end, f"{quoted(text)} is not of the type that its tag !!{core} says")
+            self.report("YS010", at, end, f"{quoted(text)} does not match its tag !!{core}")
             return BAD
         return value
 
@@ -227,7 +227,7 @@ class _Builder:
             at = self.source.text.find("!", at)
         written = re.compile(r"[^\s,\[\]{}]*").match(self.source.text, at)
         text = written[0] if written else event.tag
-        self.report("YS010", at, at + len(text), f"the tag {quoted(text)[1:-1]} is not taken", "Leave the tag out.")
+        self.report("YS010", at, at + len(text), f"the tag {quoted(text)[1:-1]} is not supported", "Remove the tag.")
 
     def alias(self, event: Any, depth: int) -> Node:
         name, at, end = event.anchor, event.start_mark.index, event.end_mark.index
@@ -238,7 +238,7 @@ class _Builder:
                 self.found.append(syntax.unknown_alias(self.source, name, at, end, known))
             return Node(BAD, at, end)
         if target is None:
-            self.report("YS014", at, end, f"*{name} stands inside of &{name}: it would contain itself without end")
+            self.report("YS014", at, end, f"the alias *{name} is inside &{name}, which makes it self-referencing")
             return Node(BAD, at, end)
         assert isinstance(target, Node)
         self.shared += target.size
@@ -247,8 +247,8 @@ class _Builder:
                 "YS013",
                 at,
                 end,
-                f"aliases and merge keys stand for more than {MAX_SHARED:,} values by here",
-                "Write out less through them.",
+                f"aliases and merge keys expand to more than {MAX_SHARED:,} values",
+                "Use fewer of them.",
             )
             raise _Stop
         if depth + target.height > MAX_DEPTH:
@@ -256,7 +256,7 @@ class _Builder:
         return target.used(at)
 
     def too_deep(self, at: int, end: int) -> None:
-        self.report("YS013", at, end, f"nested more than {MAX_DEPTH} deep", "Nest less.")
+        self.report("YS013", at, end, f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting.")
         raise _Stop
 
     def open(self, event: Any, depth: int) -> _Open:
@@ -310,7 +310,7 @@ class _Builder:
                     "YS006",
                     key.at,
                     key.end,
-                    f"the key {quoted(name)} stands here twice",
+                    f"duplicate key {quoted(name)}",
                     "Remove one of the two.",
                     [(first.key.at if first.key else first.at, "the first one is here")],
                 )
@@ -336,7 +336,7 @@ class _Builder:
                     "YS015",
                     source.at if source.use is None else source.use,
                     source.end if source.use is None else source.use + 1,
-                    "the merge key << takes a mapping, or a list of mappings",
+                    "the merge key << needs a mapping, or a list of mappings",
                     "Write <<: *name with the anchor of a mapping.",
                 )
                 merged.flawed = True

@@ -71,7 +71,7 @@ def explain(text: str, closest_match: ClosestMatch = near) -> tuple[str, str, st
     if meant:
         return "YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?'
     if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
-        remedy = "Name the zone: the host's is not looked at, or two hosts might disagree."
+        remedy = "Name the zone: the host's zone is never used, because two hosts might disagree."
         return "YS205", f"{quoted(text)} is not a time zone", remedy
     if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
         remedy = "Name a place such as Europe/Berlin; UTC if there is none."
