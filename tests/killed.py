@@ -54,6 +54,16 @@ def story(run: Run, policy: Literal["raise", "skip", "repeat"], point: str | Non
     die_at("after the commit, before the parent hears of it")
 
 
+def shared_story(run: Run, number: int, policy: Literal["raise", "skip", "repeat"], victim: str) -> None:
+    """An effect of the business, to which several runs come, each killed at a random instant."""
+    if not marked(run):
+        post(f"/arm/{os.getpid()}/{os.getppid()}/{victim}")
+    with run.once(f"invoice {number}", in_doubt=policy, scope="namespace") as effect:
+        if effect.first:
+            post(f"/effect/{number}", effect.key)
+            effect.result = {"by": run.id}
+
+
 def post(path: str, key: str = "") -> None:
     connection = http.client.HTTPConnection("127.0.0.1", int(os.environ["RECEIVER_PORT"]), timeout=10)
     connection.request("POST", path, headers={"Idempotency-Key": key})

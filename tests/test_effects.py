@@ -982,6 +982,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
             leaf={"handler": "acts.nothing"},
             outlasts_its_lease={"handler": "killed.outlasts_its_lease"},
             nap={},
+            shared_story={"handler": "killed.shared_story", "max_attempts": 100},
             doubts_in_a_task={"handler": "killed.doubts_in_a_task", "max_attempts": 10},
             **{name: {"handler": f"killed.{name}", "max_attempts": 1} for name in handlers},
         )
@@ -1042,15 +1043,18 @@ def test_an_effect_in_doubt_in_a_task_of_an_asynchronous_handler_ends_the_run_de
     assert "ValueError" in row.last_stack
 
 
-def carry_out(project: Project, marks: Path, plans: list[dict[str, Any]]) -> Receiver:
+def carry_out(project: Project, marks: Path, plans: list[dict[str, Any]], job: str = "story") -> Receiver:
     """Enqueue a story for each plan, and let workers carry them out, and be killed, until none is left."""
     marks.mkdir()
-    query = "select yamlsched.enqueue_many('story', %s::text[]::jsonb[])"
-    project.db.execute(query, [[json.dumps(plan) for plan in plans]])
-    unfinished = "select 1 from yamlsched.job_runs where job_type = 'story' and finished_at is null limit 1"
+    query = "select yamlsched.enqueue_many(%s, %s::text[]::jsonb[])"
+    project.db.execute(query, [job, [json.dumps(plan) for plan in plans]])
+    unfinished = "select 1 from yamlsched.job_runs where job_type = %s and finished_at is null limit 1"
     with receiving() as (receiver, port):
-        while project.db.execute(unfinished).fetchone():
+        while project.db.execute(unfinished, [job]).fetchone():
             project.end_leases()  # every worker is dead
+            project.db.execute(
+                "update yamlsched.job_runs set run_at = now() where status = 'queued' and job_type = %s", [job]
+            )
             worker = project.start(
                 "work", "--concurrency", "3", before="import killed", RECEIVER_PORT=str(port), MARKS=str(marks)
             )
@@ -1142,3 +1146,43 @@ def test_killed_at_a_hundred_random_instants_the_same_holds(project: Project):
     for outcome in outcomes(project.db):
         hold(outcome, receiver)
     assert receiver.kills.total() >= 100
+
+
+@pytest.mark.slow
+def test_killed_at_random_instants_runs_that_share_an_effect_do_it_as_the_author_chose(project: Project):
+    # given effects of the business, to each of which three runs come
+    plans = [
+        {"number": nth % 35, "policy": POLICIES[nth % 35 % 3], "victim": ("child", "parent", "both")[nth // 3 % 3]}
+        for nth in range(105)
+    ]
+
+    receiver = carry_out(project, project.folder / "marks", plans, "shared_story")
+
+    # then what happened is known, or known to be in doubt, and no receiver sees two keys for one effect
+    assert receiver.kills.total() >= 70
+    found = project.db.execute(
+        """
+        select e.key, e.state, e.doubted_at, e.provider_key::text as provider_key,
+               array_agg(r.status order by r.id) as statuses
+        from yamlsched.effects e
+        join yamlsched.job_runs r on 'invoice ' || (r.payload ->> 'number') = e.key
+        group by e.id
+        """
+    ).fetchall()
+    assert len(found) == 35
+    for effect in found:
+        number = int(effect.key.removeprefix("invoice "))
+        policy, times, said = POLICIES[number % 3], receiver.effects[number], f"{effect} {receiver.effects[number]}"
+        assert receiver.keys.get(number, {effect.provider_key}) == {effect.provider_key}, said
+        if effect.state == "done" and not effect.doubted_at:
+            assert times >= 1, said
+        if policy == "repeat":
+            assert (effect.state, effect.doubted_at) == ("done", None), said
+        else:
+            assert times <= 1, said
+        if policy == "raise" and effect.state == "in_doubt":
+            assert set(effect.statuses) == {"dead"}, said
+        else:
+            assert effect.state == "done", said
+            # a child may record its effect although its parent was killed, and another run has come to doubt it
+            assert set(effect.statuses) <= {"succeeded", *(["dead"] if policy == "raise" else [])}, said
