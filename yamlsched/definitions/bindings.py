@@ -54,13 +54,14 @@ class Bindings:
         """Return whether ``name`` may be bound to something that its source does not determine."""
         if self.is_dynamic or (name.startswith("__") and name.endswith("__")):
             return True
+        has_others = bool(self.last_star_import) or "__getattr__" in self.statements
         if name not in self.statements:
-            return bool(self.last_star_import) or "__getattr__" in self.statements
+            return has_others
         statement = self.statements[name]
         if statement is None:
             return True
-        after_stars = id(statement) in self.top and statement.lineno > self.last_star_import
-        return bool(self.last_star_import) and not after_stars
+        is_certain = id(statement) in self.top and statement.lineno > self.last_star_import
+        return has_others and not is_certain
 
     def functions(self) -> list[str]:
         """Return the names of the public functions, sorted."""
