@@ -26,12 +26,12 @@ def run(bench: Bench) -> None:
     (folder / "bench_handlers.py").write_text(HANDLERS)
     compare(bench, f"{bench.sizes.jobs:,} jobs", file)
     for name, handlers in (("one module", bench.sizes.jobs), ("modules of 100", 100)):
-        compare(bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, handlers))
+        compare(bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, name, handlers))
 
 
-def many_handlers(bench: Bench, in_each: int) -> Path:
+def many_handlers(bench: Bench, name: str, in_each: int) -> Path:
     """Write a file whose jobs have a handler each, ``in_each`` of them in a module; return it."""
-    folder = bench.folder / f"validate-{in_each}"
+    folder = bench.folder / f"validate {name}"
     folder.mkdir()
     handler = "def run_{}(n: int, region: str = 'eu') -> dict:\n    return {{'n': n, 'region': region}}\n\n\n"
     for start in range(0, bench.sizes.jobs, in_each):
