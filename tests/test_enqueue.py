@@ -258,7 +258,7 @@ def test_a_key_or_a_time_that_cannot_be_is_refused_before_the_database_is_asked(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"key": "nightly:2026-01-14"}, 'of a form that is reserved: slots of the scheduled job "nightly"'),
+        ({"key": "nightly:2026-01-14"}, 'of a form that is reserved: slots of a job "nightly" are named so'),
         ({"key": "nightly:2026-01-14T02:00Z"}, "of a form that is reserved"),
         ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved: runs that call on_dead'),
         (
@@ -279,10 +279,22 @@ def test_what_only_the_database_knows_is_refused_before_anything_is_written(db, 
 
 
 def test_a_key_that_only_looks_like_a_slots_is_taken(db, job):
-    a_job(db, "nightly", schedule="0 2 * * *")
-
-    for key in ("mail:2026-01-14", "nightly:2026-01-14-by-hand", "nightly:2026-01", "no_job:2026-01-14"):
+    for key in ("nightly:2026-01-14-by-hand", "nightly:2026-01", "Nightly:2026-01-14", "a:b:2026-01-14"):
         assert yamlsched.enqueue(db, job, key=key).created
+
+
+@pytest.mark.parametrize("key", ["mail:2026-01-14", "no_job_yet:2026-01-14T02:00Z", "on_dead:118", "on_dead:boom"])
+def test_keys_of_slots_and_of_calls_of_on_dead_are_reserved_in_python_and_in_sql(db, job, key):
+    with pytest.raises(Refused, match=f'key "{key}" is (of a form that is )?reserved'):
+        yamlsched.enqueue(db, job, key=key)
+    for statement in (
+        "select * from yamlsched.enqueue('mail', '{}', null, %s)",
+        "select * from yamlsched.enqueue_many('mail', array['{}'::jsonb], array[%s])",
+    ):
+        with pytest.raises(psycopg.Error, match="reserved") as refused:
+            db.execute(statement, [key])
+        assert refused.value.sqlstate == "YS003"
+    assert rows(db) == []
 
 
 @pytest.mark.parametrize(

@@ -94,15 +94,23 @@ def test_a_slot_that_no_sync_has_dealt_with_makes_the_job_overdue(db: Db) -> Non
 
 def test_a_due_run_that_no_worker_takes_makes_the_job_overdue(db: Db) -> None:
     due = datetime.now(UTC) - HOUR
-    a_run(db, a_job(db), run_at=due)
+    a_run(db, a_job(db), run_at=due, created_at=due)
 
     assert (the_job(db).overdue_since, the_job(db).overdue_why) == (due, "no worker has taken its run")
+
+
+def test_a_run_is_not_late_since_before_it_was_created(db: Db) -> None:
+    created = datetime.now(UTC) - HOUR
+    a_run(db, a_job(db), run_at=datetime(1970, 1, 1, tzinfo=UTC), created_at=created)
+
+    assert the_job(db).overdue_since == created
+    assert the_job(db).oldest_due_at == created
 
 
 @pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": NOON}, {"retired_at": NOON}])
 def test_a_job_that_is_off_is_not_overdue_whatever_waits(db: Db, values: dict[str, Any]) -> None:
     long_ago = datetime.now(UTC) - HOUR
-    a_run(db, a_job(db, next_slot_at=long_ago, **values), run_at=long_ago)
+    a_run(db, a_job(db, next_slot_at=long_ago, **values), run_at=long_ago, created_at=long_ago)
 
     assert the_job(db).overdue_since is None
 
@@ -125,7 +133,8 @@ def test_what_waits_for_another_slot_of_its_job_is_not_overdue(db: Db) -> None:
     # given a job with overlap wait whose run takes long: its next slot and another run of it wait
     job = a_job(db, overlap="wait", next_slot_at=datetime.now(UTC) - HOUR)
     running = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
-    a_run(db, job, run_at=datetime.now(UTC) - HOUR, exclusive=True, scheduled_for=NOON + HOUR)
+    due = datetime.now(UTC) - HOUR
+    a_run(db, job, run_at=due, created_at=due, exclusive=True, scheduled_for=NOON + HOUR)
 
     assert the_job(db).overdue_since is None
     assert the_job(db).open_slot_run_id == running
@@ -195,7 +204,8 @@ def test_the_reason_for_deaths_is_the_error_of_what_died(db: Db) -> None:
 def test_each_threshold_is_a_reason(db: Db) -> None:
     job = a_healthy_job(db)
     a_run(db, job, "dead")
-    a_run(db, job, run_at=datetime.now(UTC) - timedelta(minutes=20))
+    due = datetime.now(UTC) - timedelta(minutes=20)
+    a_run(db, job, run_at=due, created_at=due)
 
     assert [reason.split(" by ")[0] for reason in reasons(db)] == [
         "purge: 1 run died within 1h: no route to host",
@@ -480,7 +490,8 @@ def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, say: Say) -> No
         a_run(db, job, "succeeded", started_at=f"(now() - interval '{took}')")
     a_run(db, job, "dead")
     a_run(db, job, "failed")
-    a_run(db, job, run_at=datetime.now(UTC) - HOUR)
+    due = datetime.now(UTC) - HOUR
+    a_run(db, job, run_at=due, created_at=due)
     a_run(db, job, "running")
 
     # when

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,11 @@ import psycopg
 import pytest
 from operating import a_file, a_job, a_run, value
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from yamlsched import store
 from yamlsched.enqueueing import enqueue, enqueue_many
+from yamlsched.errors import Refused
 from yamlsched.operations import actions, doctor, health, pausing, retention
 from yamlsched.store.statements import folder
 
@@ -185,6 +187,97 @@ def test_the_doctor_knows_what_a_role_lacks(granted: Db) -> None:
         "grant yamlsched_worker to yamlsched_enqueuer (yamlsched migrate --roles makes that role)",
     )
     assert "can enqueue, but not work" in finding.what
+
+
+SCRIPT = (folder() / "roles.sql").read_bytes()
+
+
+@contextmanager
+def a_login(server: str, database: str) -> Iterator[tuple[str, str]]:
+    """Create a login that owns nothing; yield its name and a DSN for it."""
+    name = f"app_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"create role {name} login".encode())
+        admin.execute(f"grant create on database {database} to {name}".encode())
+        try:
+            yield name, make_conninfo(server, dbname=database, options=f"-c role={name}")
+        finally:
+            with psycopg.connect(make_conninfo(server, dbname=database), autocommit=True) as db:
+                db.execute(f"drop owned by {name} cascade".encode())
+            admin.execute(f"drop role {name}".encode())
+
+
+def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, empty_dsn: str) -> None:
+    # given a database that an application's login has migrated
+    database = conninfo_to_dict(empty_dsn)["dbname"]
+    with a_login(server, str(database)) as (name, dsn), store.connect(empty_dsn) as admin:
+        with store.connect(dsn) as app:
+            store.migrations.migrate(app)
+
+        # when the superuser runs the script
+        said: list[str] = []
+        admin.add_notice_handler(lambda notice: said.append(str(notice.message_primary)))
+        admin.execute(SCRIPT)
+        admin.execute(SCRIPT)
+
+        # then the login can do what it could, and the script says so
+        assert [line for line in said if name in line] == [
+            f"{name} owned the tables: it is now in yamlsched_owner and yamlsched_worker, and can do what it could. "
+            f"If another login migrates: revoke yamlsched_owner from {name}"
+        ]
+        with store.connect(dsn) as app:
+            assert doctor.privileges(app).level == "ok"
+            a_job(app)
+            assert actions.enqueue(app, "default", "purge", {}, key=None, at=None, who="ann").created
+            app.execute("alter table yamlsched.job_runs add column later integer")
+
+
+def test_the_script_hands_over_what_the_migrations_create_and_nothing_else(own_dsn: str) -> None:
+    # given a function and a view that somebody has put into the schema
+    with store.connect(own_dsn) as db:
+        db.execute(
+            "create function yamlsched.enqueue(text) returns integer language sql security definer as 'select 1'"
+        )
+        db.execute("create view yamlsched.planted as select 1 as n")
+        said: list[str] = []
+        db.add_notice_handler(lambda notice: said.append(f"{notice.severity}: {notice.message_primary}"))
+
+        db.execute(SCRIPT)
+
+        owners = dict(
+            db.execute(
+                "select c.oid::regclass::text, c.relowner::regrole::text from pg_class c "
+                "where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v') union all "
+                "select p.oid::regprocedure::text, p.proowner::regrole::text from pg_proc p "
+                "where p.pronamespace = 'yamlsched'::regnamespace"
+            ).fetchall()
+        )
+    foreign = {name for name, owner in owners.items() if owner != "yamlsched_owner"}
+    assert foreign == {"yamlsched.planted", "yamlsched.enqueue(text)"}
+    assert sorted(line for line in said if line.startswith("WARNING")) == [
+        "WARNING: yamlsched.enqueue(text) is no function of yamlsched: it keeps its owner",
+        "WARNING: yamlsched.planted is no table of yamlsched: it keeps its owner",
+    ]
+
+
+def test_an_enqueuer_names_no_parent_and_hears_of_no_other_job(granted: Db) -> None:
+    a_job(granted, "secret")
+    a_job(granted)
+    enqueue(granted, "secret", key="invoice:812")
+    run = a_run(granted, a_job(granted, "parent"), "running")
+    forged = "select * from yamlsched.enqueue_many('purge', array['{}'::jsonb], parent_id => %s)"
+
+    with acting_as(granted, "yamlsched_enqueuer"):
+        with pytest.raises(psycopg.Error, match="parent_id is not accepted from an enqueuer"):
+            granted.execute(forged, [run])
+        with pytest.raises(Refused, match='key "invoice:812" is held by a run of another job') as refused:
+            enqueue(granted, "purge", key="invoice:812")
+    assert "secret" not in str(refused.value)
+
+    with acting_as(granted, "yamlsched_worker"):
+        assert granted.execute(forged, [run]).fetchone().created  # type: ignore[union-attr]
+        with pytest.raises(Refused, match='is held by a run of job "secret"'):
+            enqueue(granted, "purge", key="invoice:812")
 
 
 def test_the_script_ships_where_the_statements_are() -> None:

@@ -6,6 +6,7 @@ can be known without the database is checked before it is asked, so that a mista
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsontext import encode, faults, plain, text_fault
+from yamlsched.runs import ON_DEAD
 
 if TYPE_CHECKING:
     import psycopg
@@ -22,6 +24,8 @@ LARGEST_PAYLOAD = 65_536
 MAX_DELAY = timedelta(days=36_525)
 LONGEST_KEY = 500
 """Characters of an idempotency key."""
+SLOT_KEY = re.compile(r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
+"""Keys that a slot of some job has, had or could have."""
 
 
 class Enqueued(NamedTuple):
@@ -179,6 +183,11 @@ def _check_key(key: str) -> None:
         raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {LONGEST_KEY}")
     if fault := text_fault(key):
         raise Refused(f"an idempotency key {fault}")
+    if SLOT_KEY.fullmatch(key):
+        job = key.partition(":")[0]
+        raise Refused(f'key "{key}" is of a form that is reserved: slots of a job "{job}" are named so')
+    if key.startswith(ON_DEAD):
+        raise Refused(f'key "{key}" is reserved: runs that call on_dead are named so')
 
 
 def _check_text(what: str, text: str) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from yamlsched.cron import Cron
 from yamlsched.slots import Slot
-
-_SLOT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
 
 
 def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
@@ -24,9 +20,3 @@ def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
 def is_daily(cron: Cron) -> bool:
     """Say whether ``cron`` can fire at most once per local date."""
     return not cron.wildcard and len(cron.times) == 1
-
-
-def looks_like_slot_key(job_name: str, key: str) -> bool:
-    """Say whether ``key`` has a form that a slot of the job has, had or could have after an edit of its cron."""
-    prefix, _, rest = key.partition(":")
-    return prefix == job_name and _SLOT.fullmatch(rest) is not None

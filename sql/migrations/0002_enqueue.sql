@@ -12,6 +12,9 @@ as $$
                    job_type, octet_length(payload::text))
         when key = '' then 'an idempotency key cannot be empty: leave it out (null) for a run without a key'
         when length(key) > 500 then format('an idempotency key has %s characters, over the limit of 500', length(key))
+        -- of whatever job, also of one that is scheduled later, so that no caller can take the place of a slot
+        when key ~ '^[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$' then
+            format('key "%s" is of a form that is reserved: slots of a job "%s" are named so', key, split_part(key, ':', 1))
         when key like 'on\_dead:%' then format('key "%s" is reserved: runs that call on_dead are named so', key)
     end
 $$;
@@ -54,6 +57,8 @@ declare
     ids        bigint[];                 -- one for each position: what was made now is known by it
     rows_made  integer;
     tries      integer := 0;
+    -- who calls: inside of this function the current user is its owner
+    caller     text := case current_setting('role') when 'none' then session_user else current_setting('role') end;
 begin
     select d.* into definition
     from yamlsched.job_definitions d
@@ -74,6 +79,10 @@ begin
         raise exception using errcode = 'YS002',
             message = format('job "%s" is disabled in schedules.yaml', definition.job_type);
     end if;
+    if parent_id is not null and not has_table_privilege(caller, 'yamlsched.job_runs', 'update') then
+        raise exception using errcode = 'YS003',
+            message = 'parent_id is not accepted from an enqueuer: run.enqueue() of a worker''s handler sets it';
+    end if;
     if payloads is null then
         raise exception using errcode = 'YS003', message = 'the list of payloads is null';
     end if;
@@ -86,19 +95,13 @@ begin
             'run_at %s is not between the years 1970 and 9998', enqueue_many.run_at);
     end if;
 
-    select yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) as fault, i.key into bad
+    select yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) as fault into bad
     from unnest(payloads, idempotency_keys) with ordinality as i (payload, key, nth)
     where yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) is not null
-       -- the form of slots' keys, of whatever scheduled job, so that no caller can swallow a slot
-       or (i.key ~ '^[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$'
-           and (select d.schedule from yamlsched.job_definitions d
-                where d.namespace = enqueue_many.namespace and d.job_type = split_part(i.key, ':', 1)) is not null)
     order by i.nth
     limit 1;
     if found then
-        raise exception using errcode = 'YS003', message = coalesce(
-            bad.fault, format('key "%s" is of a form that is reserved: slots of the scheduled job "%s" are named so',
-                              bad.key, split_part(bad.key, ':', 1)));
+        raise exception using errcode = 'YS003', message = bad.fault;
     end if;
 
     ids := array(select nextval('yamlsched.job_runs_id_seq') from generate_series(1, cardinality(payloads)));
@@ -152,7 +155,9 @@ begin
         limit 1;
         if found then
             raise exception using errcode = 'YS004',
-                message = format('key "%s" is held by a run of job "%s"', bad.idempotency_key, bad.job_type),
+                message = format('key "%s" is held by a run of %s', bad.idempotency_key,
+                                 case when has_table_privilege(caller, 'yamlsched.job_runs', 'select')
+                                      then format('job "%s"', bad.job_type) else 'another job' end),
                 hint = 'Begin keys with the name of their job.';
         end if;
     end if;

@@ -4,12 +4,14 @@
 -- What is unfinished. Two branches, because each has an index of its own.
 create view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
-       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
+       r.created_at
 from yamlsched.job_runs r
 where r.finished_at is null and not r.exclusive
 union all
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
-       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
+       r.created_at
 from yamlsched.job_runs r
 where r.finished_at is null and r.exclusive;
 
@@ -93,10 +95,11 @@ left join (
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
            count(*) filter (where r.failed_at is not null) as failing, max(r.failed_at) as failed_at,
-           min(r.run_at) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
-                                 and not (r.exclusive and r.is_busy)) as oldest_due_at,
+           -- a run cannot be late since before it was created, whatever run_at its caller gave
+           min(greatest(r.run_at, r.created_at)) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
+                                                         and not (r.exclusive and r.is_busy)) as oldest_due_at,
            min(r.id) filter (where r.exclusive) as slot_run_id
-    from (select o.definition_id, o.id, o.status, o.run_at, o.failed_at, o.exclusive,
+    from (select o.definition_id, o.id, o.status, o.run_at, o.created_at, o.failed_at, o.exclusive,
                  bool_or(o.exclusive and o.status = 'running') over (partition by o.definition_id) as is_busy
           from yamlsched.open_runs o) r
     group by r.definition_id
