@@ -119,6 +119,7 @@ class AsyncPooledCursor(psycopg.AsyncCursor[Any]):
 class HandlerSession(Session):
     """A session for a handler's own statements, which keeps what is set on its role and database."""
 
+    transaction = psycopg.Connection.transaction  # a handler's blocks are as psycopg documents them
     idle_timeout = 0.0  # idle_in_transaction_session_timeout as it is set there, in seconds; 0: none
     settings: Settings = MappingProxyType({})  # for each transaction, behind a pooler
 
