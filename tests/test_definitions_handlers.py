@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.definitions import handlers, sources
+from yamlsched.definitions import checks, handlers, sources
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.load import load
 
@@ -386,6 +386,15 @@ def test_a_misspelt_name_is_compared_with_a_bounded_number_of_others(folder: Pat
 
     assert found.remedy.startswith('Did you mean "run_')
     assert len(sources._public(folder / "m0_many.py")) == 2000
+
+
+def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
+    write(folder, {"m0_name.py": "def run(): ...\n"})
+    loaded = load(job("m0_name.rnu").encode(), "schedules.yaml", None)
+
+    assert [one.code for one in checks.check(loaded, folder / "schedules.yaml", []).errors] == ["YS302"]
+
+    assert sources._parsed.cache_info().currsize == sources.look_up.cache_info().currsize == 0
 
 
 def test_reading_the_source_of_handlers_warns_nobody(folder: Path):

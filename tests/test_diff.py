@@ -407,7 +407,7 @@ def test_the_edit_that_repairs_the_base_passes_and_only_valid_jobs_are_compared(
     assert (done.return_value, done.stderr) == (0, "")
     assert "HEAD:schedules.yaml has 2 errors, and only its valid jobs are compared" in done.stdout
     assert "line 5" in done.stdout
-    assert "jobs with errors in HEAD:schedules.yaml that are gone: " in done.stdout
+    assert "jobs that have errors in HEAD:schedules.yaml are removed: " in done.stdout
     if form == "json":
         found = json.loads(done.stdout)
         assert [(job["job_type"], job["change"]) for job in found["jobs"]] == [("bad", "added"), ("good", "changed")]

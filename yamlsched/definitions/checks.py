@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yamlsched.definitions import handlers, paths, silence
+from yamlsched.definitions import handlers, paths, silence, sources
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Calls, Loaded
@@ -30,6 +30,7 @@ def check(loaded: Loaded, file: Path, given: Sequence[str] | None) -> Checked:
         by_reading = [*paths.check(loaded, file), *handlers.check(loaded, path)]
     found = silence.heed([*loaded.diagnostics, *by_reading], loaded.source)
     wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, path)} if by_reading else set()
+    sources.forget()  # a worker runs for weeks, and the syntax trees of all handlers are large
     return Checked(
         [one for one in found if one.severity == ERROR],
         {name: job for name, job in loaded.jobs.items() if name not in wrong},

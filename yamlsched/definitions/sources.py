@@ -207,7 +207,7 @@ def _bindings(file: Path) -> Bindings | Missing | None:
 
 
 def _is_dynamic(file: Path) -> bool:
-    """Return whether what a module holds cannot be told from its source. A file that does not exist holds nothing."""
+    """Return whether the source does not determine what a module holds. A file that does not exist holds nothing."""
     if not isfile(file):
         return False
     names = _bindings(file)
@@ -257,7 +257,7 @@ def _no_function(owner: str, name: str, functions: list[str]) -> Missing:
 
 
 def _suggestion(name: str, known: list[str], otherwise: str) -> str:
-    """Return the remedy for a misspelt name; of many known names only those that begin like it are compared."""
+    """Return the remedy for a misspelt name. Of many names only those with the same first letters are compared."""
     if len(known) > MAX_CANDIDATES:
         known = [other for other in known if other[:2] == name[:2]][:MAX_CANDIDATES]
     return did_you_mean(name, known, otherwise)

@@ -106,7 +106,7 @@ def _of_base(base: Side, head: Side) -> Iterator[Note]:
     if gone:
         more = f" and {len(gone) - LISTED} more" if len(gone) > LISTED else ""
         shown = ", ".join(map(quoted, gone[:LISTED])) + more
-        yield Note(f"jobs with errors in {base.name} that are gone: {shown}")
+        yield Note(f"jobs that have errors in {base.name} are removed: {shown}")
 
 
 def _with_invalid(change: JobChange, base: Side) -> JobChange:
@@ -148,7 +148,7 @@ def _timezone(of_file: tuple[FieldChange, ...], jobs: list[JobChange]) -> Iterat
 
 
 def _with_renames(jobs: list[JobChange], olds: Mapping[str, Job], news: Mapping[str, Job]) -> Iterator[JobChange]:
-    """Add to new jobs that look like one that is gone what a new name means."""
+    """Add to new jobs that look like a removed one what a new name means."""
     gone: dict[tuple[str | None, ...], list[str]] = {}
     for job in jobs:
         if job.change is Change.REMOVED:

@@ -10,7 +10,7 @@ from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change, FieldChange, JobChange, Note, PileUp, Preview, Side, SlotChanges
 
 LISTED = 100
-"""So many slots of a kind, the first ones, are written out."""
+"""At most this many slots of a kind, the first ones, are listed."""
 
 
 def parts(preview: Preview) -> dict[str, Any]:

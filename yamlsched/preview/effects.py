@@ -17,7 +17,7 @@ from yamlsched.zones import zone
 
 DAY = timedelta(days=1)
 AROUND = 2 * DAY
-"""A local date begins and ends within so much of any instant of it."""
+"""A local date starts and ends within this time of any of its instants."""
 WEEKS = 4
 MAX_SLOTS = 1_200
 """How many slots of a job are compared one by one: more than a week of every ten minutes."""

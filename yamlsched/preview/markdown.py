@@ -11,7 +11,7 @@ from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Preview
 
 ROWS = 50
-"""Rows of the table, and jobs whose details are told."""
+"""At most this many rows of the table, and jobs with details."""
 LONGEST = 55_000
 """Characters: forges take 65,536 in one comment."""
 ARROW = "→"
@@ -121,11 +121,11 @@ def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iter
     at = f"{preview.at:%Y-%m-%d %H:%M} UTC"
     yield from ("", "<details>", f"<summary>Fields, effects, and slots of {days} if applied {at}</summary>", "")
     yield from (f"- {prose(text)}" for text in quiet)
-    for told, jobs in enumerate(groups):
+    for shown, jobs in enumerate(groups):
         block = list(_block(jobs, preview))
         room -= sum(len(line) + 1 for line in block)
-        if room < 0 or told == ROWS:
-            yield from (f"and {len(groups) - told} more: `yamlsched diff` without `--format markdown` shows all.", "")
+        if room < 0 or shown == ROWS:
+            yield from (f"and {len(groups) - shown} more: `yamlsched diff` without `--format markdown` shows all.", "")
             break
         yield from block
     yield "</details>"

@@ -80,7 +80,7 @@ def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> s
 
 
 def slots(job: JobChange) -> list[str]:
-    """Return one line for each slot that comes, goes or moves; for many of a kind one line for all."""
+    """Return one line for each added, removed or moved slot; for many of a kind a summary."""
     changes, timezone = job.slots, job.timezone
     skipped, remarks = {one.slot for one in job.taken}, dict(changes.remarks)
 
@@ -206,7 +206,7 @@ def before_and_after(change: FieldChange, kind: Change, arrow: str = "->") -> st
 
 
 def shown_fields(job: JobChange) -> tuple[FieldChange, ...]:
-    """Return the fields that a reviewer wants to see: of a job that goes, what it was for is enough."""
+    """Return the fields that a reviewer needs: of a removed job only those that identify it."""
     if job.change is not Change.REMOVED:
         return job.fields
     return tuple(field for field in job.fields if field.field in ("cron", "timezone", "handler"))

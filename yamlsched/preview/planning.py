@@ -102,7 +102,7 @@ class Planned:
 def read(
     connection: Connection[Any], schedule: ScheduleFile, loaded: Loaded, days: int, now: datetime | None = None
 ) -> Planned:
-    """Return what syncing a sound file would do. The database is only read, in a transaction that is rolled back."""
+    """Return what syncing a valid file would do. The database is only read, in a transaction that is rolled back."""
     namespace = loaded.namespace or "default"
     with preview.snapshot(connection):
         instant = preview.now(connection, now)

@@ -24,7 +24,7 @@ class Change(StrEnum):
 
 
 class Level(StrEnum):
-    """How much a note wants to be read: a warning tells what most people would not expect."""
+    """How important a note is: a warning is what most people would not expect."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -95,8 +95,8 @@ class SlotChanges:
     """What becomes of the slots of a span, each in order of time.
 
     One end of a move may lie after the span. ``passed`` are those of ``removed`` whose new time on the same date is
-    over at the instant of the edit, so that the date goes without. ``remarks`` tell where a clock change has put slots
-    that come. ``compared_until`` is set for a job with so many slots that only those up to then were compared.
+    over at the instant of the edit, so that the date goes without. ``remarks`` say where a clock change has moved slots
+    that are added. ``compared_until`` is set for a job with so many slots that only those up to then were compared.
     """
 
     added: tuple[datetime, ...] = ()
@@ -181,7 +181,7 @@ class Preview:
 
 
 def side(name: str, loaded: Loaded, environment: str | None) -> Side:
-    """Return the side that a sound file is.
+    """Return the side that a valid file is.
 
     Without an environment a job that names its own counts as enabled: a review is about where it runs.
     """

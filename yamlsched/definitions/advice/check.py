@@ -33,7 +33,7 @@ LOOKS: tuple[Callable[[Advice, Job], None], ...] = (
 
 
 def check(loaded: Loaded, now: datetime, owners: bool = False) -> list[Diagnostic]:
-    """Return the advice for the sound jobs, and about secrets in any payload.
+    """Return the advice for the valid jobs, and about secrets in any payload.
 
     Clock changes are looked for in the year after ``now``, an aware datetime. ``owners`` asks for an owner at every
     job.

@@ -53,7 +53,7 @@ def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:
 
 
 def _wall(zone: ZoneInfo, change: datetime) -> tuple[datetime, datetime]:
-    """Return the naive wall times at which a stretch ends and the next one begins."""
+    """Return the naive wall times at which a stretch ends and the next one starts."""
     before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
     return before, change.astimezone(zone).replace(tzinfo=None)
 
