@@ -1,3 +1,6 @@
+-- Who is inside an effect: the attempt that claimed it, while it has the lease, and after a cancel until the lease would
+-- have ended (held_until), because its handler may live until its worker's next heartbeat.
+
 -- name: claim
 -- Take the key of an effect, in one statement with its whole precondition: our lease on the run holds. Answers with
 -- how the key stood; no row: the lease is lost. Without a state the key is free and was not available: it was
@@ -24,8 +27,8 @@ select (select m.key from made m) is not null as is_first,
        e.state, e.result, e.run_id, e.attempt, e.locked_by, e.entry::text,
        coalesce((select m.provider_key from made m), e.provider_key)::text as provider_key, e.claimed_at,
        coalesce((select true from yamlsched.job_runs r
-                 where r.id = e.run_id and r.status = 'running' and r.locked_by = e.locked_by
-                   and r.attempts = e.attempt and r.locked_until > clock_timestamp()), false) as holder_is_live
+                 where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
+                   and greatest(r.locked_until, r.held_until) > clock_timestamp()), false) as holder_is_live
 from ours
 left join yamlsched.effects e on e.namespace = %(namespace)s and e.key = %(key)s;
 
@@ -81,7 +84,8 @@ with settled as (
     where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
       and not (e.state = 'claimed' and exists (
           select from yamlsched.job_runs r
-          where r.id = e.run_id and r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt))
+          where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
+            and (r.status = 'running' or r.held_until > clock_timestamp())))
     returning e.namespace, e.key, e.run_id
 )
 insert into yamlsched.operator_actions (namespace, who, verb, target, detail)
@@ -95,7 +99,8 @@ with settled as (
     where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
       and not (e.state = 'claimed' and exists (
           select from yamlsched.job_runs r
-          where r.id = e.run_id and r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt))
+          where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
+            and (r.status = 'running' or r.held_until > clock_timestamp())))
     returning e.namespace, e.key, e.run_id
 )
 insert into yamlsched.operator_actions (namespace, who, verb, target, detail)
@@ -105,7 +110,8 @@ from settled s;
 -- name: standing
 -- How an effect stands, and the run that entered it.
 select e.state, e.run_id, e.attempt, e.claimed_at, e.done_at,
-       coalesce((select r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt
+       coalesce((select r.locked_by = e.locked_by and r.attempts = e.attempt
+                        and (r.status = 'running' or r.held_until > clock_timestamp())
                  from yamlsched.job_runs r where r.id = e.run_id), false) as is_running
 from yamlsched.effects e
 where e.namespace = %(namespace)s and e.key = %(key)s;

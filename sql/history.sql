@@ -91,7 +91,8 @@ order by f.attempt;
 select e.key,
        case when e.state = 'claimed' and not exists (
                 select from yamlsched.job_runs r
-                where r.id = e.run_id and r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt)
+                where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
+                  and (r.status = 'running' or r.held_until > clock_timestamp()))
             then 'in_doubt' else e.state end as state,
        e.provider_key::text, e.attempt, e.result, e.claimed_at, e.doubted_at, e.done_at
 from yamlsched.effects e

@@ -37,6 +37,7 @@ from yamlsched.enqueueing import due
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.handler_sessions import sessions
 from yamlsched.ledger import Claim, effect_key, settle_command
+from yamlsched.operations.actions import cancel
 from yamlsched.operations.effects import settle
 from yamlsched.runs import Claimed, one_line
 from yamlsched.store import effects, history
@@ -875,6 +876,27 @@ def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
                 settle(db, "default", key, "ada", happened)
     assert [state for _, state in ledger(db)] == ["claimed", "done"]
     assert db.execute("select count(*) as n from yamlsched.operator_actions").fetchone().n == 0
+
+
+def test_while_a_cancelled_handler_may_live_its_effect_is_neither_settled_nor_done_by_another(db, dsn, job):
+    # given a run that is cancelled while its handler is inside an effect
+    die_inside(run := attempt(db, dsn), "charge:812", scope="namespace")
+    cancel(db, [run.id], "ada")
+    assert status(db, run) == "cancelled"
+    in_doubt = "select key from yamlsched.effects_in_doubt"
+
+    # then nobody else enters it, and it is not in doubt yet
+    with pytest.raises(Snooze, match=f"held by run {run.id}"):
+        attempt(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
+    with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is inside it"):
+        settle(db, "default", "charge:812", "ada", False)
+    assert (db.execute(in_doubt).fetchall(), history.effects(db, run.id)[0].state) == ([], "claimed")
+
+    # until the handler's lease would have ended
+    db.execute("update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null")
+    assert db.execute(in_doubt).fetchall() == [("charge:812",)]
+    assert history.effects(db, run.id)[0].state == "in_doubt"
+    assert settle(db, "default", "charge:812", "ada", False).startswith('effect "charge:812" is free')
 
 
 def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):

@@ -46,7 +46,8 @@ from yamlsched.effects e
 left join yamlsched.job_runs r on r.id = e.run_id
 where e.state <> 'done'
   and (e.state = 'in_doubt'
-       or (r.status = 'running' and r.locked_by = e.locked_by and r.attempts = e.attempt) is not true);
+       or (r.locked_by = e.locked_by and r.attempts = e.attempt
+           and (r.status = 'running' or r.held_until > clock_timestamp())) is not true);
 
 -- One row per job: what it did last, what it has before it, and whether somebody attends to it.
 -- overdue_since: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it. A slot or a

@@ -39,5 +39,5 @@ def _nothing_to_settle(namespace: str, key: str, found: effects.Standing | None)
         return f'effect "{key}" is not in doubt: it was done at {found.done_at:%Y-%m-%d %H:%M:%SZ}'
     return (
         f'effect "{key}" is not in doubt: attempt {found.attempt} of run {found.run_id} is inside it. '
-        f"Wait until it ends, or run: yamlsched cancel {found.run_id}"
+        f"Wait until it ends; yamlsched cancel {found.run_id} ends it, at the latest when its lease ends"
     )
