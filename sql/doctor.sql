@@ -26,14 +26,28 @@ where coalesce(r.state, '') <> 'backup'
       select from pg_catalog.pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical');
 
 -- name: privileges
--- What the role lacks of what sync, work and tick need.
+-- What the role lacks of what sync, work and tick need. By the catalog: a look-up by name fails without the schema.
 select t.name || ' (' || string_agg(lower(p.privilege), ', ' order by p.privilege) || ')' as lacks
 from unnest(%(tables)s::text[], %(privileges)s::text[]) as t (name, privileges)
 cross join unnest(string_to_array(t.privileges, ',')) as p (privilege)
-where not has_table_privilege(current_user, 'yamlsched.' || t.name, p.privilege)
+left join pg_catalog.pg_class c on c.relnamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspname = 'yamlsched')
+                               and c.relname = t.name
+where not coalesce(has_schema_privilege(current_user, c.relnamespace, 'usage')
+                   and has_table_privilege(current_user, c.oid, p.privilege), false)
 group by t.name
 order by t.name;
 
 -- name: can_enqueue
-select has_schema_privilege(current_user, 'yamlsched', 'usage')
-   and has_function_privilege(current_user, 'yamlsched.enqueue(text, jsonb, timestamptz, text, text)', 'execute') as can;
+select coalesce(bool_or(has_schema_privilege(current_user, p.pronamespace, 'usage')
+                        and has_function_privilege(current_user, p.oid, 'execute')), false) as can
+from pg_catalog.pg_proc p
+where p.pronamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspname = 'yamlsched')
+  and p.proname = 'enqueue';
+
+-- name: can_read
+-- Whether the role may look at everything.
+select bool_and(coalesce(has_schema_privilege(current_user, c.relnamespace, 'usage')
+                         and has_table_privilege(current_user, c.oid, 'select'), false)) as can
+from unnest(%(tables)s::text[]) as t (name)
+left join pg_catalog.pg_class c on c.relnamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspname = 'yamlsched')
+                               and c.relname = t.name;

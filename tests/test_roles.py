@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_file, a_job, a_run, value
+from operating import a_file, a_job, a_run, command_line, value
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -184,9 +184,38 @@ def test_the_doctor_knows_what_a_role_lacks(granted: Db) -> None:
         finding = doctor.privileges(granted)
     assert (finding.level, finding.remedy) == (
         "fail",
-        "grant yamlsched_worker to yamlsched_enqueuer (yamlsched migrate --roles makes that role)",
+        "enough for enqueueing; sync, work and tick need a login in yamlsched_worker",
     )
     assert "can enqueue, but not work" in finding.what
+    with acting_as(granted, "yamlsched_reader"):
+        finding = doctor.privileges(granted)
+    assert (finding.level, finding.what) == ("warn", "yamlsched_reader can read, but not work")
+    assert "grant" not in finding.remedy
+
+
+def test_a_login_without_rights_hears_what_to_grant_from_every_verb(
+    server: str, granted: Db, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    a_job(granted)
+    database = str(granted.info.dbname)
+    with a_login(server, database) as (name, dsn):
+        say = command_line(dsn, monkeypatch, capsys, tmp_path)
+        (tmp_path / "h.py").write_text("def f(): pass\n")
+        (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {purge: {handler: h.f}}\n")
+
+        for verb in (
+            *(["status"], ["sync"], ["tick"], ["work"], ["runs"], ["show", "1"], ["metrics"], ["pause", "purge"]),
+            *(["retry", "1"], ["prune"], ["plan"]),
+        ):
+            said = say(*verb)
+            assert (verb, said.code) == (verb, 3)
+            assert "Grant it yamlsched_worker, or yamlsched_reader if it only looks" in said.err
+            assert "Traceback" not in said.err
+        told = say("doctor")
+
+    assert told.code == 1
+    assert f"{name} lacks" in told.out
+    assert f"grant yamlsched_worker to {name}" in told.out
 
 
 SCRIPT = (folder() / "roles.sql").read_bytes()

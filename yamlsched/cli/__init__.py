@@ -132,7 +132,13 @@ def _complain(message: str) -> None:
 
 def _unexpected(error: Exception) -> int:
     """Report what no verb foresaw: a database that failed in one line, a fault of ours with its traceback."""
-    if type(error).__module__.startswith("psycopg"):
+    if getattr(error, "sqlstate", None) == "42501":  # insufficient_privilege
+        _complain(
+            f"the role of the DSN may not do this ({' '.join(str(error).split())}). Grant it yamlsched_worker, or "
+            'yamlsched_reader if it only looks: "yamlsched migrate --roles" prints the script that creates these '
+            'roles, "yamlsched doctor" says what the role lacks'
+        )
+    elif type(error).__module__.startswith("psycopg"):
         _complain(f"the database failed: {' '.join(str(error).split())}")
     else:
         traceback.print_exc()

@@ -172,7 +172,7 @@ def tables(connection: psycopg.Connection[Any]) -> Finding:
     """Look at the version of the tables."""
     found = migrations.version(connection)
     try:
-        if migrations.check(found, apply=True) and not doctor.has_identity(connection):
+        if migrations.check(found, apply=True) and doctor.can_read(connection) and not doctor.has_identity(connection):
             remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
             return Finding("tables", "fail", f"version {found}, but the database has no identity", remedy)
         if migrations.check(found, apply=True):
@@ -188,8 +188,13 @@ def privileges(connection: psycopg.Connection[Any]) -> Finding:
     who, lacks = doctor.server(connection), doctor.lacking(connection)
     if lacks:
         what = f"{who.who} lacks {', '.join(lacks[:3])}{' and more' if len(lacks) > 3 else ''}"
+        if doctor.can_read(connection):
+            remedy = "enough for status, runs, show and metrics; sync, work and tick need a login in yamlsched_worker"
+            return Finding("role", "warn", f"{who.who} can read, but not work", remedy)
         if doctor.can_enqueue(connection):
             what = f"{who.who} can enqueue, but not work: it lacks {', '.join(lacks[:2])} and more"
+            remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
+            return Finding("role", "fail", what, remedy)
         return Finding(
             "role", "fail", what, f"grant yamlsched_worker to {who.who} (yamlsched migrate --roles makes that role)"
         )

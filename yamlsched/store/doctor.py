@@ -86,3 +86,8 @@ def lacking(connection: psycopg.Connection[Any]) -> list[str]:
 def can_enqueue(connection: psycopg.Connection[Any]) -> bool:
     [row] = connection.execute(load("doctor")["can_enqueue"]).fetchall()
     return bool(row.can)
+
+
+def can_read(connection: psycopg.Connection[Any]) -> bool:
+    [row] = connection.execute(load("doctor")["can_read"], {"tables": list(NEEDED)}).fetchall()
+    return bool(row.can)
