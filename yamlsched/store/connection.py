@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 from psycopg.rows import namedtuple_row
 
+from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import hosts
 from yamlsched.store.session import AsyncSession, HandlerSession, Session, Settings
@@ -124,9 +125,17 @@ def connect(dsn: str, settings: Settings = SESSION) -> Session:
         with _closed_on_error(connection):
             row: Any = connection.execute(load("session")["configure"], _parameters(connection, own)).fetchone()
             connection.configure_transactions({**given, **own} if row.is_pooled else {})
-            row = connection.execute(load("session")["limits"]).fetchone()
-    connection.answer_within = row.statement_timeout + ANSWER_MARGIN if row.statement_timeout else None
+            connection.answer_within = _answer_within(connection, own)
     return connection
+
+
+def _answer_within(connection: Session, own: Settings) -> float | None:
+    """Return for how many seconds an answer may be awaited. The server is asked only for a limit that is not ours."""
+    if "statement_timeout" in own:
+        limit = durations.parse(own["statement_timeout"]).total_seconds()
+    else:
+        limit = connection.execute(load("session")["limits"]).fetchone().statement_timeout  # type: ignore[union-attr]
+    return limit + ANSWER_MARGIN if limit else None
 
 
 def connect_for_handler(dsn: str) -> HandlerSession:
