@@ -137,6 +137,40 @@ def test_a_child_whose_parent_died_before_it_was_set_up_starts_nothing(project: 
     assert project.calls("begun") == 0
 
 
+# -- no processes
+
+ONE_FORK = """
+import os
+fork, forks = os.fork, []
+def limited():
+    if len(forks) == 1:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    forks.append(1)
+    return fork()
+os.fork = limited
+"""
+
+
+def test_runs_for_which_no_process_can_be_started_are_left_to_others_while_a_handler_executes(project: Project) -> None:
+    # given a host that gives a worker one process and no more
+    project.sync(until_told={"lease": "1m"})
+    [first] = project.enqueue("until_told")
+    worker = project.start("work", "--concurrency", "3", before=ONE_FORK)
+    project.until_begun(first)
+
+    # when it has claimed one more
+    second, third = project.enqueue("until_told", count=2)
+    until(lambda: project.row(second).locked_by, "it has claimed one of them")
+
+    # then it releases that, and another worker executes it
+    other = project.start("work", "--concurrency", "3", host="b")
+    project.until_begun(second)
+    project.until_begun(third)
+    project.say("go")
+    assert [worker.wait(), other.wait()] == [0, 0]
+    assert {project.became(run) for run in (first, second, third)} == {DONE}
+
+
 # -- a child that hangs
 
 

@@ -33,6 +33,7 @@ DIED = "WorkerDied"  # the error_type of an attempt whose process died
 SPOILT = Ending(End.RAISED, "the handler wrote into a file descriptor that was not its own", DIED)
 FAILED_FORKS = 6  # children in a row that died before they were ready for runs: then no more are started
 FAILED_STARTS = 3  # children that died with a run in their hands before they started it: then it costs an attempt
+READS_AT_ONCE = 16  # of one child's reports, so that a child that writes without end does not hold up the others
 START_WITHIN = 3.0  # seconds for a child to start what it was handed: then others get it
 
 
@@ -61,6 +62,7 @@ class Pool:
         self.children: dict[int, Child] = {}
         self._seconds: dict[str, float] = {}  # expected, of a handler; by job
         self._typical: float | None = None  # of late, whatever the job
+        self._cannot_fork = False  # the latest attempt failed
         self._failed_forks = 0
         self._failure = ""  # of the latest of these
 
@@ -115,8 +117,10 @@ class Pool:
     def soon(self, slots: int) -> int:
         """Return how many runs ``slots`` children can begin within some tens of milliseconds, those at work included.
 
-        A child whose run takes long begins nothing soon.
+        A child whose run takes long begins nothing soon, and one that cannot be forked neither.
         """
+        if self._cannot_fork:
+            slots = min(slots, len(self.children))
         moving = max(0, slots - sum(1 for child in self.children.values() if child.is_stuck))
         ahead = 1 if self._typical is None else int(SOON / max(self._typical, 1e-7))
         return moving * max(1, min(4 * LONGEST_MESSAGE, ahead))
@@ -128,9 +132,11 @@ class Pool:
     # -- life and death ------------------------------------------------------------------------------------------
 
     def _fork(self) -> Child:
+        self._cannot_fork = True
         if self._failed_forks >= FAILED_FORKS:
             raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._failure}")
         child = fork(self._start)
+        self._cannot_fork = False
         self.children[child.pid] = child
         self._loop.add_reader(child.results, self._read, child)
         self._loop.add_reader(child.output.descriptor, self._read_output, child)
@@ -271,7 +277,7 @@ class Pool:
     # -- hearing -------------------------------------------------------------------------------------------------
 
     def _read(self, child: Child) -> None:
-        while True:
+        for _ in range(READS_AT_ONCE):
             try:
                 piece = os.read(child.results, 1 << 20)
             except BlockingIOError:
