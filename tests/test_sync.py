@@ -820,8 +820,7 @@ def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> 
     assert definition(db).last_slot_at == NOON + HOUR
 
 
-def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due, "BATCH", 2)
+def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(5)})
     sync(db, file, NOON)
 

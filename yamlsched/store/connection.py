@@ -7,6 +7,7 @@ one: there ``set local`` configures each transaction.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from yamlsched.store.session import AsyncSession, HandlerSession, Session, Setti
 from yamlsched.store.statements import load
 
 T = TypeVar("T", bound=psycopg.Connection[Any])
+logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it warns of is raised as well
 DEFAULTS: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 """Definitions of one transaction: enough to share a commit, and so few that it takes a tenth of a second."""
+STEPS = ((BATCH, timedelta(seconds=1)), (25, timedelta(milliseconds=100)), (1, timedelta(milliseconds=100)))
+"""Definitions of one transaction, and how long it waits for a lock, such as on a key that another session has inserted
+and not committed: at first, after a batch has failed, and after a part of that has failed."""
 PART = 250
 """Definitions whose writing is sent at once."""
 TRIES = 10
-BATCH_WAIT = timedelta(seconds=1)
-"""How long a batch waits for a lock, such as on a key that another session has inserted and not committed."""
-SINGLE_WAIT = timedelta(milliseconds=100)
-"""The same for one definition, of a batch that has failed."""
 MAX_REPORTED = 20
 
 
@@ -86,48 +86,36 @@ def make_due(connection: Connection[Any], namespace: str, now: datetime | None, 
     """Account for all slots that are due: one transaction for each batch of definitions.
 
     A sync at work on the same namespace at the same time loses nothing and doubles nothing: each leaves to the other
-    what the other has locked. A definition whose slots cannot be written holds up no other. No batch is started after
-    ``deadline``, in seconds of the monotonic clock.
+    what the other has locked. A definition whose slots cannot be written holds up no other: what fails is done again
+    in smaller parts, after everything else. No transaction is started after ``deadline``, in seconds of the monotonic
+    clock.
     """
     made = Made()
-    due = store.due(connection, namespace, now)
-    for start in range(0, len(due), BATCH):
-        if time.monotonic() > deadline:
-            made.left = len(due) - start
-            break
-        ids = due[start : start + BATCH]
+    todo = deque((ids, 0) for ids in _parts(store.due(connection, namespace, now), 0))
+    while todo and time.monotonic() <= deadline:
+        ids, step = todo.popleft()
         try:
-            batch = _batch(connection, namespace, ids, now, BATCH_WAIT)
-        except (psycopg.Error, _KeyTaken):
+            batch = _batch(connection, namespace, ids, now, STEPS[step][1])
+        except (psycopg.Error, _KeyTaken) as error:
             if connection.closed:
                 raise
-            batch = _one_by_one(connection, namespace, ids, now, deadline)
+            if len(ids) > 1:
+                # in random order: if there is no time for all, the others have their turn at one of the next ticks
+                todo.extend((part, step + 1) for part in _parts(random.sample(ids, len(ids)), step + 1))
+                continue
+            [job] = definitions.names_of(connection, ids)
+            batch = Made(blocked=[Unreadable(job, _why_blocked(error))])
         _log(batch)
         made.add(batch)
+    made.left = sum(len(ids) for ids, _ in todo)
     if made.left:
         log.warning("sync.unfinished", jobs=made.left)
     return made
 
 
-def _one_by_one(
-    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, deadline: float
-) -> Made:
-    """Account for definitions of which at least one cannot be written.
-
-    In random order: if there are too many of those for the time, the others get their turn at one of the next ticks.
-    """
-    made = Made()
-    for id in random.sample(ids, len(ids)):
-        if time.monotonic() > deadline:
-            break
-        try:
-            made.add(_batch(connection, namespace, [id], now, SINGLE_WAIT))
-        except (psycopg.Error, _KeyTaken) as error:
-            if connection.closed:
-                raise
-            [job] = definitions.names_of(connection, [id])
-            made.blocked.append(Unreadable(job, _why_blocked(error)))
-    return made
+def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
+    size = STEPS[step][0]
+    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def _why_blocked(error: Exception) -> str:
