@@ -150,11 +150,12 @@ def locate(connection: Connection[Any], schedule: ScheduleFile, namespace: str |
     if namespace is None:
         loaded, checked = _check(schedule)
         synced.jobs, synced.is_readable = checked.jobs, loaded.is_readable
-        synced.namespace = namespace = store.stand_in(connection, presented, now, None, loaded.namespace)
+        namespace = store.stand_in(connection, presented, now, None, loaded.namespace) or loaded.namespace
         synced.has_findings = bool(checked.errors)
         _report_left_out(schedule, loaded, checked.jobs, len(checked.errors))
     if namespace is not None:
         standing = store.standing(connection, namespace, presented, now)
+        synced.namespace = namespace if standing.in_force_id is not None else None
         if files.is_of_another_environment(standing, schedule.ours):
             synced.verdict = Verdict.OTHER_ENVIRONMENT
             _hold_back(schedule, standing, synced)
