@@ -1,6 +1,7 @@
 """``validate`` of ten thousand jobs, beside a program that only reads the same file with PyYAML's C loader.
 
-One handler for all jobs; then 10,000 handlers in one module, and in modules of 100.
+One handler for all jobs; then 10,000 handlers in one module, and in modules of 100; expressions that differ, in 300
+time zones; a tag for each job and one for each two.
 
 The file is sound: a report of mistakes is bounded, and would be a shorter run. ``cost`` sees to that.
 """
@@ -12,9 +13,11 @@ from pathlib import Path
 from benchmarks.contenders.ours import HANDLERS, Ours, command
 from benchmarks.definitions import schedule
 from benchmarks.harness import PYTHON, Bench, alternate, cost
+from yamlsched.definitions import zones
 
 PART = "validate"
 LOADER = "yaml.CSafeLoader"
+ZONES = 300
 READ = "import sys, yaml; yaml.load(open(sys.argv[1], 'rb'), yaml.CSafeLoader)"
 
 
@@ -27,6 +30,25 @@ def run(bench: Bench) -> None:
     compare(bench, f"{bench.sizes.jobs:,} jobs", file)
     for name, handlers in (("one module", bench.sizes.jobs), ("modules of 100", 100)):
         compare(bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, name, handlers))
+    names = sorted(zone for zone in zones.names() if "/" in zone)[:ZONES]
+    times = [
+        f'cron: "{n % 60} {n // 60 % 24} * * {n % 7}", timezone: {names[n % ZONES]}' for n in range(bench.sizes.jobs)
+    ]
+    compare(bench, f"{bench.sizes.jobs:,} jobs, {ZONES} zones", one_handler(bench, "zones", times))
+    tags = [f"tags: [customer-{n}, pair-{n // 2}]" for n in range(bench.sizes.jobs)]
+    compare(bench, f"{bench.sizes.jobs:,} jobs, a tag each", one_handler(bench, "tags", tags))
+
+
+def one_handler(bench: Bench, name: str, keys: list[str]) -> Path:
+    """Write a file whose jobs share a handler and have the given keys; return it."""
+    folder = bench.folder / f"validate {name}"
+    folder.mkdir()
+    (folder / "bench_handlers.py").write_text(HANDLERS)
+    jobs = "".join(
+        f"  j{n}: {{{key}, handler: bench_handlers.noop, payload: {{n: 1}}}}\n" for n, key in enumerate(keys)
+    )
+    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
+    return folder / "schedules.yaml"
 
 
 def many_handlers(bench: Bench, name: str, in_each: int) -> Path:

@@ -272,6 +272,37 @@ def test_a_bomb_is_refused_in_one_diagnostic(text: str):
     assert [code for code in codes(text) if not code.startswith("YS1")] in (["YS013"], ["YS014"])
 
 
+def test_jobs_that_are_one_value_by_aliases_are_checked_once_and_each_use_is_known():
+    found = loaded(
+        "version: 1\nx-good: &good {handler: a.b}\n"
+        "x-bad: &bad {handler: a.b, timeout: 5, tags: [1], colour: red}\njobs:\n"
+        + "".join(f"  good_{n}: *good\n  bad_{n}: *bad\n" for n in range(5))
+    )
+
+    assert list(found.jobs) == [f"good_{n}" for n in range(5)]
+    assert [one.code for one in found.diagnostics] == ["YS107", "YS101", "YS102"]
+    for one in found.diagnostics:
+        assert [note.line for note in one.notes] == [6, 8, 10]
+        assert one.notes[-1].text == "used here and in 2 more places"
+
+
+@pytest.mark.parametrize("depth, expected", [(49, []), (50, []), (51, ["YS013"])])
+@pytest.mark.parametrize("opening, closing", [("[", "]"), ("{a: ", "}")])
+def test_fifty_levels_are_read_and_one_more_is_not(depth: int, expected: list[str], opening: str, closing: str):
+    inner = depth - 1  # the file itself is one level
+
+    assert codes(f"version: 1\njobs: {{}}\nx-a: {opening * inner}1{closing * inner}\n") == expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_ends_in_each_of_the_three_ways(end: str):
+    text = "version: 1\njobs:\n  a:\n    handler: a.b\n    timeout: 5\n"
+
+    [found] = loaded(text.replace("\n", end)).diagnostics
+
+    assert (found.code, found.line, found.column, found.source) == ("YS107", 5, 14, "    timeout: 5")
+
+
 TEXTS = ["", "a", "a.b", "a:b", "5m", "1h30m", "wait", "all", "steps", "Clean-up"]
 SCALARS = st.sampled_from([*TEXTS, 0, 1, 5, 101, 1.0, 0.5, True, None])
 KEYS = st.sampled_from(["a", "policy", "delays"])

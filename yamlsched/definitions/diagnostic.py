@@ -239,7 +239,10 @@ class Findings:
 
     def spoil(self, path: Path) -> None:
         """Mark what lies at ``path`` as invalid, without a message."""
-        self.wrong.update(path[:length] for length in range(1, len(path) + 1))
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.wrong:
+                return  # and so is what contains it
+            self.wrong.add(path[:length])
 
     @property
     def is_full(self) -> bool:

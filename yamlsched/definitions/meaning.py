@@ -246,7 +246,7 @@ def _together(
         at, other = ("catchup", "overlap") if "catchup" in own else ("overlap", "catchup")
         if at not in own:
             # both are inherited, and reported there
-            found.wrong.add(path)
+            found.spoil(path)
             return
         node = own[at]
         elsewhere = own.get(other) or defaults.get(other)
