@@ -16,8 +16,8 @@ DYNAMIC = {
     *("update_wrapper", "__path__", "extend_path", "declare_namespace", "meta_path", "path_hooks"),
 }
 """Names whose use lets a module change its own names, replace itself, or find submodules elsewhere."""
-METHODS = {"exec", "eval"}
-"""Those of ``DYNAMIC`` that are harmless as attributes, such as ``frame.eval``."""
+DYNAMIC_ATTRIBUTES = DYNAMIC - {"exec", "eval"}
+"""The same, as attributes: ``frame.eval`` is harmless."""
 DYNAMIC_AT_IMPORT = {"setattr", "delattr", "vars", "locals", "__dict__"}
 """The same, of code that runs while the module is imported. Inside functions they work on other objects."""
 SIGNATURE = {"__signature__", "__wrapped__", "__defaults__", "__kwdefaults__", "__code__"}
@@ -152,7 +152,7 @@ def _name(node: ast.Name, scope: Scope, found: Bindings) -> None:
 
 def _attribute(node: ast.Attribute, scope: Scope, found: Bindings) -> None:
     at_import = scope is not Scope.FUNCTION
-    if node.attr in DYNAMIC - METHODS or (node.attr in DYNAMIC_AT_IMPORT and at_import):
+    if node.attr in DYNAMIC_ATTRIBUTES or (node.attr in DYNAMIC_AT_IMPORT and at_import):
         found.is_dynamic = True
     is_stored = not isinstance(node.ctx, ast.Load)
     if is_stored and isinstance(node.value, ast.Name) and (at_import or node.attr in SIGNATURE):
