@@ -121,6 +121,26 @@ def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> Non
     assert answer == actions.Answer(f"run {run}", False, "is queued by now")
 
 
+def test_a_run_that_left_the_state_it_was_chosen_in_is_not_cancelled(db: Db) -> None:
+    run = a_run(db, a_job(db), "running")
+
+    [answer] = actions.cancel(db, [run], "ann", expected=["queued"])
+
+    assert (answer.changed, row(db, run).status) == (False, "running")
+
+
+def test_runs_that_nobody_named_are_left_alone(db: Db) -> None:
+    job = a_job(db)
+    named, others = a_run(db, job, "queued"), [a_run(db, job, status) for status in ("queued", "failed", "running")]
+    before = [row(db, run) for run in others]
+
+    actions.retry(db, [named], "ann")
+    actions.cancel(db, [named], "ann")
+
+    assert row(db, named).status == "cancelled"
+    assert [row(db, run) for run in others] == before
+
+
 def test_a_retry_of_a_paused_job_says_that_the_run_will_wait(db: Db) -> None:
     run = a_run(db, a_job(db, paused_at=NOON), "dead")
 
