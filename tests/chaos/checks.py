@@ -70,6 +70,23 @@ def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str
             yield f"the error is that of {signature[1]}, and the claim {after.token}"
 
 
+def check_writers(e: Evidence) -> Iterator[str]:
+    """G3: what is written about a run that runs, its owner has written, or whoever took it over or cancelled it."""
+    pids = e.writers()
+    for run, versions in e.runs.items():
+        for before, after in pairwise(versions):
+            is_outcome = after.status in ("succeeded", "failed", "queued", "dead") and after.token == before.token
+            is_renewal = after.token == before.token and after.lease_ends != before.lease_ends
+            was_lost = after.status == "dead" and after.row["error_type"] == "LostWorker"
+            if before.status != "running" or was_lost or after.status == "cancelled":
+                continue
+            if (is_outcome or is_renewal) and pids.get(after.writer) != before.owner:
+                yield (
+                    f"run {run}, {before.status} -> {after.status} (version {after.seq}): "
+                    f"held by {before.token}, written by {after.writer} (pid {pids.get(after.writer)})"
+                )
+
+
 def check_one_live_attempt(e: Evidence) -> Iterator[str]:
     """G3: no two attempts of a run are alive at once, and none outlives its lease."""
     yield from e.doubled_starts
@@ -145,11 +162,12 @@ def check_failures(e: Evidence) -> Iterator[str]:
 def _lost(e: Evidence, run: int, before: Version, after: Version) -> Iterator[str]:
     """A lease may run out because its worker died or slept, or could not reach the database."""
     claim = e.claims(run)[before.token or ""]
-    worker = int((before.token or "").split(":")[-2])
     hits = [
         x
         for x in e.journal
-        if worker in x.pids and x.what in ("SIGKILL", "SIGSTOP", "SIGCONT") and claim[0].at - 15 <= x.wall <= after.at
+        if before.owner in x.pids
+        and x.what in ("SIGKILL", "SIGSTOP", "SIGCONT")
+        and claim[0].at - 15 <= x.wall <= after.at
     ]
     if not hits and not e.was_disturbed(claim[0].at, after.at):
         yield f"run {run}: attempt {before.attempts} of {before.token} was lost, and nothing had happened to its worker"
@@ -302,6 +320,7 @@ def check_processes(e: Evidence) -> Iterator[str]:
 
 CHECKS = (
     check_steps,
+    check_writers,
     check_one_live_attempt,
     check_exclusive,
     check_failures,

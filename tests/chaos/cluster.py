@@ -40,6 +40,7 @@ class Member:
     kind: str  # "loop", "tick" or a verb
     host: str
     is_behind_proxy: bool
+    name: str = ""  # of its sessions, its handlers' included
     started: float = field(default_factory=time.time)
     ended: float | None = None
     code: int | None = None
@@ -76,12 +77,12 @@ class Cluster:
         log = self.folder / f"{kind}-{self.number}.log"
         pid = self.forker.start(
             argv=[*argv, *rest],
-            env={"CHAOS": str(self.folder), "TMPDIR": str(temporary)},
+            env={"CHAOS": str(self.folder), "TMPDIR": str(temporary), "PGAPPNAME": f"member-{self.number}"},
             stdout=str(log.with_suffix(".out")),
             stderr=str(log),
             before="",
         )
-        member = Member(Process(self.forker, pid, log), kind, host, by_proxy)
+        member = Member(Process(self.forker, pid, log), kind, host, by_proxy, f"member-{self.number}")
         self.members.append(member)
         self.note(f"start {kind}", pid, detail=f"{log.name} {'by proxy' if by_proxy else ''}")
         return member

@@ -29,6 +29,7 @@ class Version:
     xact: str
     op: str
     row: dict[str, Any]
+    writer: str = ""
 
     @property
     def status(self) -> str:
@@ -41,6 +42,11 @@ class Version:
     @property
     def attempts(self) -> int:
         return int(self.row["attempts"])
+
+    @property
+    def owner(self) -> int:
+        """The process that claimed it: a token is host:pid:random."""
+        return int((self.token or "::").split(":")[-2] or 0)
 
     @property
     def lease_ends(self) -> float | None:
@@ -84,6 +90,10 @@ class Evidence:
     members: list[Member]
     acknowledged: list[tuple[int, str | None]]
     doubled_starts: list[str]
+
+    def writers(self) -> dict[str, int]:
+        """Return the processes by the names of their sessions."""
+        return {member.name: member.pid for member in self.members}
 
     def successes(self) -> set[tuple[int, str]]:
         """Return which claims made their runs succeed."""
@@ -133,7 +143,7 @@ def collect(
     runs: dict[int, list[Version]] = defaultdict(list)
     definitions: dict[int, list[Version]] = defaultdict(list)
     for row in tables["flight"]:
-        version = Version(row["seq"], row["at"].timestamp(), row["xact"], row["op"], row["row"])
+        version = Version(row["seq"], row["at"].timestamp(), row["xact"], row["op"], row["row"], row["writer"])
         (runs if row["table_name"] == "job_runs" else definitions)[version.row["id"]].append(version)
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     attempts: dict[tuple[int, str], Attempt] = {}

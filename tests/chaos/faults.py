@@ -33,7 +33,7 @@ class Faults:
             (self.kill_worker, 6),
             (self.kill_child, 6),
             (self.stop_briefly, 4),
-            (self.stop_longer_than_a_lease, 3),
+            (self.stop_longer_than_a_lease, 5),
             (self.stop_child, 2),
             (self.terminate_worker, 4),
             (self.terminate_twice, 1),
@@ -102,7 +102,7 @@ class Faults:
 
     def stop_longer_than_a_lease(self) -> None:
         if member := self._worker():
-            self.cluster.stop(member, self.choice.uniform(4, 8))
+            self.cluster.stop(member, self.choice.uniform(3, 8))
 
     def _child(self) -> int | None:
         member = self._worker()
@@ -162,7 +162,7 @@ class Faults:
     def disturb_network(self) -> None:
         if self.cluster.proxy.mode == "open":
             mode = self.choice.choice(["slow", "silent", "mute"])
-            seconds = self.choice.choice([0.3, 2.0, 6.0])
+            seconds = self.choice.choice([0.3, 3.0, 7.0])
             self.cluster.proxy.mode = mode
             self._network_until = time.monotonic() + seconds
             self.cluster.note("network disturbed", detail=f"{mode} for {seconds}s")

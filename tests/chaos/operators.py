@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from .cluster import HOSTS, Cluster
-from .schedule import ENQUEUED, SCHEDULED, Schedule
+from .schedule import ENQUEUED, SCHEDULED, SHARES, Schedule
 
 LARGEST_FILLER = 65_000  # characters of a payload, with its other keys just below the limit of 64 KiB
 
@@ -126,7 +126,7 @@ class Application(threading.Thread):
                 self._enqueue(connection)
 
     def _enqueue(self, connection: psycopg.Connection[Any]) -> None:
-        job = self.choice.choice([*ENQUEUED, "ledger", "effects"])
+        [job] = self.choice.choices([*SHARES], [*SHARES.values()])
         size = self.choice.choice([0, 0, 0, 2_000, LARGEST_FILLER])
         payload = {"filler": "x" * size} if size else {}
         # a second is long enough for both sessions to come to the same key

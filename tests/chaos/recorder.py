@@ -13,6 +13,7 @@ create table chaos.flight (
     seq        bigint generated always as identity primary key,
     at         timestamptz not null,
     xact       text not null,
+    writer     text not null,          -- the process that wrote it, by the name of its sessions
     table_name text not null,
     op         text not null,
     row        jsonb not null
@@ -22,8 +23,8 @@ create function chaos.record() returns trigger language plpgsql as $$
 declare
     found jsonb := to_jsonb(case when tg_op = 'DELETE' then old else new end);
 begin
-    insert into chaos.flight (at, xact, table_name, op, row)
-    values (clock_timestamp(), pg_current_xact_id()::text, tg_table_name, tg_op,
+    insert into chaos.flight (at, xact, writer, table_name, op, row)
+    values (clock_timestamp(), pg_current_xact_id()::text, current_setting('application_name'), tg_table_name, tg_op,
             found - '{payload,result,last_stack,backoff}'::text[]
             || jsonb_build_object('by', found -> 'result' ->> 'by'));
     return null;

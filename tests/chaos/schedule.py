@@ -34,8 +34,14 @@ ENQUEUED: dict[str, dict[str, Any]] = {
     "leaf": {"acts": ["nothing"]},
     "coroutine": {"acts": ["nap", "nap", "raise"], "handler": "scripted.play_async"},
     "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.bury"},
+    "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20},
     "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }
+# how often an application enqueues what: long attempts must not take all the room
+SHARES = {
+    "anything": 3, "ledger": 4, "effects": 4, "fans": 1, "leaf": 1, "coroutine": 2, "mortal": 1, "patient": 1.5,
+    "long_lived": 0.4,
+}  # fmt: skip
 CRONS = ["* * * * *", "*/2 * * * *", "*/3 * * * *", "1-59/2 * * * *"]
 LEASES = ["3s", "5s", "10s", "40s"]
 MISTAKES = [

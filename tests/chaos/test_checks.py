@@ -24,10 +24,10 @@ def a_row(status: str = "queued", attempts: int = 0, token: str | None = None, *
     }  # fmt: skip
 
 
-def a_life(*rows: dict[str, Any]) -> list[Version]:
+def a_life(*rows: dict[str, Any], writer: str = "member-1") -> list[Version]:
     """Return versions of a run that was inserted and then updated, a second after each other."""
     return [
-        Version(seq, WALL + seq, str(seq), "UPDATE" if seq else "INSERT", row)
+        Version(seq, WALL + seq, str(seq), "UPDATE" if seq else "INSERT", row, writer)
         for seq, row in enumerate([a_row(**_of_insert(rows)), *rows])
     ]
 
@@ -47,12 +47,15 @@ def evidence(*lives: list[Version], attempts: tuple[Attempt, ...] = (), **values
         "runs": {life[0].row["id"]: life for life in lives},
         "definitions": {1: [Version(0, WALL - 100, "0", "INSERT", {"job_type": "j", "overlap": "wait"})]},
         "attempts": {(attempt.run, attempt.token): attempt for attempt in attempts},
-        "events": [], "tables": tables, "journal": [], "members": [], "acknowledged": [], "doubled_starts": [],
+        "events": [], "tables": tables, "journal": [],
+        "members": [Member(NO_PROCESS, "loop", "a", False, "member-1", code=0, expected="told to stop")],
+        "acknowledged": [], "doubled_starts": [],
         **values,
     }  # fmt: skip
     return Evidence(**given)
 
 
+NO_PROCESS: Any = type("P", (), {"text": "", "log": Path("log"), "pid": 10})()
 RUNNING = a_row("running", 1, TOKEN)
 TAKEN_OVER = a_row("running", 2, OTHER, locked_until="2026-01-14T12:00:30+00:00")
 
@@ -95,6 +98,13 @@ def test_what_a_lost_owner_writes_is_found() -> None:
     assert "the result is that of" in found(checks.check_steps, evidence(a_life(RUNNING, result)))
     assert "the error is that of" in found(checks.check_steps, evidence(a_life(RUNNING, error)))
     assert "became" in found(checks.check_steps, evidence(a_life(RUNNING, a_row("succeeded", 1, OTHER))))
+
+
+def test_a_write_by_a_process_that_does_not_own_the_run_is_found() -> None:
+    for after in (a_row("queued", 0, TOKEN), a_row("succeeded", 1, TOKEN), {**RUNNING, "locked_until": NOON}):
+        assert found(checks.check_writers, evidence(a_life(RUNNING, after))) == ""
+        assert "written by member-2" in found(checks.check_writers, evidence(a_life(RUNNING, after, writer="member-2")))
+    assert found(checks.check_writers, evidence(a_life(RUNNING, TAKEN_OVER, writer="member-2"))) == ""
 
 
 def test_two_attempts_of_a_run_at_once_are_found() -> None:
@@ -198,7 +208,7 @@ def test_an_untold_death_and_a_run_that_is_left_are_found() -> None:
 def test_processes_that_end_by_themselves_or_with_a_traceback_are_found(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("Traceback (most recent call last):\n")
     process: Any = type("P", (), {"text": (tmp_path / "log").read_text(), "log": tmp_path / "log", "pid": 10})()
-    member = Member(process, "loop", "a", False, started=WALL, ended=WALL + 1, code=3, was_ready=True)
+    member = Member(process, "loop", "a", False, "member-1", started=WALL, ended=WALL + 1, code=3, was_ready=True)
 
     lines = found(checks.check_processes, evidence(members=[member]))
 
