@@ -139,17 +139,20 @@ def check_exclusive(e: Evidence) -> Iterator[str]:
                 yield f"{name}: {one} lived on for {one.last - other.start:.2f} s beside {other}"
 
 
+def is_loss(before: Version, after: Version) -> bool:
+    """Say whether a run was taken from its worker because the lease was over."""
+    is_taken_over = after.status == "running" and after.token != before.token
+    is_dead = after.status == "dead" and after.row["error_type"] == "LostWorker"
+    return before.status == "running" and (is_taken_over or is_dead)
+
+
 def check_failures(e: Evidence) -> Iterator[str]:
     """G4, G6: every attempt that was charged failed by its own act, or by a fault that is documented to cost one."""
     rows = {(row["run_id"], row["attempt"], row["worker"]): row for row in e.tables["failures"]}
     pruned = {run for run, versions in e.runs.items() if versions[-1].op == "DELETE"}
     for run, versions in e.runs.items():
         for before, after in pairwise(versions):
-            is_lost = before.status == "running" and (
-                (after.status == "running" and after.token != before.token)
-                or (after.status == "dead" and after.row["error_type"] == "LostWorker")
-            )
-            if is_lost:
+            if is_loss(before, after):
                 yield from _lost(e, run, before, after)
             elif before.status == "running" and after.status in ("failed", "dead"):
                 yield from _charged(e, run, before, after)

@@ -95,6 +95,10 @@ class Evidence:
         """Return the processes by the names of their sessions."""
         return {member.name: member.pid for member in self.members}
 
+    def changes(self) -> list[tuple[Version, Version]]:
+        """Return every change of every run: the version before it and the one after it."""
+        return [change for versions in self.runs.values() for change in pairwise(versions)]
+
     def successes(self) -> set[tuple[int, str]]:
         """Return which claims made their runs succeed."""
         return {

@@ -102,7 +102,7 @@ class Faults:
 
     def stop_longer_than_a_lease(self) -> None:
         if member := self._worker():
-            self.cluster.stop(member, self.choice.uniform(3, 8))
+            self.cluster.stop(member, self.choice.uniform(5, 9))
 
     def _child(self) -> int | None:
         member = self._worker()

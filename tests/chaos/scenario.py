@@ -168,9 +168,7 @@ class Scenario:
             "attempts begun": len(e.attempts),
             "final": dict(Counter(versions[-1].status for versions in e.runs.values())),
             "kills": faults.get("SIGKILL", 0) + faults.get("SIGKILL child", 0),
-            "lost": sum(
-                row["error"] == "lost its worker" for row in e.tables["failures"]
-            ),
+            "lost": sum(map(checks.is_loss, *zip(*e.changes(), strict=True))),
             "doubled": sum("beside" in line for line in violations),
             "faults": {name: number for name, number in faults.items() if not name.startswith(("start", "end"))},
         }  # fmt: skip

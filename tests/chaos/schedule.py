@@ -72,7 +72,7 @@ class Schedule:
                 "x-edit": f"{self.seed} {self.edits}",
                 "environments": [ENVIRONMENT, "elsewhere"],
                 "defaults": {
-                    "lease": "5s",
+                    "lease": "4s",
                     "timeout": "12s",
                     "backoff": {"policy": "fixed", "delay": "1s", "max_delay": "1s"},
                 },
