@@ -16,6 +16,7 @@ from working import until
 
 from yamlsched import store as database
 from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.store import effects
 from yamlsched.store import runs as store
 from yamlsched.store.statements import load
 
@@ -191,3 +192,93 @@ def test_the_statements_of_the_fence_are_all_tried() -> None:
     assert fenced == {
         "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "give_back_claim", "claim", "claim_waiting",
     }  # fmt: skip
+
+
+# -- of effects
+
+ENTRY, OTHER_ENTRY = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+STATES = {"claimed": "null, null", "in_doubt": "now(), null", "done": "null, now()"}  # doubted_at, done_at
+EffectWrite = Callable[[psycopg.Connection[Any], effects.Key], Any]
+# the statement, in which state it finds the effect, and in which states it must leave it alone
+EFFECT_WRITES: dict[str, tuple[EffectWrite, str, list[str]]] = {
+    "doubt": (effects.doubt, "claimed", ["in_doubt", "done"]),
+    "done": (lambda connection, key: effects.done(connection, key, None), "claimed", []),
+    "release": (effects.release, "claimed", ["in_doubt", "done"]),
+    "take_over": (effects.take_over, "in_doubt", ["claimed", "done"]),
+    "assume_done": (effects.assume_done, "in_doubt", ["claimed", "done"]),
+}
+
+
+def an_effect(
+    db: psycopg.Connection[Any], state: str, namespace: str = "default", key: str = "k", entry: str = ENTRY
+) -> None:
+    db.execute(
+        f"insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, provider_key, entry, state, "
+        f"doubted_at, done_at) values (%s, %s, 1, 1, 'B', gen_random_uuid(), %s, %s, {STATES[state]})".encode(),
+        [namespace, key, entry, state],
+    )
+
+
+def all_effects(db: psycopg.Connection[Any]) -> list[Any]:
+    return db.execute("select * from yamlsched.effects order by id").fetchall()
+
+
+def key_of(run: Claimed) -> effects.Key:
+    return effects.Key("default", "k", run.id, run.attempt, run.locked_by, ENTRY)
+
+
+@pytest.mark.parametrize("name", EFFECT_WRITES)
+def test_a_write_about_an_effect_leaves_other_keys_and_namespaces_alone(db: psycopg.Connection[Any], name: str) -> None:
+    do, state, _ = EFFECT_WRITES[name]
+    run = a_claimed_run(db)
+    an_effect(db, state, namespace="elsewhere", entry=OTHER_ENTRY)
+    an_effect(db, state, key="other", entry=OTHER_ENTRY)
+    others = all_effects(db)
+    an_effect(db, state)
+    before = all_effects(db)
+
+    do(db, key_of(run))
+
+    assert all_effects(db)[:2] == others
+    assert all_effects(db) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [(name, state) for name in EFFECT_WRITES for state in EFFECT_WRITES[name][2]]
+)
+def test_a_write_about_an_effect_holds_only_in_the_state_it_expects(
+    db: psycopg.Connection[Any], name: str, state: str
+) -> None:
+    an_effect(db, state)
+    before = all_effects(db)
+
+    assert not EFFECT_WRITES[name][0](db, key_of(a_claimed_run(db)))
+
+    assert all_effects(db) == before
+
+
+@pytest.mark.parametrize("name", ["doubt", "done", "release"])
+def test_who_left_an_effect_says_nothing_of_it_once_it_was_entered_again(
+    db: psycopg.Connection[Any], name: str
+) -> None:
+    an_effect(db, "claimed", entry=OTHER_ENTRY)
+    before = all_effects(db)
+
+    assert not EFFECT_WRITES[name][0](db, key_of(a_claimed_run(db)))
+
+    assert all_effects(db) == before
+
+
+@pytest.mark.parametrize("since", SINCE)
+@pytest.mark.parametrize("name", ["take_over", "assume_done"])
+def test_what_is_in_doubt_is_decided_only_by_a_run_that_is_still_held(
+    db: psycopg.Connection[Any], name: str, since: str
+) -> None:
+    run = a_claimed_run(db)
+    db.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
+    an_effect(db, "in_doubt")
+    before = all_effects(db)
+
+    assert not EFFECT_WRITES[name][0](db, key_of(run))
+
+    assert all_effects(db) == before

@@ -129,6 +129,15 @@ def test_a_run_that_left_the_state_it_was_chosen_in_is_not_cancelled(db: Db) -> 
     assert (answer.changed, row(db, run).status) == (False, "running")
 
 
+def test_a_job_that_left_the_file_is_not_paused(db: Db) -> None:
+    job = a_job(db, retired_at=NOON)
+
+    [answer] = pausing.pause(db, "default", [job], "ann")
+
+    assert (answer.changed, answer.what) == (False, "left schedules.yaml: there is nothing to pause")
+    assert value(db, "select paused_at from yamlsched.job_definitions") is None
+
+
 def test_runs_that_nobody_named_are_left_alone(db: Db) -> None:
     job = a_job(db)
     named, others = a_run(db, job, "queued"), [a_run(db, job, status) for status in ("queued", "failed", "running")]
