@@ -294,6 +294,20 @@ def test_fifty_levels_are_read_and_one_more_is_not(depth: int, expected: list[st
     assert codes(f"version: 1\njobs: {{}}\nx-a: {opening * inner}1{closing * inner}\n") == expected
 
 
+@pytest.mark.parametrize("value", ["(", "a.", "/", ".py:", "a.b(", " ", "\\n", "1h ", "0 "])
+@pytest.mark.parametrize(
+    "key, code", [("handler", "YS301"), ("timeout", "YS107"), ("timezone", "YS205"), ("cron", "YS20")]
+)
+def test_a_string_of_half_a_megabyte_is_refused_like_a_short_one(key: str, code: str, value: str):
+    written = f'"{value * (500_000 // len(value))}"'
+    job = {"handler": "a.b", "cron": '"@daily"', key: written}
+    entry = ", ".join(f"{name}: {text}" for name, text in job.items())
+
+    [found] = codes(f"version: 1\njobs: {{a: {{{entry}}}}}\n")
+
+    assert found.startswith(code)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_a_line_ends_in_each_of_the_three_ways(end: str):
     text = "version: 1\njobs:\n  a:\n    handler: a.b\n    timeout: 5\n"

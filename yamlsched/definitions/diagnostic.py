@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,13 +57,27 @@ class Diagnostic:
         return (self.file, self.line, self.column, self.code, self.message)
 
 
+def _line_starts(text: str) -> list[int]:
+    """Return the offset at which each line starts.
+
+    >>> _line_starts("a\\nb\\r\\n\\rc"), _line_starts("a\\n\\nb\\n")
+    ([0, 2, 5, 6], [0, 2, 3, 5])
+    """
+    if "\r" in text:
+        return [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+    # a third of the time, which ten million line breaks make two seconds
+    starts = [0, *accumulate(map((1).__add__, map(len, text.split("\n"))))]
+    starts.pop()
+    return starts
+
+
 class Source:
     """The text of a file, and the way from an offset to a line and a column."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         self.text = text
-        self._starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+        self._starts = _line_starts(text)
         self._line_bounds: dict[int, tuple[int, int]] = {}
         self._comparisons = MAX_COMPARISONS
 

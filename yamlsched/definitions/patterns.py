@@ -14,6 +14,9 @@ from yamlsched.definitions.tree import Node
 
 Use = int | None
 
+MAX_GUESS_CHARS = 300
+"""For a longer string no better one is suggested."""
+
 UNITS = {"w": 604800, **durations.UNITS}
 ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
 SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]*"
@@ -73,7 +76,8 @@ def not_a_name(node: Node, path: Path, use: Use, found: Findings) -> None:
 
 def not_a_handler(node: Node, path: Path, use: Use, found: Findings) -> None:
     text = str(node.value)
-    better = re.sub(r"\(.*\)$", "", text.strip()).replace("/", ".").removeprefix(".").removeprefix(".")
+    guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear
+    better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
     better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
     if "(" in text:
         reason = "is a call; the path alone names the function"
@@ -86,7 +90,7 @@ def not_a_handler(node: Node, path: Path, use: Use, found: Findings) -> None:
     else:
         reason = "is not a dotted path"
     if re.fullmatch(HANDLER, better) and better != text:
-        ends_in_module = re.search(r"\.py$", re.sub(r"\(.*\)$", "", text.strip())) is not None
+        ends_in_module = re.search(r"\.py$", re.sub(r"\(.*\)$", "", guessed_from)) is not None
         remedy = f'Write "{better}.run", with the name of the function.' if ends_in_module else f'Write "{better}".'
     else:
         remedy = "Write package.module.function."
