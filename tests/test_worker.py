@@ -282,6 +282,18 @@ def test_children_are_used_again_and_replaced_after_a_number_of_runs(project: Pr
     assert pids[:5] == pids[:1] * 5
 
 
+def test_the_time_of_an_attempt_that_imports_its_handler_is_reported_with_the_import(project: Project) -> None:
+    (project.folder / "slow_import.py").write_text("import time\n\ntime.sleep(0.3)\n\n\ndef run():\n    pass\n")
+    project.sync(slow={"handler": "slow_import.run"})
+    project.enqueue("slow", count=2)
+
+    process = project.work("--concurrency", "1")
+
+    first, second = (float(took) for took in re.findall(r"attempt\.succeeded .*took=([\d.]+)s", process.text))
+    assert first >= 0.3
+    assert second < first
+
+
 def test_no_child_is_started_when_there_is_nothing_to_do(project: Project) -> None:
     project.sync(nothing={})
 

@@ -59,6 +59,7 @@ class Child:
         self.tasks: deque[Task] = deque()
         self.may_go_on = True
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
+        self.import_seconds = 0.0  # what of the attempt's time went into importing its handler
         self.begun = 0.0  # when the handler that is executing was called
         self.is_calling = self.was_stopped = False
         self.unread = bytearray(NOTHING)  # of the output's pipe
@@ -107,7 +108,7 @@ class Child:
         if not self.memory.begin(place):
             self._tell(time.perf_counter(), Report(place, WITHDRAWN))
             return
-        self.begun = time.perf_counter()
+        self.begun, self.import_seconds = time.perf_counter(), 0.0
         report = self._attempt(task)
         if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, come back from the handler
@@ -115,7 +116,7 @@ class Child:
         has_output = self._has_output()
         now = time.perf_counter()
         took = now - self.begun
-        is_plain = report is None and not has_output
+        is_plain = report is None and not has_output and not self.import_seconds
         is_due = not is_plain or not self.tasks or took > SLOW or now - self.sent_at > FLUSH_EVERY
         if is_due:
             self._check_pipes()
@@ -129,7 +130,7 @@ class Child:
                 self._tell(now)
         else:
             report = report or Report(place, End.RETURNED.value)
-            self._tell(now, report._replace(took=took, has_output=has_output))
+            self._tell(now, report._replace(took=took, import_seconds=self.import_seconds, has_output=has_output))
         if has_output:
             # what the pipe holds is this run's: the next one begins when the parent has read it
             self.may_go_on = False
@@ -147,7 +148,7 @@ class Child:
             payload = {} if text == "{}" or dead_run is not None else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
                 handler = self.handlers[path] = resolve(path)
-                self.begun = time.perf_counter()  # what an import takes says nothing about the runs to come
+                self.import_seconds = time.perf_counter() - self.begun
             if dead_run is not None or _takes_run(handler):
                 run = self._run(Claimed._make(claimed), payload, timeout)
             if dead_run is None and (misfit := payload_misfit(handler, path, tuple(payload), run is not None)):

@@ -318,7 +318,7 @@ class Pool:
         if report.end == WITHDRAWN:
             self._on_back([held])
             return
-        self._learn(held.job.name, report.took)
+        self._learn(held.job.name, report.took - report.import_seconds)  # the next runs need no import
         if held.stopped is None or report.end in (End.RETURNED, End.COMMITTED):
             ending = Ending(
                 End(report.end),

@@ -41,6 +41,7 @@ class Report(NamedTuple):
     result: str | None = None
     delay: float | None = None  # seconds
     took: float = 0.0  # seconds
+    import_seconds: float = 0.0  # of these, for importing the handler
     enqueued: list[Any] | None = None
     has_output: bool = False
 
