@@ -16,6 +16,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -271,6 +272,7 @@ def main() -> int:
 
     from yamlsched import embedded
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         copy = Path(name) / "checkout"
