@@ -83,6 +83,7 @@ EQUIVALENT = {
         for part in ("namespace", "key")
     },
     "actions.sql lock: r.id = any": "more runs are locked than are changed",
+    "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
     "runs.sql claim: r.namespace = %(namespace)s #2": "the jobs around are those of the namespace",
     "runs.sql finish: r.id = any": "the join with the outcomes says the same; this one is for the planner",
