@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from operating import a_run
 from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 
 from yamlsched import store
@@ -899,3 +900,23 @@ def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monk
 
     assert (synced.runs, synced.exit_code) == (2, 1)
     assert 'job "job_1"' in synced.messages[0]
+
+
+def test_an_edit_of_overlap_changes_waiting_slot_runs_of_its_job_and_nothing_else(db: Db) -> None:
+    # given two jobs, each with a waiting and a finished slot run and one that was enqueued
+    jobs = {name: {"cron": "0 * * * *", "overlap": "wait"} for name in ("x", "y")}
+    sync(db, a_file(**jobs), NOON)
+    for name in jobs:
+        job = definition(db, name).id
+        a_run(db, job, exclusive=True, scheduled_for=NOON)
+        a_run(db, job, "succeeded", exclusive=True, scheduled_for=NOON - HOUR)
+        a_run(db, job)
+
+    # when the overlap of one is edited
+    sync(db, a_file(x={**jobs["x"], "overlap": "allow"}, y=jobs["y"]), NOON + MINUTE)
+
+    # then only its waiting slot run follows
+    rows = db.execute("select job_type, exclusive from yamlsched.job_runs order by id").fetchall()
+    assert [tuple(row) for row in rows] == [
+        ("x", False), ("x", True), ("x", False), ("y", True), ("y", True), ("y", False),
+    ]  # fmt: skip
