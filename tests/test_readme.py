@@ -73,12 +73,6 @@ def test_make_run_shows_real_work_and_leaves_nothing_running_and_nothing_to_comm
     assert status.stdout == b""
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
 def test_the_example_file_calls_for_no_advice(tmp_path: Path) -> None:
     block = re.search(r"```yaml\n(# schedules.yaml\n.*?)```", README, re.DOTALL)
     assert block
