@@ -115,7 +115,7 @@ def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(pr
 
 def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(project: Project) -> None:
     # given a loop of production that has run something
-    write(project, BOTH, nothing={})
+    write(project, BOTH, nothing={}, hourly={"cron": YEARLY, "handler": "acts.nothing"})
     apply(project, "production")
     loop = project.start("work", "--loop", "--env", "production")
     project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -127,6 +127,18 @@ def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(proje
     [withheld] = project.enqueue("nothing")
 
     # then a worker of staging runs what is due: the loop has left it alone
+    until(lambda: project.start("work", "--env", "staging").wait() == 0)
+    row = project.until_status(withheld, "succeeded")
+    assert f":{loop.pid}:" not in row.locked_by
+
+    # and the loop goes on leaving it alone while it cannot open its file
+    moved = project.file.rename(project.file.with_suffix(".moved"))
+    make_due(project, "hourly")
+    loop.signal(signal.SIGHUP)
+    until(lambda: "the jobs of the last file that could be read" in loop.text)
+    assert count(project, "job_runs where job_type = 'hourly'") == 0
+    [withheld] = project.enqueue("nothing")
+    moved.rename(project.file)
     until(lambda: project.start("work", "--env", "staging").wait() == 0)
     row = project.until_status(withheld, "succeeded")
     assert f":{loop.pid}:" not in row.locked_by

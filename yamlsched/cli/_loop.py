@@ -63,6 +63,7 @@ class Syncing:
     jobs: Mapping[str, Job]  # of that file, also those that the worker may not claim
     names: frozenset[str]  # of those that it may claim
     now: datetime  # the database's, a moment ago
+    may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
 
     async def keep(self, worker: Worker) -> None:
         """Sync until the worker ends. A sync that fails is told, and tried again the next minute."""
@@ -119,6 +120,7 @@ class Syncing:
                 f'the namespace of {self.settings.file} is "{news.namespace}" now, and was "{worker.work.namespace}": '
                 "start anew"
             )
+        self.may_claim = news.may_claim
         worker.withhold(not news.may_claim)
         if news.jobs is not None and news.scope is not None:
             self.hash, self.jobs, self.names = news.hash, news.valid, frozenset(news.jobs)
@@ -173,8 +175,9 @@ class Syncing:
         return None if is_same and jobs.keys() == self.names else jobs, scope
 
     def _sync_without_file(self, connection: Connection[Any], error: str) -> News:
-        """Make the runs of due slots though the file cannot be opened; the worker goes on with the jobs that it has."""
+        """Make the runs of due slots though the file cannot be opened; the worker goes on as it did."""
         result = Synced(self.namespace)
         result.find(f"{error}; {GOES_ON}")
-        make_due(connection, result, None, time.monotonic() + MAX_SECONDS)
-        return News(self.now, self.hash, None, result.messages, None, self.jobs, None, True, True)
+        if self.may_claim:
+            make_due(connection, result, None, time.monotonic() + MAX_SECONDS)
+        return News(self.now, self.hash, None, result.messages, None, self.jobs, None, self.may_claim, True)
