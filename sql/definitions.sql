@@ -130,11 +130,13 @@ where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: follow_overlap
 -- Whether runs of a job exclude each other is written on its runs. Several that are running now may exclude each other
--- from now on: none of them has exclusive_of, and each holds up the job's next run until it has ended.
+-- from now on: none of them has exclusive_of, and each holds up the job's next run until it has ended. So does one that
+-- was cancelled and is retried, until the end of the lease that its handler may outlive.
 update yamlsched.job_runs r
 set exclusive    = d.overlap <> 'allow',
     exclusive_of = null,
-    held_until   = case when d.overlap <> 'allow' and r.status = 'running' then r.locked_until end,
+    held_until   = case when r.status <> 'running' then r.held_until
+                        when d.overlap <> 'allow' then r.locked_until end,
     updated_at   = %(now)s
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)
@@ -169,8 +171,8 @@ with clock as materialized (
     order by d.id
     limit %(limit)s
 ), lost as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error)
-    select u.id, u.attempts, u.locked_by, u.started_at, c.now, 'lost its worker'
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
+    select u.id, u.attempts, u.locked_by, u.started_at, c.now, 'lost its worker', 'LostWorker'
     from undone u
     cross join clock c
     where u.is_lost
@@ -181,6 +183,7 @@ set status       = 'cancelled',
     finished_at  = c.now,
     locked_until = null,
     exclusive_of = null,
+    failed_at    = case when u.is_lost then c.now else r.failed_at end,
     last_error   = 'job retired: it left schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
     updated_at   = c.now
 from undone u

@@ -272,6 +272,25 @@ def test_the_next_run_of_a_job_waits_for_the_former_lease_of_the_cancelled_one(
     assert other.id != run.id
 
 
+@pytest.mark.parametrize("overlaps", [["allow", "wait"], ["wait", "allow", "wait"]], ids=" ".join)
+def test_a_cancelled_and_retried_run_holds_up_the_next_one_also_across_an_edit(
+    db: Db, worker: Worker, overlaps: list[str]
+) -> None:
+    # given a run whose cancelled handler may be alive, while it waits for the end of its former lease
+    two_slots(db, overlaps[0])
+    run, *others = worker.claim(EDIT)
+    for other in others:
+        worker.finish(other, RELEASED, EDIT)
+    actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
+    actions.retry(db, [run.id], "ann", now=EDIT + 2 * SECOND)
+
+    for number, overlap in enumerate(overlaps[1:], 3):
+        edit(db, overlap, EDIT + number * SECOND)
+
+    assert worker.claim(EDIT + LEASE) == []
+    assert len(worker.claim(EDIT + LEASE + SECOND)) == 1
+
+
 def test_a_run_that_is_cancelled_while_it_waits_holds_nothing_up(db: Db, worker: Worker) -> None:
     two_slots(db, "wait")
     [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]

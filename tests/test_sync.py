@@ -409,8 +409,11 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
 
     assert len(cancel_retired(db, "default", at("2026-01-16 00:00"))) == 1
 
-    [failure] = db.execute("select attempt, worker, error from yamlsched.job_failures").fetchall()
+    [failure] = db.execute("select * from yamlsched.job_failures").fetchall()
     assert (failure.attempt, failure.worker) == (1, "web-1:1:a")
+    assert (failure.error, failure.error_type) == ("lost its worker", "LostWorker")
+    [run] = db.execute("select failed_at from yamlsched.job_runs").fetchall()
+    assert run.failed_at == failure.failed_at == at("2026-01-16 00:00")
 
 
 # -- pauses ------------------------------------------------------------------------------------------------------------
