@@ -113,6 +113,15 @@ def test_a_succeeded_run_is_run_again_with_force_only(db: Db) -> None:
     assert (row(db, run).status, row(db, run).attempts, row(db, run).max_attempts) == ("queued", 1, 6)
 
 
+@pytest.mark.parametrize("status, left", [("succeeded", 0), ("dead", 0), ("queued", 2)])
+def test_a_retry_of_what_is_finished_counts_lost_sessions_from_the_beginning(db: Db, status: str, left: int) -> None:
+    run = a_run(db, a_job(db), status, sessions_lost=2)
+
+    actions.retry(db, [run], "ann", force=True)
+
+    assert row(db, run).sessions_lost == left
+
+
 def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> None:
     run = a_run(db, a_job(db), "queued", run_at=NOON)
 
