@@ -47,7 +47,7 @@ VERBS = [
     ["resume", "nap"],
     ["retry", "k:1", "--force"],
     ["cancel", "k:1"],
-    ["backfill", "nap", "--from", "2026-01-14", "--to", "2026-01-15"],
+    ["backfill", "nap", "--from", "2026-01-14", "--to", "2026-01-15", "--before-first"],
     ["work"],
     ["prune"],
     ["doctor"],

@@ -170,7 +170,8 @@ def test_a_race_for_one_job_that_excludes_itself_is_lost_by_one_of_the_two(
 
         thread = threading.Thread(target=try_to)
         thread.start()
-        while not db.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
+        waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        while not db.execute(waits).fetchone():
             pass
 
     # then the claim that came second fails as a whole
