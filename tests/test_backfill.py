@@ -317,9 +317,9 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert cli("sync")[:2] == (0, "nothing to do\n")
 
     code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14", "--dry-run")
-    assert (code, out) == (0, "would make x:2026-01-14 for 2026-01-14T01:00Z\n")
+    assert (code, out) == (0, "would create x:2026-01-14 for 2026-01-14T01:00Z\n")
     code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14")
-    assert (code, out) == (0, "made x:2026-01-14 for 2026-01-14T01:00Z\n")
+    assert (code, out) == (0, "created x:2026-01-14 for 2026-01-14T01:00Z\n")
     code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14", "--format", "json")
     document = json.loads(out)
     assert (code, document["made"], document["existing"][0]["key"]) == (0, [], "x:2026-01-14")
@@ -339,7 +339,7 @@ def test_a_large_backfill_is_asked_about_with_its_number(db: Db, cli: Cli) -> No
     code, _, err = cli("backfill", "x", *days)
 
     assert code == 2
-    assert "this would make up to 120 runs of x: add --yes" in err
+    assert "this would create up to 120 runs of x: pass --yes" in err
     assert runs(db) == []
     assert cli("backfill", "x", *days, "--dry-run")[0] == 0
     assert cli("backfill", "x", *days, "--yes")[0] == 0
@@ -356,8 +356,8 @@ def test_a_backfill_begins_on_the_day_on_which_the_job_was_first_applied(db: Db,
     earlier = cli("backfill", "x", "--from", "2026-01-13", "--before-first")
 
     assert before[:2] == (1, "")
-    assert 'job "x" was first applied on 2026-01-14: --before-first makes runs of earlier slots' in before[2]
-    assert "slots before 2026-01-14, when the job was first applied, are left out" in across[2]
+    assert 'job "x" was first applied on 2026-01-14: pass --before-first to create runs of earlier slots' in before[2]
+    assert "slots before 2026-01-14, when the job was first applied, are skipped" in across[2]
     assert (across[0], earlier[0]) == (0, 0)
     assert [key for key, _ in runs(db)] == ["x:2026-01-14", "x:2026-01-15", "x:2026-01-13"]
 
@@ -390,8 +390,8 @@ def test_a_backfill_that_is_interrupted_says_how_many_runs_it_made_and_goes_on(o
 
         # then it says how many runs there are, and how to go on or undo them
         assert process.returncode == 1
-        assert "interrupted: 2000 runs were made, of up to 4321\n" in err
-        assert "go on: the same command again" in err
+        assert "interrupted: 2000 of up to 4321 runs created\n" in err
+        assert "resume: run the same command again" in err
         assert re.search(r"undo: (yamlsched cancel --job x --status queued --since \S+ --namespace default)\n", err)
         assert len(runs(db)) == 2000
         again = subprocess.run(arguments, capture_output=True, text=True, timeout=60)

@@ -188,7 +188,7 @@ def test_a_sound_file_is_told_in_one_line(folder: Path):
 
     result = run("validate")
 
-    assert (result.return_value, result.output) == (0, "schedules.yaml: 1 job, no mistakes\n")
+    assert (result.return_value, result.output) == (0, "schedules.yaml: 1 job, no errors\n")
 
 
 def test_mistakes_of_several_files_are_told_and_counted(folder: Path):
@@ -198,14 +198,14 @@ def test_mistakes_of_several_files_are_told_and_counted(folder: Path):
     result = run("validate", "good.yaml", "bad.yaml")
 
     assert result.return_value == 1
-    assert result.output.endswith("good.yaml: 1 job, no mistakes\nbad.yaml: 2 mistakes, 0 warnings in 1 job\n")
+    assert result.output.endswith("good.yaml: 1 job, no errors\nbad.yaml: 2 errors, 0 warnings in 1 job\n")
 
 
 def test_advice_is_counted_as_a_mistake_only_when_asked(folder: Path):
     (folder / "schedules.yaml").write_text(GOOD.replace("5 4", "*/7 *"))
 
     assert run("validate").return_value == 0
-    assert run("validate").output.endswith("schedules.yaml: 1 job, no mistakes, 1 warning\n")
+    assert run("validate").output.endswith("schedules.yaml: 1 job, no errors, 1 warning\n")
     assert run("validate", "--strict").return_value == 1
 
 
@@ -238,7 +238,7 @@ def test_a_module_that_no_folder_can_have_is_not_found(folder: Path):
 def test_the_jobs_of_a_file_that_is_not_yaml_are_not_counted(folder: Path):
     (folder / "schedules.yaml").write_text("jobs: [")
 
-    assert run("validate").output.endswith("schedules.yaml: 1 mistake, 0 warnings\n")
+    assert run("validate").output.endswith("schedules.yaml: 1 error, 0 warnings\n")
 
 
 def test_import_binds_the_payload_of_a_job_with_other_mistakes(folder: Path):

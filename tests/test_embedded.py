@@ -808,7 +808,7 @@ def test_start_status_dsn_and_stop_tell_what_is(verb, project):
     assert f"data     {project.parent}/.yamlsched/postgres/data, " in text
 
     assert verb("stop").stdout == "stopped\n"
-    assert verb("stop").stdout == "was not running\n"
+    assert verb("stop").stdout == "not running\n"
     assert "not running" in verb("dsn").stderr
 
 

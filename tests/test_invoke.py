@@ -49,7 +49,7 @@ def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> No
     "arguments, code, says",
     [
         (["ad"], 1, 'no valid job "ad" in schedules.yaml. Did you mean "add"?'),
-        (["add", "--payload", "{"], 2, "JSON is broken where it ends"),
+        (["add", "--payload", "{"], 2, "invalid JSON where it ends"),
         (["add", "--payload", "[]"], 2, "not a JSON object"),
     ],
 )

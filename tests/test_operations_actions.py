@@ -257,7 +257,7 @@ def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, say: Say) -> N
 
     # then nothing happens without --yes
     assert refused.code == 2
-    assert "this would retry 2 runs: add --yes" in refused.err
+    assert "this would retry 2 runs: pass --yes" in refused.err
     assert say("retry", "--job", "purge", "--dead", "--dry-run").out == f"would retry 2 runs: {first} {second}\n"
     assert row(db, first).status == "dead"
     done = say("retry", "--job", "purge", "--dead", "--yes", "--by", "ann")
@@ -317,8 +317,8 @@ def test_runs_and_options_together_or_neither_are_wrong_usage(say: Say) -> None:
 def test_cancelling_a_job_that_has_nothing_to_do_says_so(db: Db, say: Say) -> None:
     a_run(db, a_job(db), "dead")
 
-    assert say("cancel", "--job", "purge", "--yes") == (0, "", "nothing unfinished\n")
-    assert say("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no such runs\n")
+    assert say("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs\n")
+    assert say("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no matching runs\n")
 
 
 def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
@@ -507,11 +507,11 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say
             1,
             'key "taken" is held by a run of job "mail". Begin keys with the name of their job.',
         ),
-        (["purge", "--payload", '{"a": nul}'], 2, "line 1, column 7: JSON is broken at 'nul}'"),
+        (["purge", "--payload", '{"a": nul}'], 2, "line 1, column 7: invalid JSON at 'nul}'"),
         (["purge", "--payload", '{"a": NaN}'], 2, "NaN is not a valid JSON value"),
         (["purge", "--payload", '{"a": 1, "a": 2}'], 2, 'the key "a" occurs twice'),
         (["purge", "--payload", "[1]"], 2, "not a JSON object"),
-        (["purge", "--payload", "{"], 2, "JSON is broken where it ends"),
+        (["purge", "--payload", "{"], 2, "invalid JSON where it ends"),
         (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),
         (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
         (["purge", "--at", "25:00"], 2, '"25:00" is not a valid time of day: write 00:00 to 23:59'),

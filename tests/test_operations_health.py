@@ -407,7 +407,7 @@ def test_of_many_jobs_only_those_that_are_not_well_are_listed(db: Db, say: Say) 
 
     said = say("status").out
 
-    assert "and 40 more that are well: --all lists them" in said
+    assert "and 40 more are healthy: --all lists them" in said
     assert "bad" in said
     assert "job_7 " not in said
     assert "job_7 " in say("status", "--all").out
@@ -606,7 +606,7 @@ def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(say: Say, tmp
     assert said.code == 1
     assert "schedules.yaml has 1 mistake\n" in said.out
     assert "yamlsched sync" not in said.out
-    assert "connected; a server, not the embedded one" in said.out
+    assert "connected to a server, not to the embedded database" in said.out
     assert re.search("ok +pooler +none was detected", said.out)
 
 

@@ -143,7 +143,7 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
         "result     7",
         "attempt 1  failed  2026-01-14T12:00:00Z  took 5s  web-1:4711:c0ffee",
         "    OSError: no route to host",
-        "    stack: (8 lines before; --full)",
+        "    stack: (8 earlier lines; --full shows them)",
         "      frame 19",
         "      tried\\x1b[31m red",
         "    OSError: lost its worker",
@@ -275,7 +275,7 @@ def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, say: Say
     assert "hang (on_dead)" in lines[first]
     assert "hang (on_dead)" in lines[second]
     assert "(on_dead)" not in lines[dead]
-    assert f"{second} of hang: the call of on_dead for run {dead}" in say("show", second).out
+    assert f"{second} of hang: on_dead call for run {dead}" in say("show", second).out
     rows = json.loads(say("runs", "--format", "json").out)["runs"]
     assert {row["id"]: row["dead_run_id"] for row in rows} == {first: dead, second: dead, by_hand: None, dead: None}
     assert value(db, "select last_success_at is null from yamlsched.job_health")

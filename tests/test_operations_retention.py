@@ -222,7 +222,7 @@ def test_a_retention_without_end_is_no_fault(db: Db) -> None:
 def test_prune_says_what_it_did(db: Db, say: Say) -> None:
     ended(db, a_job(db), "succeeded", NOON - 100 * DAY)
 
-    assert say("prune").out == "pruned 1 run, 0 keys, 0 effects; cancelled 0 runs of jobs that left the file\n"
+    assert say("prune").out == "pruned 1 run, 0 keys, 0 effects; cancelled 0 runs of removed jobs\n"
     assert json.loads(say("prune", "--format", "json").out)["complete"] is True
 
 

@@ -48,7 +48,7 @@ def test_the_commands_of_the_readme_do_what_it_says(project: Path) -> None:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         outputs[command] = done.stdout
 
-    assert "no mistakes" in outputs["yamlsched validate"]
+    assert "no errors" in outputs["yamlsched validate"]
     assert outputs["yamlsched tick"] == ""
     assert re.search(r"weekly_activity .*succeeded", outputs["yamlsched runs"])
     assert re.search(r"send_weekly_report .*succeeded", outputs["yamlsched runs"])

@@ -24,10 +24,10 @@ OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 
 SECTIONS = {
     "Edit the schedule": ("init", "validate", "explain", "schema", "diff", "plan", "next"),
-    "Run it": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
-    "Look": ("status", "runs", "show", "why", "metrics", "doctor"),
-    "Act": ("retry", "cancel", "pause", "resume", "settle", "prune"),
-    "The database": ("migrate", "db"),
+    "Run jobs": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
+    "Inspect": ("status", "runs", "show", "why", "metrics", "doctor"),
+    "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
+    "Database": ("migrate", "db"),
 }
 """How the help lists the verbs; one that is missing here comes last."""
 MAX_SUMMARY_CHARS = 300
@@ -134,13 +134,14 @@ def _unexpected(error: Exception) -> int:
     """Report what no verb foresaw: a database that failed in one line, a fault of ours with its traceback."""
     if getattr(error, "sqlstate", None) == "42501":  # insufficient_privilege
         _complain(
-            f"the role of the DSN may not do this ({' '.join(str(error).split())}). Grant it yamlsched_worker, or "
-            'yamlsched_reader if it only looks: "yamlsched migrate --roles" prints the script that creates these '
-            'roles, "yamlsched doctor" says what the role lacks'
+            f"the role of the DSN lacks a privilege for this ({' '.join(str(error).split())}). "
+            "Grant it yamlsched_worker, or yamlsched_reader for read-only use: "
+            '"yamlsched migrate --roles" prints the script that creates these '
+            'roles, "yamlsched doctor" lists what the role lacks'
         )
     elif type(error).__module__.startswith("psycopg"):
         _complain(f"the database failed: {' '.join(str(error).split())}")
     else:
         traceback.print_exc()
-        print("yamlsched: this is a fault in yamlsched itself; please report the lines above", file=sys.stderr)
+        print("yamlsched: this is a bug in yamlsched; please report the lines above", file=sys.stderr)
     return FAILED

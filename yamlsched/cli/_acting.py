@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 PAGE = 5_000
 """Runs that are chosen by one statement."""
 
-by_option = click.option("--by", metavar="WHO", help="Who does this, for the record (the user of this host).")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before changing many.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say which runs are meant, and change nothing.")
+by_option = click.option("--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host).")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show which runs would change, and change nothing.")
 
 Act = Callable[..., "list[Answer]"]
 
@@ -47,9 +47,11 @@ def on_runs(
     namespace = given.pop("namespace")
     is_filtered = any(given.values()) or bool(statuses)
     if names and is_filtered:
-        raise click.UsageError(f"name the runs to {verb}, or choose them by options, not both")
+        raise click.UsageError(f"name the runs to {verb}, or select them by options, not both")
     if not names and not is_filtered:
-        raise click.UsageError(f"which runs? Name them by id or key, or choose them: yamlsched {verb} --help")
+        raise click.UsageError(
+            f"which runs? Name them by id or key, or select them by options: yamlsched {verb} --help"
+        )
     with settings.connect() as connection:
         if not names or not all(map(history.is_id, names)):
             namespace = history.namespace_of(connection, namespace, settings.file)
@@ -62,7 +64,7 @@ def on_runs(
             ids = everything(connection, namespace, wanted)
             if not ids:
                 is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}
-                click.echo("nothing unfinished" if is_open else "no such runs", err=True)
+                click.echo("no unfinished runs" if is_open else "no matching runs", err=True)
                 return OK
         if dry_run:
             answer_dry(settings, verb, ids)
@@ -90,7 +92,7 @@ def confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"this would {what}: add --yes where nobody can be asked")
+        raise click.UsageError(f"this would {what}: pass --yes to confirm without a terminal")
     click.echo(f"{what}? [y/N]: ", nl=False, err=True)  # click.confirm writes a blank to stdout, up to click 8.3
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.Abort

@@ -52,13 +52,13 @@ def duration(text: str) -> timedelta:
 
 
 namespace_option = click.option(
-    "--namespace", metavar="NAME", help="The namespace (that of the file; without a file, the only one there is)."
+    "--namespace", metavar="NAME", help="The namespace (the file's; without a file, the only one in the database)."
 )
 
 FILTERS = [
     click.option("--job", "jobs", multiple=True, metavar="JOB", help="Runs of this job; may be repeated."),
     click.option(
-        "--tag", "tags", multiple=True, metavar="TAG", help="Runs of jobs with this tag; with all of several."
+        "--tag", "tags", multiple=True, metavar="TAG", help="Runs of jobs with this tag; repeated: with all of them."
     ),
     click.option(
         "--status", "statuses", multiple=True, type=click.Choice([str(s) for s in Status]), help="May be repeated."
@@ -67,9 +67,10 @@ FILTERS = [
         "--since",
         type=instant,
         metavar="TIME",
-        help="Runs that ended, else began, else are due since then: 2026-01-14T02:00Z, or 90m for the last 90 minutes.",
+        help="Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z, or 90m for "
+        "the last 90 minutes.",
     ),
-    click.option("--until", type=instant, metavar="TIME", help="And before then."),
+    click.option("--until", type=instant, metavar="TIME", help="And before this time."),
     namespace_option,
 ]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LONGEST = 300.0  # seconds that a sync may take
 LONGEST_TELLING = 20.0  # seconds that heartbeats may take
-GOES_ON = "until that is fixed, the jobs of the last file that could be read are run"
+GOES_ON = "until it is fixed, the jobs of the last readable file are run"
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Syncing:
         """Let the worker follow what a sync found."""
         if news.namespace not in (None, worker.work.namespace):
             raise EnvironmentFailed(
-                f'the namespace of {self.settings.file} is "{news.namespace}" now, and was "{worker.work.namespace}": '
-                "start anew"
+                f'the namespace of {self.settings.file} changed from "{worker.work.namespace}" to '
+                f'"{news.namespace}": restart the worker'
             )
         self.may_claim = news.may_claim
         worker.withhold(not news.may_claim)

@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
         return value.total_seconds()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    raise TypeError(f"{type(value).__name__} has no JSON form here")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -86,10 +86,12 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> list[click.Op
             envvar=variable("FILE"),
             help="The schedule (YAMLSCHED_FILE; ./schedules.yaml).",
         ),
-        click.Option(["--dsn"], envvar=variable("DSN"), help="The database (YAMLSCHED_DSN; the embedded one)."),
-        click.Option(["--env"], envvar=variable("ENV"), help="The environment this is (YAMLSCHED_ENV)."),
-        click.Option(["--format"], type=click.Choice(formats), help="How results are written."),
-        click.Option(["--log-format"], type=click.Choice(["text", "json"]), help="How log lines are written."),
+        click.Option(
+            ["--dsn"], envvar=variable("DSN"), help="The DSN of the database (YAMLSCHED_DSN; the embedded database)."
+        ),
+        click.Option(["--env"], envvar=variable("ENV"), help="The environment, such as production (YAMLSCHED_ENV)."),
+        click.Option(["--format"], type=click.Choice(formats), help="The format of results."),
+        click.Option(["--log-format"], type=click.Choice(["text", "json"]), help="The format of log lines."),
         click.Option(["-q", "--quiet"], **count, help="Log warnings only; twice: errors only."),
         click.Option(["-v", "--verbose"], **count, help="Log more."),
     ]
@@ -118,5 +120,5 @@ class Verb(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         ctx.obj = merge(ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals})
         if ctx.obj.format not in self.formats:
-            raise click.UsageError(f"--format {ctx.obj.format}: this verb writes {', '.join(self.formats)}", ctx)
+            raise click.UsageError(f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx)
         return super().invoke(ctx)

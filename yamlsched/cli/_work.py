@@ -27,22 +27,29 @@ if TYPE_CHECKING:
     from yamlsched.worker.worker import Worker
 
 OPTIONS = [
-    click.option("--concurrency", type=click.IntRange(1, 1000), help="Runs at once on this host (cores, at least 4)."),
-    click.option("--max-runs", type=click.IntRange(1), help="Claim no more than this many runs."),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, 1000),
+        help="Maximum number of parallel runs on this host (number of cores, at least 4).",
+    ),
+    click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
     click.option(
         "--max-connections",
         type=click.IntRange(MIN_CONNECTIONS),
-        help="Connections of one worker to the database, its handlers' included (6 + 2 for each run at once).",
+        help="Maximum database connections of one worker, including its handlers' (6 + 2 per parallel run).",
     ),
     click.option(
-        "--grace", default="30s", show_default=True, help="How long handlers may go on after SIGTERM, e.g. 30s."
+        "--grace",
+        default="30s",
+        show_default=True,
+        help="How long handlers may keep running after SIGTERM, such as 30s.",
     ),
 ]
 SYNC_OPTIONS = [
     click.option(
         "--skip-handler-checks",
         is_flag=True,
-        help="Apply a file without looking at handlers and payloads, for a host that does not have the code.",
+        help="Apply the file without checking handlers and payloads, for a host without the code.",
     ),
     click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated."),
 ]
@@ -97,7 +104,7 @@ def report(synced: Synced) -> None:
     """Show what a sync found."""
     messages = list(synced.messages)
     if not synced.is_readable:
-        messages.append("no job of this file can be run until it is fixed: its handlers are not known")
+        messages.append("no job of this file can run until it is fixed: its handlers are unknown")
     show_messages(messages)
 
 

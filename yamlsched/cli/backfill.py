@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from yamlsched.store.definitions import Definition
     from yamlsched.sync.backfill import Backfilled
 
-HELP = """Make the missing runs of JOB's slots in a range, oldest first, due at once.
+HELP = """Create the missing runs of JOB's slots in a range, oldest first, due at once.
 
-Each run has the key of its slot: what exists is not doubled, and what was done and pruned is not done again. The
-job's own progress is not touched. Both ends belong to the range; without --to it is the one date or slot of --from.
-Dates and times without an offset are those of the job's own wall clock.
+Each run has the key of its slot: existing and pruned runs are not created again. The job's own progress does not
+change. Both ends are inclusive; without --to, the range is the date or slot of --from. Dates and times without an
+offset are in the job's time zone.
 
-Slots from before the day on which the job was first applied are left out without --before-first. More than 100 slots
-are asked about. A backfill that was interrupted goes on when the same command is given again.
+Slots before the day on which the job was first applied are skipped unless --before-first is passed. More than 100
+slots require confirmation. To resume an interrupted backfill, run the same command again.
 """
 SHOWN = 20
 MAX_UNASKED = 100
@@ -40,9 +40,9 @@ MAX_UNASKED = 100
     metavar="TIME",
     help="2026-01-14, 2026-01-14T02:00, or with an offset.",
 )
-@click.option("--to", "last", type=_choice.local, metavar="TIME", help="Likewise; a date means to its end.")
-@click.option("--before-first", is_flag=True, help="Also slots from before the job was first applied.")
-@click.option("--dry-run", is_flag=True, help="Say which runs would be made, and change nothing.")
+@click.option("--to", "last", type=_choice.local, metavar="TIME", help="The same; a date includes the whole day.")
+@click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
+@click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
 @by_option
 @yes_option
 @_choice.namespace_option
@@ -83,14 +83,17 @@ def command(
         if start < oldest and not before_first:
             day = f"{oldest.astimezone(where):%Y-%m-%d}"
             if end < oldest:
-                raise Refused(f'job "{job}" was first applied on {day}: --before-first makes runs of earlier slots')
+                raise Refused(
+                    f'job "{job}" was first applied on {day}: pass --before-first to create runs of earlier slots'
+                )
             click.echo(
-                f"slots before {day}, when the job was first applied, are left out: see --before-first", err=True
+                f"slots before {day}, when the job was first applied, are skipped: pass --before-first to include them",
+                err=True,
             )
             start = oldest
         total = count(connection, definition, start, end)
         if total > MAX_UNASKED and not dry_run:
-            confirm(f"make up to {total} runs of {job}", yes)
+            confirm(f"create up to {total} runs of {job}", yes)
         began = now(connection)
         who = by or actions.operator()
         try:
@@ -113,8 +116,8 @@ def _say_interrupted(
 
     with settings.connect() as connection:
         made = interrupted(connection, namespace, job, result)
-    click.echo(f"interrupted: {made} runs were made, of up to {total}", err=True)
-    click.echo("go on: the same command again; what exists is not made twice", err=True)
+    click.echo(f"interrupted: {made} of up to {total} runs created", err=True)
+    click.echo("resume: run the same command again; existing runs are not created twice", err=True)
     if made:
         since = began.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         cancel = f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace {namespace}"
@@ -143,7 +146,7 @@ def _print(result: Backfilled, dry_run: bool) -> None:
     from yamlsched.wall import utc
 
     for verb, found in (
-        ("would make" if dry_run else "made", [f"{key} for {utc(at)}" for key, at in result.made]),
+        ("would create" if dry_run else "created", [f"{key} for {utc(at)}" for key, at in result.made]),
         ("exists", [f"{key}: run {holder.run_id}, {holder.status}" for key, _, holder in result.existing]),
         ("key used", [f"{key}: run {h.run_id}{_used(h.scheduled_for, at)}" for key, at, h in result.used]),
     ):
@@ -154,7 +157,7 @@ def _print(result: Backfilled, dry_run: bool) -> None:
     if not (result.made or result.existing or result.used):
         click.echo("no slots in this range")
     if result.future:
-        click.echo("slots that have not come yet are left to sync", err=True)
+        click.echo("future slots are left to sync", err=True)
 
 
 def _used(of: datetime | None, slot: datetime) -> str:
@@ -162,4 +165,4 @@ def _used(of: datetime | None, slot: datetime) -> str:
 
     if of == slot:
         return ", pruned since"
-    return f" of slot {utc(of)}" if of else " made by hand"
+    return f" of slot {utc(of)}" if of else " created by hand"

@@ -9,9 +9,9 @@ import click
 from yamlsched.cli import _acting, _choice
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Cancel runs that are unfinished: at once what waits, what is running at its worker's next heartbeat.
+HELP = """Cancel unfinished runs: waiting runs at once, running ones at their worker's next heartbeat.
 
-RUN is an id or a key. Chosen by options without --status, all that is unfinished is meant. Final until a retry.
+RUN is an id or a key. Options without --status select all unfinished runs. A retry makes a cancelled run due again.
 """
 UNFINISHED = ("queued", "failed", "running")
 
@@ -19,7 +19,7 @@ UNFINISHED = ("queued", "failed", "running")
 @click.command(cls=Verb, help=HELP)
 @click.argument("names", nargs=-1, metavar="[RUN]...")
 @_choice.filter_options
-@click.option("--reason", metavar="TEXT", help="For the record.")
+@click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
 @_acting.by_option
 @_acting.yes_option
 @_acting.dry_run_option

@@ -16,7 +16,7 @@ from yamlsched.errors import Refused
 IDENTITY_HELP = """Print the identity of the database, a UUID.
 
 It is part of every effect.key, the idempotency key that a handler passes to a provider, so that two databases never
-pass the same one. `migrate` creates it; a dump and its restore keep it. After a copy that is used beside its original
+pass the same key. `migrate` creates it; a dump and its restore keep it. After a copy that is used beside its original
 (a staging system made from production's backup), give the copy a new one with --new, before its first run.
 """
 PSQL_CODES = {0: 0, 2: 3}  # psql's 2 is a connection that failed; 1 and 3 are what it was asked to do
@@ -39,17 +39,17 @@ def start(settings: Settings) -> int:
 
 
 @command.command(cls=Verb, help="Stop the server, unless it is in use.")
-@click.option("--force", is_flag=True, help="Stop it under those who use it.")
+@click.option("--force", is_flag=True, help="Stop it even if it is in use.")
 @click.pass_obj
 def stop(settings: Settings, force: bool) -> int:
     from yamlsched import embedded
 
     _by_name(settings)
-    click.echo("stopped" if embedded.stop(settings.file, force) else "was not running")
+    click.echo("stopped" if embedded.stop(settings.file, force) else "not running")
     return 0
 
 
-@command.command(cls=Verb, help="Say whether the server runs, who uses it and where its data is.")
+@command.command(cls=Verb, help="Show whether the server is running, who uses it and where its data is.")
 @click.pass_obj
 def status(settings: Settings) -> int:
     from yamlsched import embedded
@@ -74,7 +74,7 @@ def status(settings: Settings) -> int:
     state = f"running, pid {now.pid}" if now.running else "not running; it starts when a command needs it"
     lines = {
         "state": state if now.data else "not created; the first command that needs it creates it",
-        "kept": "yes, until `yamlsched db stop`" if now.kept else "no, stops with its last user",
+        "kept": "yes, until `yamlsched db stop`" if now.kept else "no, stops when its last user exits",
         "users": ", ".join(f"pid {pid}" for pid in now.users) or "none",
         "version": f"PostgreSQL {now.version}" if now.version else "-",
         "data": f"{now.data}, {now.size / 1_000_000:.0f} MB" if now.data else "-",
@@ -93,9 +93,9 @@ def dsn(settings: Settings) -> int:
     _by_name(settings)
     now = embedded.status(settings.file)
     if not now.dsn:
-        raise Refused(f"there is no embedded database in {now.folder} yet: yamlsched db start")
+        raise Refused(f"there is no embedded database in {now.folder} yet: run yamlsched db start")
     if not now.running:
-        click.echo("yamlsched: it is not running: yamlsched db start", err=True)
+        click.echo("yamlsched: the embedded database is not running: run yamlsched db start", err=True)
     click.echo(now.dsn)
     return 0
 
@@ -145,11 +145,11 @@ def dump_verb(settings: Settings, output: Path | None) -> int:
     return 0
 
 
-@command.command(cls=Verb, help="Load a dump into a database without data.")
+@command.command(cls=Verb, help="Load a dump into an empty database.")
 @click.argument(
     "dump_file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 )
-@click.option("--clean", "--yes", is_flag=True, help="Replace the data that is there, all or nothing.")
+@click.option("--clean", "--yes", is_flag=True, help="Replace existing data, all or nothing.")
 @click.pass_obj
 def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
     from yamlsched import embedded
@@ -177,7 +177,7 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
         else:
             now = identity.read(connection)
     if now is None:
-        raise Refused("the database has no identity, somebody has deleted it: yamlsched db identity --new")
+        raise Refused("the database has no identity, its row was deleted: run yamlsched db identity --new")
     if settings.wants_json:
         click.echo(_output.document(identity=now.identity, created_at=now.created_at))
     else:

@@ -21,13 +21,15 @@ FORMATS = ("text", "json", "markdown")
     cls=Verb,
     offline=True,
     formats=FORMATS,
-    help="Show what an edit of FILE (schedules.yaml) will do: jobs, fields, slots of the next days, in words. BASE is "
+    help="Show what an edit of FILE (schedules.yaml) changes: jobs, fields and slots of the next days. BASE is "
     "a git revision, such as main or HEAD~1, or a file. Needs no database.",
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Whose slots are compared.")
-@click.option("--at", type=_choice.instant, metavar="TIME", help="The instant of the edit: 2026-01-14T12:00Z (now).")
+@click.option(
+    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
+)
+@click.option("--at", type=_choice.instant, metavar="TIME", help="The time of the edit: 2026-01-14T12:00Z (now).")
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
 @click.pass_obj
 def command(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    cls=Verb, help="Check file, database, roles, clocks and ticks; say what to do. Exit 1 if something fails."
+    cls=Verb, help="Check the file, database, roles, clocks and ticks, and suggest fixes. Exit 1 if a check fails."
 )
 @_choice.namespace_option
 @click.pass_obj
@@ -51,8 +51,8 @@ def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[
     found: list[Finding] = []
     try:
         with settings.database() as dsn, store.connect(dsn) as connection:
-            server = "connected; a server, not the embedded one"
-            which = "the embedded database, for trying and developing" if settings.is_embedded else server
+            server = "connected to a server, not to the embedded database"
+            which = "the embedded database, for trials and development" if settings.is_embedded else server
             found += [Finding("database", "ok", which), *doctor.server(connection)]
             if settings.is_embedded:
                 store.migrations.ensure(connection, apply=True)
@@ -66,7 +66,7 @@ def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[
             try:
                 namespace = history.namespace_of(connection, namespace, settings.file)
             except Refused as error:
-                return [*found, Finding("namespace", "warn", str(error), "add --namespace")]
+                return [*found, Finding("namespace", "warn", str(error), "pass --namespace")]
             now = health.read(connection, namespace, health.Thresholds().within)
             found.append(doctor.ticking(now, socket.gethostname()))
             own = hashlib.sha256(reading.read(settings.file)).hexdigest() if settings.file.is_file() else None

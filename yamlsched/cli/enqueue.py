@@ -42,7 +42,7 @@ def payload(text: str) -> dict[str, Any]:
         near = error.doc[error.pos : error.pos + 20].split("\n")[0]
         found = f"at {near!r}" if near else "where it ends"
         place = f"{source}line {error.lineno}, column {error.colno}"
-        raise click.BadParameter(f"{place}: JSON is broken {found}: write for example '{{\"user_id\": 12}}'") from None
+        raise click.BadParameter(f"{place}: invalid JSON {found}: write for example '{{\"user_id\": 12}}'") from None
     except RecursionError:
         raise click.BadParameter(f"{source}nested too deep") from None
     if not isinstance(value, dict):
@@ -52,19 +52,17 @@ def payload(text: str) -> dict[str, Any]:
     return value
 
 
-@click.command(
-    cls=Verb, help="Create a run of JOB. With a --key that has a run already, that run is shown and none is created."
-)
+@click.command(cls=Verb, help="Create a run of JOB. If --key already has a run, show that run and create none.")
 @click.argument("job")
 @click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
-@click.option("--key", metavar="KEY", help="One run per key, for ever: a second enqueue creates nothing.")
+@click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(
     "--at",
     type=lambda text: _choice.clock(text) or _choice.instant(text),
     metavar="TIME",
-    help="Not before then: 2026-01-14T02:00Z, 90m from now, or 17:30, the next one in the job's time zone.",
+    help="Do not start before: 2026-01-14T02:00Z, 90m (from now), or 17:30 (the next one in the job's time zone).",
 )
-@click.option("--by", metavar="WHO", help="Who does this, for the record (the user of this host).")
+@click.option("--by", metavar="WHO", help="Who does this; recorded with the run (the user on this host).")
 @_choice.namespace_option
 @click.pass_obj
 def command(

@@ -11,9 +11,7 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.definitions import rules
 
 
-@click.command(
-    cls=Verb, offline=True, help="Explain the CODE of a diagnostic, such as YS203; without CODE, list them all."
-)
+@click.command(cls=Verb, offline=True, help="Explain the diagnostic CODE, such as YS203; without CODE, list all codes.")
 @click.argument("code", required=False)
 @click.pass_obj
 def command(settings: Settings, code: str | None) -> int:

@@ -50,9 +50,9 @@ def command(settings: Settings) -> int:
     if wheel := _wheel_command(source, root):
         click.echo("\nThe CI step installs yamlsched from a wheel in the repository. Build it, and commit it:")
         click.echo(f"    {wheel}")
-    click.echo("\nThen the one line for crontab (crontab -e):")
+    click.echo("\nThen add this line to crontab (crontab -e):")
     if settings.dsn:
-        click.echo("    # the DSN that you use here: crontab does not read your shell's files")
+        click.echo("    # the DSN that you use here: cron does not read your shell's files")
         click.echo("    YAMLSCHED_DSN=...")
     click.echo(f"    {crontab_line(settings.file, settings.env)}")
     return 0

@@ -17,12 +17,12 @@ from yamlsched.errors import NoDatabase, Refused
 
 @click.command(
     cls=Verb,
-    help="Call the handler of JOB here and now, in this process, for development. It makes no row; what it enqueues is "
-    "only shown. run.transaction() commits for real where a database is at hand.",
+    help="Call the handler of JOB in this process, for development. Creates no run; runs that the handler enqueues are "
+    "only shown. run.transaction() really commits if a database is available.",
 )
 @click.argument("job")
 @click.option(
-    "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments, above those of schedules.yaml."
+    "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
 @click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated.")
 @click.pass_obj
@@ -39,7 +39,7 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
     found = loaded.jobs.get(job)
     if found is None:
         wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)
-        hint = "yamlsched validate says what is wrong with it" if wrong else did_you_mean(job, loaded.jobs)
+        hint = "To see what is wrong with it: yamlsched validate" if wrong else did_you_mean(job, loaded.jobs)
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
     run = FakeRun(job_type=job, payload={**found.payload, **(payload or {})}, max_attempts=found.max_attempts)

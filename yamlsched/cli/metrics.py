@@ -9,14 +9,14 @@ import click
 from yamlsched.cli import _choice
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Write metrics in Prometheus' text format, from the database: one host is enough for all.
+HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all hosts.
 
 For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporter/yamlsched.prom
 """
 
 
 @click.command(cls=Verb, formats=("text",), help=HELP)
-@click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file, at once.")
+@click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file atomically.")
 @_choice.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, textfile: Path | None, namespace: str | None) -> int:

@@ -7,9 +7,11 @@ import click
 from yamlsched.cli._settings import Settings, Verb
 
 
-@click.command(cls=Verb, help="Create the tables in the database, or bring them up to date.")
-@click.option("--sql", "print_sql", is_flag=True, help="Print the migrations instead, for your own tool.")
-@click.option("--roles", "print_roles", is_flag=True, help="Print the script that grants roles their least instead.")
+@click.command(cls=Verb, help="Create or upgrade the tables in the database.")
+@click.option("--sql", "print_sql", is_flag=True, help="Print the migrations instead, for your own migration tool.")
+@click.option(
+    "--roles", "print_roles", is_flag=True, help="Print the script that creates roles with least privilege instead."
+)
 @click.pass_obj
 def command(settings: Settings, print_sql: bool, print_roles: bool) -> int:
     from yamlsched import store

@@ -22,22 +22,22 @@ NAMELESS = "x"
 SHOWN = 8
 """Names of jobs in a message."""
 
-HELP = """Show the coming slots of JOB, or of all jobs of the file, with their keys and what clock changes do to them.
+HELP = """Show the next slots of JOB, or of all jobs of the file, with their keys and the effects of clock changes.
 
-With --cron, those of an expression, without any file. Slots are strictly after --from. With --days, a calendar: how
-many jobs begin in each hour, and where many begin at once.
+With --cron, the slots of an expression; no file is needed. Slots are strictly after --from. With --days, a calendar:
+how many jobs start in each hour, and where many start at once.
 """
 
 
 @click.command(cls=Verb, offline=True, help=HELP)
 @click.argument("job", required=False)
-@click.option("--cron", "expression", metavar="EXPR", help="Of this expression instead of the file's jobs.")
-@click.option("--timezone", metavar="TZ", help="The wall clock for --cron (UTC); for --days, that of the calendar.")
+@click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
+@click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
 @click.option(
-    "--from", "start", type=_choice.local, metavar="TIME", help="After this time instead of now: 2026-11-01T04:00Z."
+    "--from", "start", type=_choice.local, metavar="TIME", help="Show slots after this time (now): 2026-11-01T04:00Z."
 )
-@click.option("-n", "number", type=click.IntRange(1, 100_000), help="How many (10).")
-@click.option("--days", type=click.IntRange(1, 366), help="All of so many days, as a calendar.")
+@click.option("-n", "number", type=click.IntRange(1, 100_000), help="Number of slots (10).")
+@click.option("--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar.")
 @click.pass_obj
 def command(
     settings: Settings,
@@ -53,9 +53,9 @@ def command(
     from yamlsched.zones import zone
 
     if number and days:
-        raise click.UsageError("-n and --days: say one of them")
+        raise click.UsageError("-n and --days exclude each other: pass one of them")
     if timezone and not (expression or days):
-        raise click.UsageError("--timezone belongs to --cron or --days: a job's own timezone stands in the file")
+        raise click.UsageError("--timezone requires --cron or --days: a job's own time zone is set in the file")
     code, of_file = 0, "UTC"
     if expression is not None:
         jobs = [(job or NAMELESS, _parse(expression), _zone(timezone or "UTC"))]
@@ -73,7 +73,7 @@ def command(
         click.echo(_json(list(found if days else islice(found, number or 10))))
     elif days:
         lines = calendar(found, where)
-        click.echo("\n".join([f"jobs that begin in each hour, {where.key}", *lines]) if lines else "no slots")
+        click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
     else:
         click.echo(_table(list(islice(found, number or 10)), with_jobs=job is None and expression is None))
     return code
@@ -107,11 +107,11 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, s
 
     loaded = load(reading.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
-        click.echo(f'{settings.file} has mistakes: "yamlsched validate" shows them', err=True)
+        click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:
         guess = near(name, loaded.jobs)
         hint = f' Did you mean "{guess}"?' if guess else _known(list(loaded.jobs))
-        raise Refused(f'no job "{name}" in {settings.file}, or it has mistakes.{hint}')
+        raise Refused(f'no job "{name}" in {settings.file}, or it has errors.{hint}')
     jobs = []
     for job in loaded.jobs.values():
         if name not in (None, job.name):

@@ -9,9 +9,9 @@ import click
 from yamlsched.cli import _acting, _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Pause jobs: their slots are recorded as skipped, their runs are not claimed, enqueueing goes on.
+HELP = """Pause jobs: their slots are recorded as skipped and their runs are not claimed. Enqueueing still works.
 
-What is running is left to finish: see cancel. A deploy does not undo a pause; resume does, or its --until.
+Running runs are not stopped: see cancel. A deploy does not end a pause; resume does, or the time of --until.
 """
 
 
@@ -19,8 +19,10 @@ What is running is left to finish: see cancel. A deploy does not undo a pause; r
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="All jobs with this tag.")
 @click.option("--all", "everything", is_flag=True, help="All jobs of the namespace.")
-@click.option("--reason", metavar="TEXT", help="Shown in status: say what the others should know.")
-@click.option("--until", type=_choice.instant, metavar="TIME", help="2026-01-14T06:00Z, or 2h from now.")
+@click.option("--reason", metavar="TEXT", help="Why; shown in status.")
+@click.option(
+    "--until", type=_choice.instant, metavar="TIME", help="End of the pause: 2026-01-14T06:00Z, or 2h (from now)."
+)
 @_acting.by_option
 @_acting.yes_option
 @_choice.namespace_option
@@ -40,7 +42,7 @@ def command(
     from yamlsched.operations import actions, history, pausing
 
     if everything == bool(jobs or tags):
-        raise click.UsageError("which jobs? Name them, or say --tag, or --all")
+        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         ids = _acting.jobs(connection, namespace, jobs, tags)

@@ -17,7 +17,9 @@ from yamlsched.cli._work import read_schedule, sync_options
     help="Show what `yamlsched sync` would do to the database now: jobs that change, runs to create, slots to skip and "
     "why; and whether a tick would apply the file. Changes nothing.",
 )
-@click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Whose slots are compared.")
+@click.option(
+    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
+)
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
 @sync_options
 @click.pass_obj

@@ -14,14 +14,14 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.operations.retention import Housekept
 
-HELP = """Prune what is older than the retention of schedules.yaml.
+HELP = """Prune everything older than the retention in schedules.yaml.
 
-tick does the same every few minutes, a little at a time. Keys outlive their runs; what is unfinished is never touched.
+tick does the same every few minutes, in small batches. Keys outlive their runs; unfinished runs are never pruned.
 """
 
 
 @click.command(cls=Verb, help=HELP)
-@click.option("--seconds", type=click.FloatRange(0), help="Stop after so long; what is left is pruned by later ticks.")
+@click.option("--seconds", type=click.FloatRange(0), help="Stop after this many seconds; later ticks prune the rest.")
 @_choice.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, seconds: float | None, namespace: str | None) -> int:
@@ -37,8 +37,8 @@ def command(settings: Settings, /, seconds: float | None, namespace: str | None)
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, **asdict(done)))
     else:
-        rest = "" if done.complete else "; there is more: time was up"
-        click.echo(f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of jobs that left the file{rest}")
+        rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
+        click.echo(f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of removed jobs{rest}")
     return 0
 
 

@@ -8,7 +8,7 @@ from yamlsched.cli import _acting, _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
 
-@click.command(cls=Verb, help="Let paused jobs go on. The slots of the pause are not run: see backfill.")
+@click.command(cls=Verb, help="Resume paused jobs. The slots of the pause are not run: see backfill.")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="All paused jobs with this tag.")
 @click.option("--all", "everything", is_flag=True, help="All paused jobs of the namespace.")
@@ -29,7 +29,7 @@ def command(
     from yamlsched.operations import actions, history, pausing
 
     if everything == bool(jobs or tags):
-        raise click.UsageError("which jobs? Name them, or say --tag, or --all")
+        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         ids = _acting.jobs(connection, namespace, jobs, tags)

@@ -10,10 +10,10 @@ from yamlsched.cli import _acting, _choice
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 
-HELP = """Run again what is dead or cancelled; make due now what waits to be retried.
+HELP = """Retry dead and cancelled runs; make runs that wait for a retry due now.
 
-RUN is an id or a key. A run gets its job's number of attempts anew, with the backoff from its beginning. It keeps the
-payload that it was created with, unless --payload gives another. Attempts made stay counted and recorded.
+RUN is an id or a key. A retried run gets all of its job's attempts again, and the backoff starts over. It keeps its
+payload unless --payload is passed. Earlier attempts stay counted and recorded.
 
 Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead --since 2h
 """
@@ -23,12 +23,12 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 @click.argument("names", nargs=-1, metavar="[RUN]...")
 @_choice.filter_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
-@click.option("--force", is_flag=True, help="Also what has succeeded.")
+@click.option("--force", is_flag=True, help="Also retry runs that succeeded.")
 @click.option(
     "--payload",
     type=payload,
     metavar="JSON|@FILE|-",
-    help="Keyword arguments of the handler instead of the run's own, for one RUN; the job's own apply below them.",
+    help="Keyword arguments that replace those of one RUN; they are merged over the job's payload.",
 )
 @_acting.by_option
 @_acting.yes_option

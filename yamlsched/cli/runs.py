@@ -25,9 +25,9 @@ COLUMNS = (
     help="List runs, newest first.",
 )
 @_choice.filter_options
-@click.option("--key", metavar="KEY", help="Runs with this key; * stands for any text.")
-@click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds or held last.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page.")
+@click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
+@click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Runs per page.")
 @click.option(
     "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: runs older than this id."
 )
@@ -51,7 +51,7 @@ def command(settings: Settings, /, namespace: str | None, limit: int, before: in
     else:
         click.echo(_output.table(("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"), map(line, page)))
     if more and settings.format == "text":
-        click.echo(f"more: add --before {page[-1].id}", err=True)
+        click.echo(f"more: pass --before {page[-1].id}", err=True)
     return 0
 
 

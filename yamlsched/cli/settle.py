@@ -9,18 +9,18 @@ import click
 from yamlsched.cli import _acting, _choice, _output
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Report whether the effect KEY, which is in doubt, happened.
+HELP = """Record whether the effect KEY, which is in doubt, happened.
 
-KEY is printed by `yamlsched status`, by `yamlsched show RUN`, and in the run's error, for example run:118:mail. A
-handler left run.once() without knowing whether the effect happened: look it up first, at the mail server or the
-provider, which knows it by the idempotency key that `show` prints.
+`yamlsched status`, `yamlsched show RUN` and the run's error print KEY, for example run:118:mail. An effect is in
+doubt if a handler left run.once() without knowing whether it happened. First look it up at the mail server or the
+provider, by the idempotency key that `show` prints.
 """
 
 
 @click.command(cls=Verb, help=HELP)
 @click.argument("key")
 @click.option(
-    "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt does it."
+    "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt performs it."
 )
 @click.option("--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads.")
 @_acting.by_option
@@ -32,13 +32,13 @@ def command(
     from yamlsched.operations import actions, effects, history
 
     if happened is None:
-        raise click.UsageError("did it happen? Add --done or --not-done")
+        raise click.UsageError("did it happen? Pass --done or --not-done")
     if result is not None and not happened:
-        raise click.UsageError("--result goes with --done: what did not happen has none")
+        raise click.UsageError("--result requires --done: an effect that did not happen has no result")
     try:
         value = None if result is None else json.loads(result)
     except ValueError:
-        raise click.BadParameter(f"{result!r} is no JSON: write for example '\"<id@example.org>\"'") from None
+        raise click.BadParameter(f"{result!r} is not valid JSON: write for example '\"<id@example.org>\"'") from None
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         what = effects.settle(connection, namespace, key, by or actions.operator(), happened, value)

@@ -20,7 +20,7 @@ LINES = 12
 
 @click.command(cls=Verb, help="Show RUN, an id or a key: its attempts, errors, output, effects, and what it enqueued.")
 @click.argument("name", metavar="RUN")
-@click.option("--full", is_flag=True, help="Whole stacks and outputs.")
+@click.option("--full", is_flag=True, help="Show full stack traces and output.")
 @_choice.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, name: str, full: bool, namespace: str | None) -> int:
@@ -57,7 +57,7 @@ def facts(story: Story, now: Any) -> str:
     more = ""
     if run.status == "running":
         over = run.locked_until is not None and run.locked_until < now
-        more = f" on {run.worker}, lease {'over since' if over else 'until'} {_output.instant(run.locked_until)}"
+        more = f" on {run.worker}, lease {'expired at' if over else 'until'} {_output.instant(run.locked_until)}"
     elif run.status == "failed" or (run.status == "queued" and run.run_at > now):
         more = f", due {_output.instant(run.run_at)} ({_output.ago(run.run_at, now)})"
     state = _output.Styled(_output.coloured(run.status) + _output.printable_cell(more))
@@ -83,7 +83,7 @@ def facts(story: Story, now: Any) -> str:
 
 
 def _report(run: Any) -> str:
-    return f"{run.id} of {run.job_type}: the call of on_dead for run {run.dead_run_id}"
+    return f"{run.id} of {run.job_type}: on_dead call for run {run.dead_run_id}"
 
 
 def _no_slot(run: Any) -> str:
@@ -121,7 +121,7 @@ def block(name: str, text: str | None, full: bool) -> list[str]:
         return []
     shown = _output.printable(text).rstrip().split("\n")
     left_out = 0 if full else max(0, len(shown) - LINES)
-    head = f"    {name}:" + (f" ({left_out} lines before; --full)" if left_out else "")
+    head = f"    {name}:" + (f" ({left_out} earlier lines; --full shows them)" if left_out else "")
     return [head, *(f"      {line}" for line in shown[left_out:])]
 
 
@@ -158,7 +158,7 @@ def relatives(story: Story) -> str:
         ]
         lines.append(_output.table(("ENQUEUED", "JOB", "STATUS", "KEY"), rows))
         if len(story.children) == CHILDREN:
-            lines.append(f"the first {CHILDREN} are shown")
+            lines.append(f"only the first {CHILDREN} are shown")
     return "\n".join(lines)
 
 

@@ -19,17 +19,25 @@ SCREEN = 30
 WELL = ("ok", "running", "new")
 
 
-@click.command(cls=Verb, help="Show how the jobs stand. With --check, exit 1 with one line for each reason to worry.")
-@click.option("--check", is_flag=True, help="For monitors, cron mail and container health checks.")
-@click.option(
-    "--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs of a job to put up with"
+@click.command(
+    cls=Verb, help="Show the state of the jobs. With --check, exit 1 and print one line per problem, if there are any."
 )
-@click.option("--within", type=_choice.duration, default="1h", show_default=True, help="in the last so long.")
+@click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
+@click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job")
 @click.option(
-    "--max-late", type=_choice.duration, default="15m", show_default=True, help="Of a slot, or a run that is due."
+    "--within", type=_choice.duration, default="1h", show_default=True, help="Period in which dead runs are counted."
 )
-@click.option("--max-tick-age", type=_choice.duration, default="5m", show_default=True, help="Since the latest tick.")
-@click.option("--all", "show_all", is_flag=True, help="List every job, however many are well.")
+@click.option(
+    "--max-late",
+    type=_choice.duration,
+    default="15m",
+    show_default=True,
+    help="Tolerated delay of a slot or a due run.",
+)
+@click.option(
+    "--max-tick-age", type=_choice.duration, default="5m", show_default=True, help="Tolerated time since the last tick."
+)
+@click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
 @_choice.namespace_option
 @click.pass_obj
 def command(
@@ -105,15 +113,15 @@ def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
         headings = ("JOB", "STATE", "LAST SUCCESS", "LAST FAILURE", "STREAK", "NEXT SLOT", "OPEN", "NOTE")
         lines += ["", _output.table(headings, [line(job, health) for job in jobs])]
     if well:
-        lines.append(f"and {well} more that are well: --all lists them")
+        lines.append(f"and {well} more are healthy: --all lists them")
     if problems:
-        lines += ["", _output.bold("What wants a person")]
+        lines += ["", _output.bold("Needs attention")]
         for problem in problems[:SCREEN]:
             lines += [f"  {_output.printable_cell(problem.what)}", f"      {problem.remedy}"]
         if len(problems) > SCREEN:
             lines.append(f"  and {len(problems) - SCREEN} more: yamlsched status --check")
     elif not jobs and not well:
-        lines += ["", "no jobs yet: yamlsched sync applies schedules.yaml"]
+        lines += ["", "no jobs yet: run yamlsched sync to apply schedules.yaml"]
     return "\n".join(lines)
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Verb,
-    help="Apply schedules.yaml to the database and make the runs of due slots. A file that a tick would hold back, "
-    "or one for another environment, is applied at once: a person asks for it.",
+    help="Apply schedules.yaml to the database and create the runs of due slots. Also applies a file that a tick would "
+    "hold back, or one for another environment.",
 )
 @sync_options
 @click.pass_obj
@@ -61,6 +61,6 @@ def _lines(synced: Synced) -> Iterator[str]:
                 yield f"{what}: {shown}"
     if synced.runs or synced.gaps:
         skipped = sum(gap.slots for gap in synced.gaps)
-        yield f"runs made: {synced.runs}" + (f"; slots skipped: {skipped}" if skipped else "")
+        yield f"runs created: {synced.runs}" + (f"; slots skipped: {skipped}" if skipped else "")
     elif not changes and synced.exit_code == 0:
         yield "nothing to do"

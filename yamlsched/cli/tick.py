@@ -29,12 +29,16 @@ CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
 
 @click.command(
     cls=Verb,
-    help="Apply schedules.yaml if it changed, make the runs of due slots, carry out what is due, and leave. "
-    "Meant for crontab, each minute. Prints nothing when nothing happened.",
+    help="Apply schedules.yaml if it changed, create the runs of due slots, run everything that is due, then exit. "
+    "Meant for crontab, each minute. Prints nothing if nothing happened.",
 )
-@click.option("--migrate", is_flag=True, help="Create the tables, or bring them up to date, on a server too.")
+@click.option("--migrate", is_flag=True, help="Create or upgrade the tables first, on a server too.")
 @click.option(
-    "--max-seconds", type=click.FloatRange(1), default=CLAIMS_FOR, show_default=True, help="Claim for this long."
+    "--max-seconds",
+    type=click.FloatRange(1),
+    default=CLAIMS_FOR,
+    show_default=True,
+    help="Claim runs for this many seconds.",
 )
 @work_options
 @click.pass_obj

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     cls=Verb,
     offline=True,
     formats=("text", "concise", "json", "github", "sarif"),
-    help="Check FILE (schedules.yaml), and show every mistake with its place and a remedy. Needs no database and "
-    "imports no handler. Exit code 1 if there are mistakes, 3 if a file cannot be read.",
+    help="Check FILE (schedules.yaml), and report every error with its position and a fix. Needs no database and "
+    "imports no handler. Exit 1 if there are errors, 3 if a file cannot be read.",
 )
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option("--strict", is_flag=True, help="Count advice as mistakes.")
-@click.option("--import", "imports", is_flag=True, help="Import the handlers, which runs their modules.")
-@click.option("--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Look for handlers here, too.")
-@click.option("--require-owner", is_flag=True, help="Advise about jobs without owner.")
-@click.option("--no-handlers", is_flag=True, help="Do not look at handlers; for a file whose code is elsewhere.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option("--import", "imports", is_flag=True, help="Import the handlers, which executes their modules.")
+@click.option(
+    "--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Also look for handlers in this folder."
+)
+@click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
+@click.option("--no-handlers", is_flag=True, help="Do not check handlers, for a file whose code is elsewhere.")
 @click.pass_obj
 def command(
     settings: Settings,
@@ -107,10 +109,10 @@ def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:
     mistakes = sum(one.severity == "error" for one in found)
     advice = len(found) - mistakes
     if not mistakes:
-        return f"{file}: {_count(jobs, 'job')}, no mistakes" + (f", {_count(advice, 'warning')}" if advice else "")
+        return f"{file}: {_count(jobs, 'job')}, no errors" + (f", {_count(advice, 'warning')}" if advice else "")
     # where the file cannot be read as YAML, nobody knows how many jobs it has
     place = f" in {_count(jobs, 'job')}" if jobs else ""
-    return f"{file}: {_count(mistakes, 'mistake')}, {_count(advice, 'warning')}{place}"
+    return f"{file}: {_count(mistakes, 'error')}, {_count(advice, 'warning')}{place}"
 
 
 def _count(number: int, what: str) -> str:

@@ -13,10 +13,10 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.sync.why import Day, Explained
 
-HELP = """Explain what happened to the slot of JOB at a time, and why: its run, its gap, or what it waits for.
+HELP = """Explain what happened to the slot of JOB at a time: its run, why it was skipped, or what it waits for.
 
-If that time is no slot: which field of the cron expression says no, and which slots are next to it. A date stands for
-all of its slots. Dates and times without an offset are read on the job's own wall clock.
+If that time is not a slot: which field of the cron expression excludes it, and the nearest slots. A date means
+all of its slots. Dates and times without an offset are in the job's time zone.
 """
 
 
@@ -94,7 +94,7 @@ def _day(day: Day) -> list[str]:
 
     lines = [line for slot in day.slots for line in _lines(slot, is_alone=False)]
     if day.more:
-        lines.append(f"and {day.more} more slots on {day.date}: give a time to see one of them")
+        lines.append(f"and {day.more} more slots on {day.date}: pass a time to see one of them")
     if not lines:
         lines.append(f"{day.job_type} has no slot on {day.date} in {day.timezone}")
         for word, slot in (("slot before:", day.previous_slot), ("slot after: ", day.next_slot)):

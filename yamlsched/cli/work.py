@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Verb,
-    help="Carry out the runs that are due, and leave; without sync. With --loop stay, sync each minute, and begin what "
-    "is enqueued within milliseconds: for containers and systemd, instead of a crontab line.",
+    help="Run everything that is due, then exit; does not sync. With --loop, keep running, sync each minute, and start "
+    "enqueued runs within milliseconds: for containers and systemd, instead of a crontab line.",
 )
-@click.option("--loop", "stays", is_flag=True, help="Stay until SIGTERM; sync each minute.")
-@click.option("--migrate", is_flag=True, help="With --loop: create the tables, or bring them up to date, first.")
-@click.option("--max-seconds", type=click.FloatRange(1), help="Claim for this long.")
+@click.option("--loop", "stays", is_flag=True, help="Run until SIGTERM; sync each minute.")
+@click.option("--migrate", is_flag=True, help="With --loop: create or upgrade the tables first.")
+@click.option("--max-seconds", type=click.FloatRange(1), help="Claim runs for this many seconds.")
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, stays: bool, migrate: bool, max_seconds: float | None, **options: Any) -> int:
     if migrate and not stays:
-        raise click.UsageError('--migrate goes with --loop; before a single "work" there is "yamlsched migrate"')
+        raise click.UsageError('--migrate requires --loop; before a single "work", run "yamlsched migrate"')
     configure_log(settings)
     schedule = read_schedule(settings, options)
     return (loop if stays else once)(settings, schedule, migrate, max_seconds, options)
