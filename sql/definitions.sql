@@ -184,7 +184,7 @@ set status       = 'cancelled',
     locked_until = null,
     exclusive_of = null,
     failed_at    = case when u.is_lost then c.now else r.failed_at end,
-    last_error   = 'job retired: it left schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+    last_error   = 'job retired: it was removed from schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
     updated_at   = c.now
 from undone u
 cross join clock c

@@ -39,7 +39,7 @@ begin
                or r.oid = (select c.relowner from pg_catalog.pg_class c where c.oid = 'yamlsched.job_runs'::regclass))
     loop
         execute format('grant yamlsched_owner, yamlsched_worker to %I', former);
-        raise notice '% owned the tables: it is now in yamlsched_owner and yamlsched_worker, and can do what it could. '
+        raise notice '% owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, and keeps its rights. '
             'If another login migrates: revoke yamlsched_owner from %', former, quote_ident(former);
     end loop;
     alter schema yamlsched owner to yamlsched_owner;
@@ -55,7 +55,7 @@ begin
         if thing.is_ours then
             execute format('alter table %s owner to yamlsched_owner', thing.name);
         else
-            raise warning '% is no table of yamlsched: it keeps its owner', thing.name;
+            raise warning '% is not a table of yamlsched: it keeps its owner', thing.name;
         end if;
     end loop;
     for thing in
@@ -70,7 +70,7 @@ begin
         if thing.is_ours then
             execute format('alter function %s owner to yamlsched_owner', thing.name);
         else
-            raise warning '% is no function of yamlsched: it keeps its owner', thing.name;
+            raise warning '% is not a function of yamlsched: it keeps its owner', thing.name;
         end if;
     end loop;
 end

@@ -847,7 +847,7 @@ def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, 
         f'effect "done" is done: no attempt repeats it; run {first.id} is dead: yamlsched retry {first.id}'
     )
     assert settle(db, "default", "not done", "ada", False).startswith(
-        'effect "not done" is free: the next attempt does it'
+        'effect "not done" is reset: the next attempt performs it'
     )
 
     with attempt(db, dsn).once("done", in_doubt="raise", scope="namespace") as effect:
@@ -869,7 +869,7 @@ def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
     for key, message in (
         ("run:0:none", 'there is no effect "run:0:none" in namespace "default"'),
         (f"run:{run.id}:other", "is not in doubt: it was done at"),
-        (f"run:{run.id}:post", f"attempt 1 of run {run.id} is inside it.*yamlsched cancel {run.id}"),
+        (f"run:{run.id}:post", f"attempt 1 of run {run.id} is performing it.*yamlsched cancel {run.id}"),
     ):
         for happened in (True, False):
             with pytest.raises(Refused, match=message):
@@ -888,7 +888,7 @@ def test_while_a_cancelled_handler_may_live_its_effect_is_neither_settled_nor_do
     # then nobody else enters it, and it is not in doubt yet
     with pytest.raises(Snooze, match=f"held by run {run.id}"):
         attempt(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
-    with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is inside it"):
+    with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is performing it"):
         settle(db, "default", "charge:812", "ada", False)
     assert (db.execute(in_doubt).fetchall(), history.effects(db, run.id)[0].state) == ([], "claimed")
 
@@ -896,7 +896,7 @@ def test_while_a_cancelled_handler_may_live_its_effect_is_neither_settled_nor_do
     db.execute("update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null")
     assert db.execute(in_doubt).fetchall() == [("charge:812",)]
     assert history.effects(db, run.id)[0].state == "in_doubt"
-    assert settle(db, "default", "charge:812", "ada", False).startswith('effect "charge:812" is free')
+    assert settle(db, "default", "charge:812", "ada", False).startswith('effect "charge:812" is reset')
 
 
 def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):

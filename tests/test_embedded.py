@@ -431,7 +431,7 @@ def test_a_server_that_does_not_start_is_an_error_with_the_log_s_last_lines_and_
 def test_data_of_another_major_version_is_refused_and_the_way_out_named(project):
     (project.parent / ".yamlsched/postgres/data/PG_VERSION").write_text("12\n")
 
-    said = r"made by PostgreSQL 12, and .* are 1[0-9]\.[0-9]+: set YAMLSCHED_PG_BIN"
+    said = r"created by PostgreSQL 12, and .* are 1[0-9]\.[0-9]+: set YAMLSCHED_PG_BIN"
     with pytest.raises(EnvironmentFailed, match=said), embedded.running(project):
         pass
 
@@ -465,7 +465,7 @@ def test_the_system_s_binaries_are_used_only_by_name_the_one_on_the_path_first_t
 
 def test_the_chosen_bin_folder_comes_before_all_others_and_a_wrong_one_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("YAMLSCHED_PG_BIN", str(tmp_path))
-    with pytest.raises(EnvironmentFailed, match=f"YAMLSCHED_PG_BIN is {tmp_path}, but there are no programs postgres"):
+    with pytest.raises(EnvironmentFailed, match=f"YAMLSCHED_PG_BIN is {tmp_path}, but the programs postgres"):
         embedded.find_binaries(by_name=False)
 
     for program in ("postgres", "initdb"):
@@ -529,7 +529,7 @@ def test_an_ordinary_user_cannot_use_root_s_and_is_told_who_can(project):
     said = as_nobody(lambda: use(project))
 
     assert said.startswith("EnvironmentFailed: ")
-    assert "belongs to root, and this is nobody" in said
+    assert "belongs to root, but you are nobody" in said
 
 
 @only_root

@@ -210,8 +210,8 @@ class Colour(enum.Enum):
         ({"x": 10**5000}, r"payload\.x .* is an integer of over 3,000 digits"),
         ({"x": "é" * 33_000}, r"payload of job \"mail\" has 66009 bytes, over the limit of 64 KiB: store the data"),
         ({"x": [[[]]] and json.loads("[" * 60 + "]" * 60)}, r"nested over 50 deep"),
-        ([], r"payload of job \"mail\" is a list: give a dict"),
-        (0, r"payload of job \"mail\" is a int: give a dict"),
+        ([], r"payload of job \"mail\" is a list: pass a dict"),
+        (0, r"payload of job \"mail\" is a int: pass a dict"),
     ],
 )
 def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_goes_on(db, job, payload, message):
@@ -237,7 +237,7 @@ def test_a_payload_that_holds_itself_is_refused():
         ({"key": ""}, "an idempotency key cannot be empty"),
         ({"key": "k" * 501}, "an idempotency key has 501 characters, over the limit of 500"),
         ({"key": "a\x00b"}, "an idempotency key contains a NUL character"),
-        ({"key": 7}, "the key 7 is a int: keys are texts"),
+        ({"key": 7}, "the key 7 is a int: pass a string"),
         ({"run_at": datetime(2030, 1, 1)}, "run_at 2030-01-01T00:00:00 has no time zone"),
         ({"run_at": "5m"}, r"run_at '5m' is not a datetime \(got a str\): .*timedelta\(minutes=5\)"),
         ({"run_at": 300}, r"run_at 300 is not a datetime \(got a int\)"),
@@ -258,9 +258,9 @@ def test_a_key_or_a_time_that_cannot_be_is_refused_before_the_database_is_asked(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"key": "nightly:2026-01-14"}, 'of a form that is reserved: slots of a job "nightly" are named so'),
-        ({"key": "nightly:2026-01-14T02:00Z"}, "of a form that is reserved"),
-        ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved: runs that call on_dead'),
+        ({"key": "nightly:2026-01-14"}, 'has a reserved form: the slots of job "nightly" have such keys'),
+        ({"key": "nightly:2026-01-14T02:00Z"}, "has a reserved form"),
+        ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved for runs that call on_dead'),
         (
             {"namespace": "elsewhere"},
             'no job "mail" in namespace "elsewhere". It is known in namespace "default": pass that namespace.',
@@ -285,7 +285,7 @@ def test_a_key_that_only_looks_like_a_slots_is_taken(db, job):
 
 @pytest.mark.parametrize("key", ["mail:2026-01-14", "no_job_yet:2026-01-14T02:00Z", "on_dead:118", "on_dead:boom"])
 def test_keys_of_slots_and_of_calls_of_on_dead_are_reserved_in_python_and_in_sql(db, job, key):
-    with pytest.raises(Refused, match=f'key "{key}" is (of a form that is )?reserved'):
+    with pytest.raises(Refused, match=f'key "{key}" (is|has a) reserved'):
         yamlsched.enqueue(db, job, key=key)
     for statement in (
         "select * from yamlsched.enqueue('mail', '{}', null, %s)",
@@ -315,7 +315,7 @@ def test_a_job_that_is_paused_is_enqueued(db):
 
 
 def test_an_unknown_job_says_what_makes_a_job_known(db):
-    with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. Jobs are known from the first sync'):
+    with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'):
         yamlsched.enqueue(db, "mial")
     with pytest.raises(Refused, match="the job None is a NoneType"):
         yamlsched.enqueue(db, None)  # type: ignore[call-overload]
@@ -329,7 +329,7 @@ def test_a_key_that_another_job_holds_is_refused(db, job):
         lambda: yamlsched.enqueue(db, job, key="812"),
         lambda: yamlsched.enqueue_many(db, job, [{}, {}], ["811", "812"]),
     ):
-        with pytest.raises(Refused, match=r'key "812" is held by a run of job "bill"\. Begin keys with the name'):
+        with pytest.raises(Refused, match=r'key "812" is held by a run of job "bill"\. Start keys with the name'):
             enqueue()
     assert len(rows(db)) == 1
 

@@ -253,7 +253,7 @@ def test_a_run_that_is_cancelled_and_retried_is_due_when_its_former_lease_would_
     for now in (EDIT + 2 * SECOND, EDIT + 3 * SECOND):
         [answer] = actions.retry(db, [run.id], "ann", now=now)
 
-    assert answer.what == "is due at 2026-01-14T14:12Z: its cancelled handler may be alive until then"
+    assert answer.what == "is due at 2026-01-14T14:12Z: its cancelled handler may run until then"
     db.execute("delete from yamlsched.job_runs where id <> %s", [run.id])
     assert worker.claim(EDIT + LEASE - SECOND) == []
     assert [claimed.id for claimed in worker.claim(EDIT + LEASE + SECOND)] == [run.id]

@@ -74,13 +74,13 @@ def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> No
             "running",
             {"locked_until": "(now() - interval '1 minute')"},
             {},
-            "has lost its worker: the next tick takes it up by itself",
+            "has lost its worker: the next tick handles it automatically",
         ),
         (
             "succeeded",
             {},
             {},
-            "has succeeded: --force runs it again (what run.once() has done is not repeated)",
+            "has succeeded: --force runs it again (effects done by run.once() are not repeated)",
         ),
         (
             "dead",
@@ -88,7 +88,12 @@ def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> No
             {"enabled": False},
             "belongs to purge, which is disabled in schedules.yaml: nothing would claim it",
         ),
-        ("dead", {}, {"retired_at": NOON}, "belongs to purge, which left schedules.yaml: nothing would claim it"),
+        (
+            "dead",
+            {},
+            {"retired_at": NOON},
+            "belongs to purge, which was removed from schedules.yaml: nothing would claim it",
+        ),
     ],
 )
 def test_a_run_that_may_not_be_retried_is_left_alone_and_the_answer_says_why(
@@ -127,7 +132,7 @@ def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> Non
 
     [answer] = actions.retry(db, [run], "ann", expected=["dead"])
 
-    assert answer == actions.Answer(f"run {run}", False, "is queued by now")
+    assert answer == actions.Answer(f"run {run}", False, "is now queued")
 
 
 def test_a_run_that_left_the_state_it_was_chosen_in_is_not_cancelled(db: Db) -> None:
@@ -143,7 +148,7 @@ def test_a_job_that_left_the_file_is_not_paused(db: Db) -> None:
 
     [answer] = pausing.pause(db, "default", [job], "ann")
 
-    assert (answer.changed, answer.what) == (False, "left schedules.yaml: there is nothing to pause")
+    assert (answer.changed, answer.what) == (False, "was removed from schedules.yaml: there is nothing to pause")
     assert value(db, "select paused_at from yamlsched.job_definitions") is None
 
 
@@ -232,7 +237,7 @@ def test_what_is_finished_cannot_be_cancelled(db: Db, status: str) -> None:
 
     [answer] = actions.cancel(db, [run], "ann")
 
-    assert answer == actions.Answer(f"run {run}", False, f"is {status} already")
+    assert answer == actions.Answer(f"run {run}", False, f"is already {status}")
     assert row(db, run) == before
 
 
@@ -294,7 +299,7 @@ def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, say: Say)
     assert said.out == f"run {dead} is queued again\n"
     assert said.err.splitlines() == [
         f"run {running} is running: cancel it first",
-        "run 99999999 does not exist: it never was, or it has been pruned",
+        "run 99999999 does not exist, or was pruned",
     ]
 
 
@@ -358,7 +363,7 @@ def test_pausing_again_changes_only_what_is_given_and_says_what_holds(
     [answer] = pausing.pause(db, "default", [job], "bob", **given, now=NOON + timedelta(hours=1))
 
     # then the rest stays as it was, and so does the slot that comes after the pause, or falls into it
-    assert answer.what == f"stays paused, until {until}; reason: {reason}"
+    assert answer.what == f"remains paused, until {until}; reason: {reason}"
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
     assert definition is not None
     assert (definition.paused_at, definition.paused_by, definition.paused_reason) == (NOON, "bob", reason)
@@ -372,7 +377,7 @@ def test_a_pause_whose_end_has_passed_begins_anew(db: Db) -> None:
 
     [answer] = pausing.pause(db, "default", [job], "ann", now=NOON)
 
-    assert answer.what == "is paused, without an end: yamlsched resume purge"
+    assert answer.what == "is paused, until resumed: yamlsched resume purge"
     assert value(db, "select paused_at from yamlsched.job_definitions") == NOON
 
 
@@ -394,7 +399,7 @@ def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> 
     [answer] = pausing.resume(db, "default", [job], "ann", now=NOON)
 
     # then its two slots are accounted for as paused, and the next one is tomorrow's
-    assert answer == actions.Answer("purge", True, "goes on")
+    assert answer == actions.Answer("purge", True, "resumed")
     gap = db.execute("select slots, reason from yamlsched.skipped_slots").fetchone()
     assert gap == (2, "paused")
     assert value(db, "select count(*) from yamlsched.job_runs") == 0
@@ -411,8 +416,8 @@ def test_pause_and_resume_by_the_command_line(db: Db, say: Say) -> None:
     assert say("resume", "mail") == (1, "", "mail is not paused\n")
     assert say("pause", "--all").code == 2
     again = say("pause", "--tag", "nightly", "--yes").out
-    assert again == f"{paused.strip().replace('is paused', 'stays paused')}; reason: upgrade\n"
-    assert say("resume", "--all", "--yes").out == "purge goes on\n"
+    assert again == f"{paused.strip().replace('is paused', 'remains paused')}; reason: upgrade\n"
+    assert say("resume", "--all", "--yes").out == "purge resumed\n"
     wrong = say("pause", "purgee")
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
 
@@ -499,13 +504,13 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say
     ("arguments", "code", "message"),
     [
         (["purgee"], 1, 'no job "purgee" in namespace "default". Did you mean "purge"?'),
-        (["gone"], 1, 'job "gone" left schedules.yaml on 2026-01-14: put it back to enqueue it'),
+        (["gone"], 1, 'job "gone" was removed from schedules.yaml on 2026-01-14: restore it to enqueue it'),
         (["off"], 1, 'job "off" is disabled in schedules.yaml'),
-        (["purge", "--key", "purge:2026-01-14"], 1, 'key "purge:2026-01-14" is of a form that is reserved'),
+        (["purge", "--key", "purge:2026-01-14"], 1, 'key "purge:2026-01-14" has a reserved form'),
         (
             ["purge", "--key", "taken"],
             1,
-            'key "taken" is held by a run of job "mail". Begin keys with the name of their job.',
+            'key "taken" is held by a run of job "mail". Start keys with the name of their job.',
         ),
         (["purge", "--payload", '{"a": nul}'], 2, "line 1, column 7: invalid JSON at 'nul}'"),
         (["purge", "--payload", '{"a": NaN}'], 2, "NaN is not a valid JSON value"),

@@ -226,7 +226,7 @@ def test_the_tags_of_a_job_set_its_own_thresholds(db: Db) -> None:
     a_run(db, lenient, "dead")
     a_run(db, strict, "succeeded", finished_at="(now() - interval '27 hours')")
 
-    assert reasons(db) == ["strict: no success for 1d3h, at most 1d2h"]
+    assert reasons(db) == ["strict: no success for 1d3h, the limit is 1d2h"]
 
 
 def test_a_paused_job_owes_no_success(db: Db) -> None:
@@ -342,7 +342,7 @@ def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) ->
 
     [reason] = reasons(db)
     assert reason == (
-        "web-2:/srv/schedules.yaml presents another file (bbbbbbbb) for 3h; "
+        "web-2:/srv/schedules.yaml has presented another file (bbbbbbbb) for 3h; "
         "in force is aaaaaaaa of web-1:/srv/schedules.yaml"
     )
     assert of_metrics(db, "yamlsched_other_files") == 1
@@ -447,7 +447,7 @@ def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
     # then monitors hear it, from when on it was
     since = value(db, "select refused_at from yamlsched.schedule_files where mistakes = 2")
     told = (
-        f"{socket.gethostname()}:{file} presents a file with 2 mistakes since {since:%Y-%m-%dT%H:%M:%SZ}; "
+        f"{socket.gethostname()}:{file} presents a file with 2 errors since {since:%Y-%m-%dT%H:%M:%SZ}; "
         "not applied: run yamlsched validate there"
     )
     assert say("status", "--check") == (1, f"{told}\n", "")
@@ -604,7 +604,7 @@ def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(say: Say, tmp
     said = say("doctor")
 
     assert said.code == 1
-    assert "schedules.yaml has 1 mistake\n" in said.out
+    assert "schedules.yaml has 1 error\n" in said.out
     assert "yamlsched sync" not in said.out
     assert "connected to a server, not to the embedded database" in said.out
     assert re.search("ok +pooler +none was detected", said.out)

@@ -172,7 +172,10 @@ def test_show_says_what_a_person_may_do_next(db: Db, say: Say) -> None:
     assert f"next       yamlsched retry {dead}\n" in say("show", dead).out
     assert "next       its job is disabled in schedules.yaml: nothing claims it" in say("show", waiting).out
     assert "next       its job is paused: yamlsched resume mail" in say("show", paused).out
-    assert f"next       it is retried by itself; at once: yamlsched retry {failed}\n" in say("show", failed).out
+    assert (
+        f"next       it is retried automatically; to retry it now: yamlsched retry {failed}\n"
+        in say("show", failed).out
+    )
 
 
 def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, say: Say) -> None:
@@ -208,7 +211,7 @@ def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, say
         "values ('default', 'purge:2026-01-14', 7, 'purge', '2026-02-01')"
     )
 
-    assert say("show", 12).err == "yamlsched: there is no run 12: it never was, or it has been pruned\n"
+    assert say("show", 12).err == "yamlsched: there is no run 12, or it was pruned\n"
     assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in say("show", "purge:2026-01-14").err
 
 
@@ -222,7 +225,7 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_
 
     # of several, it must be said
     a_job(db)
-    with pytest.raises(Refused, match=r"several namespaces \(billing, default\): say which by --namespace or --file"):
+    with pytest.raises(Refused, match=r"several namespaces \(billing, default\): pass --namespace or --file"):
         history.namespace_of(db, None, Path("schedules.yaml"))
     assert history.namespace_of(db, "billing", Path("schedules.yaml")) == "billing"
 
@@ -233,7 +236,7 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_
 
     # and a file that cannot be parsed stands for what its host and path presented last
     file.write_text("version: [\n")
-    with pytest.raises(Refused, match="does not tell its namespace"):
+    with pytest.raises(Refused, match="has no valid namespace"):
         history.namespace_of(db, None, file)
     import socket
 

@@ -46,7 +46,7 @@ def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timed
     [
         ("soon", '"soon" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
         ("90", '90 has no unit: write "90s" for seconds or "90m" for minutes'),
-        ("999999d", "999999d is over a hundred years: write an instant such as 2026-01-14T02:00Z"),
+        ("999999d", "999999d is longer than 100 years: write a time such as 2026-01-14T02:00Z"),
         ("", '"" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
     ],
 )

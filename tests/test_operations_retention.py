@@ -208,7 +208,7 @@ def test_what_a_retired_job_left_undone_is_cancelled_a_day_later(db: Db) -> None
     assert housekeep(db, "default", PLENTY, NOON + DAY).cancelled == 1
 
     assert row(db, run).status == "cancelled"
-    assert "left schedules.yaml" in row(db, run).last_error
+    assert "removed from schedules.yaml" in row(db, run).last_error
 
 
 def test_a_retention_without_end_is_no_fault(db: Db) -> None:

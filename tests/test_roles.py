@@ -186,10 +186,10 @@ def test_the_doctor_knows_what_a_role_lacks(granted: Db) -> None:
         "fail",
         "enough for enqueueing; sync, work and tick need a login in yamlsched_worker",
     )
-    assert "can enqueue, but not work" in finding.what
+    assert "can only enqueue" in finding.what
     with acting_as(granted, "yamlsched_reader"):
         finding = doctor.privileges(granted)
-    assert (finding.level, finding.what) == ("warn", "yamlsched_reader can read, but not work")
+    assert (finding.level, finding.what) == ("warn", "yamlsched_reader can only read")
     assert "grant" not in finding.remedy
 
 
@@ -209,7 +209,7 @@ def test_a_login_without_rights_hears_what_to_grant_from_every_verb(
         ):
             said = say(*verb)
             assert (verb, said.code) == (verb, 3)
-            assert "Grant it yamlsched_worker, or yamlsched_reader if it only looks" in said.err
+            assert "Grant it yamlsched_worker, or yamlsched_reader for read-only use" in said.err
             assert "Traceback" not in said.err
         told = say("doctor")
 
@@ -251,8 +251,8 @@ def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, 
 
         # then the login can do what it could, and the script says so
         assert [line for line in said if name in line] == [
-            f"{name} owned the tables: it is now in yamlsched_owner and yamlsched_worker, and can do what it could. "
-            f"If another login migrates: revoke yamlsched_owner from {name}"
+            f"{name} owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, "
+            f"and keeps its rights. If another login migrates: revoke yamlsched_owner from {name}"
         ]
         with store.connect(dsn) as app:
             assert doctor.privileges(app).level == "ok"
@@ -284,8 +284,8 @@ def test_the_script_hands_over_what_the_migrations_create_and_nothing_else(own_d
     foreign = {name for name, owner in owners.items() if owner != "yamlsched_owner"}
     assert foreign == {"yamlsched.planted", "yamlsched.enqueue(text)"}
     assert sorted(line for line in said if line.startswith("WARNING")) == [
-        "WARNING: yamlsched.enqueue(text) is no function of yamlsched: it keeps its owner",
-        "WARNING: yamlsched.planted is no table of yamlsched: it keeps its owner",
+        "WARNING: yamlsched.enqueue(text) is not a function of yamlsched: it keeps its owner",
+        "WARNING: yamlsched.planted is not a table of yamlsched: it keeps its owner",
     ]
 
 

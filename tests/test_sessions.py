@@ -164,7 +164,7 @@ def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_giv
 @pytest.mark.parametrize(
     ("dsn", "message"),
     [
-        ("postgresql+psycopg://app:s3cret@db/app", "the DSN is one of SQLAlchemy: leave out the driver"),
+        ("postgresql+psycopg://app:s3cret@db/app", "the DSN is a SQLAlchemy URL: leave out the driver"),
         ("host=db prot=1 password=s3cret", 'Did you mean "port"?'),
         ("postgresql://app:s3cret@db/app?sslmod=require", 'Did you mean "sslmode"?'),
         ("host=db password=s3cret port", "the DSN cannot be read: write postgresql://"),

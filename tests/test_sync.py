@@ -395,7 +395,7 @@ def test_what_a_retired_job_left_undone_is_cancelled_a_day_later_with_the_reason
 
     [run] = db.execute("select status, last_error from yamlsched.job_runs").fetchall()
     assert run.status == "cancelled"
-    assert run.last_error == "job retired: it left schedules.yaml at 2026-01-14T13:30:00Z"
+    assert run.last_error == "job retired: it was removed from schedules.yaml at 2026-01-14T13:30:00Z"
 
 
 def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_records_the_lost_attempt(db: Db) -> None:

@@ -150,7 +150,7 @@ def checked(
     texts = [_json(job, payload) for payload in payloads]
     names: list[str | None] = [None] * len(texts) if keys is None else list(keys)
     if len(names) != len(texts):
-        raise Refused(f'{len(texts)} payloads for job "{job}", but {len(names)} keys: give one, or None, for each')
+        raise Refused(f'{len(texts)} payloads for job "{job}", but {len(names)} keys: pass one, or None, for each')
     for name in names:
         if name is not None:
             _check_key(name)
@@ -160,7 +160,7 @@ def checked(
 def _json(job: str, payload: Mapping[str, Any]) -> str:
     if not isinstance(payload, Mapping):
         raise Refused(
-            f'payload of job "{job}" is a {type(payload).__name__}: give a dict, whose keys become keyword arguments'
+            f'payload of job "{job}" is a {type(payload).__name__}: pass a dict, whose keys become keyword arguments'
         )
     text = plain(payload)
     if text is None:
@@ -176,7 +176,7 @@ def _json(job: str, payload: Mapping[str, Any]) -> str:
 
 def _check_key(key: str) -> None:
     if not isinstance(key, str):
-        raise Refused(f"the key {key!r} is a {type(key).__name__}: keys are texts")
+        raise Refused(f"the key {key!r} is a {type(key).__name__}: pass a string")
     if not key:
         raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
     if len(key) > LONGEST_KEY:
@@ -185,14 +185,14 @@ def _check_key(key: str) -> None:
         raise Refused(f"an idempotency key {fault}")
     if SLOT_KEY.fullmatch(key):
         job = key.partition(":")[0]
-        raise Refused(f'key "{key}" is of a form that is reserved: slots of a job "{job}" are named so')
+        raise Refused(f'key "{key}" has a reserved form: the slots of job "{job}" have such keys')
     if key.startswith(ON_DEAD):
-        raise Refused(f'key "{key}" is reserved: runs that call on_dead are named so')
+        raise Refused(f'key "{key}" is reserved for runs that call on_dead')
 
 
 def _check_text(what: str, text: str) -> None:
     if not isinstance(text, str):
-        raise Refused(f"the {what} {text!r} is a {type(text).__name__}: give its name as a text")
+        raise Refused(f"the {what} {text!r} is a {type(text).__name__}: pass its name as a string")
     if fault := text_fault(text):
         raise Refused(f"the name of the {what} {fault}")
 
@@ -260,9 +260,7 @@ def in_our_words() -> Iterator[None]:
     try:
         yield
     except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
-        raise EnvironmentFailed(
-            "the tables of yamlsched are not in this database, or old: yamlsched migrate"
-        ) from error
+        raise EnvironmentFailed("the tables of yamlsched are missing or outdated: run yamlsched migrate") from error
     except psycopg.Error as error:
         if not (error.sqlstate or "").startswith("YS"):
             raise

@@ -14,8 +14,8 @@ as $$
         when length(key) > 500 then format('an idempotency key has %s characters, over the limit of 500', length(key))
         -- of whatever job, also of one that is scheduled later, so that no caller can take the place of a slot
         when key ~ '^[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$' then
-            format('key "%s" is of a form that is reserved: slots of a job "%s" are named so', key, split_part(key, ':', 1))
-        when key like 'on\_dead:%' then format('key "%s" is reserved: runs that call on_dead are named so', key)
+            format('key "%s" has a reserved form: the slots of job "%s" have such keys', key, split_part(key, ':', 1))
+        when key like 'on\_dead:%' then format('key "%s" is reserved for runs that call on_dead', key)
     end
 $$;
 
@@ -73,7 +73,7 @@ begin
                        where d.job_type = enqueue_many.job_type and d.retired_at is null
                        order by d.namespace limit 3) o
                  having count(*) > 0),
-                'Jobs are known from the first sync of the schedules.yaml that names them.');
+                'A job is known after the first sync of its schedules.yaml.');
     end if;
     if not definition.enabled then
         raise exception using errcode = 'YS002',
@@ -141,7 +141,7 @@ begin
         tries := tries + 1;
         if tries = 10 then
             raise exception using errcode = 'serialization_failure',
-                message = format('keys of job "%s" change hands too quickly: enqueue again', definition.job_type);
+                message = format('keys of job "%s" conflict with concurrent transactions: enqueue again', definition.job_type);
         end if;
     end loop;
 
@@ -158,7 +158,7 @@ begin
                 message = format('key "%s" is held by a run of %s', bad.idempotency_key,
                                  case when has_table_privilege(caller, 'yamlsched.job_runs', 'select')
                                       then format('job "%s"', bad.job_type) else 'another job' end),
-                hint = 'Begin keys with the name of their job.';
+                hint = 'Start keys with the name of their job.';
         end if;
     end if;
 

@@ -25,7 +25,7 @@ def find_binaries(by_name: bool) -> Path:
     if chosen := os.environ.get("YAMLSCHED_PG_BIN"):
         if not _has_server(Path(chosen)):
             raise EnvironmentFailed(
-                f"YAMLSCHED_PG_BIN is {chosen}, but there are no programs postgres and initdb in it: "
+                f"YAMLSCHED_PG_BIN is {chosen}, but the programs postgres and initdb are not in it: "
                 "set it to PostgreSQL's bin folder, or unset it"
             )
         return Path(os.path.realpath(chosen))

@@ -47,7 +47,7 @@ def client(binaries: Path, name: str) -> Path:
     """Return the client program ``name``, which comes with most servers, but need not."""
     if not os.access(binaries / name, os.X_OK):
         raise EnvironmentFailed(
-            f"there is no program {name} in {binaries}: set YAMLSCHED_PG_BIN to the bin folder of a whole PostgreSQL"
+            f"there is no program {name} in {binaries}: set YAMLSCHED_PG_BIN to the bin folder of a complete PostgreSQL"
         )
     return binaries / name
 
@@ -128,11 +128,11 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
         env=client_environment(),
     )
     if asked.returncode:
-        raise EnvironmentFailed(f"cannot look into the database: {_last_line(asked.stderr)}")
+        raise EnvironmentFailed(f"cannot inspect the database: {_last_line(asked.stderr)}")
     filled = asked.stdout.decode().split("\n")[:-1]
     if filled and not clean:
         more = f" and {len(filled) - 3} more" if len(filled) > 3 else ""
-        raise Refused(f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, add --clean")
+        raise Refused(f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, pass --clean")
     loaded = subprocess.run(
         [*psql, "--single-transaction", f"--command={EMPTY_DATABASE}", f"--file={file}"],
         stdin=subprocess.DEVNULL,
@@ -147,4 +147,4 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
 def _last_line(said: bytes) -> str:
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR:" in line or "FATAL:" in line or "error:" in line]
-    return (errors or lines or ["it gives no reason"])[0]
+    return (errors or lines or ["no reason given"])[0]

@@ -114,8 +114,8 @@ def stop(schedules_file: Path, force: bool = False) -> bool:
             return False
         if not _nobody_else_holds(lease) and not force:
             raise Refused(
-                f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they are done. "
-                "To stop it under them: yamlsched db stop --force"
+                f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they exit. To stop "
+                "it anyway: yamlsched db stop --force"
             )
         server.stop(place)
         return True
@@ -187,7 +187,7 @@ def _mutex(folder: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise EnvironmentFailed(
                         f"another process has been starting or stopping the embedded PostgreSQL in {folder} "
-                        f"for more than {MUTEX_SECONDS} s. Who holds it: fuser {folder / 'mutex'}"
+                        f"for more than {MUTEX_SECONDS} s. To see which process: fuser {folder / 'mutex'}"
                     ) from None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)

@@ -112,7 +112,7 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         raise EnvironmentFailed(
             f"cannot use {folder} for the embedded database: {error.strerror}. {_name_of(os.geteuid())} must be able "
-            "to write there; or set YAMLSCHED_DSN to a PostgreSQL of yours"
+            "to write there; or set YAMLSCHED_DSN to your own PostgreSQL"
         ) from error
 
 
@@ -219,7 +219,7 @@ def _account(existing: Path) -> Account | None:
         return None
     if us != 0:
         raise EnvironmentFailed(
-            f"{existing} belongs to {_name_of(owner)}, and this is {_name_of(us)}: run as {_name_of(owner)}, "
+            f"{existing} belongs to {_name_of(owner)}, but you are {_name_of(us)}: run as {_name_of(owner)}, "
             "or set YAMLSCHED_DSN"
         )
     if owner != 0:

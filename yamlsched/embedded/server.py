@@ -196,7 +196,7 @@ def _check_version(place: Place, folder: Path) -> None:
     found = programs.version(folder)
     if int(made_by) != programs.major(found):
         raise EnvironmentFailed(
-            f"the data in {place.data} was made by PostgreSQL {made_by}, and the programs in {folder} are {found}: "
+            f"the data in {place.data} was created by PostgreSQL {made_by}, and the programs in {folder} are {found}: "
             f"set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` with it, "
             f"remove {place.data}, then `yamlsched db restore`)"
         )

@@ -68,7 +68,8 @@ def enqueue(
     if job not in known or known[job].retired_at is not None:
         if job in known:
             raise Refused(
-                f'job "{job}" left schedules.yaml on {known[job].retired_at:%Y-%m-%d}: put it back to enqueue it'
+                f'job "{job}" was removed from schedules.yaml on {known[job].retired_at:%Y-%m-%d}: '
+                "restore it to enqueue it"
             )
         raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
     with connection.transaction():
@@ -98,7 +99,7 @@ def _enqueue_unseen(
 ) -> Made:
     """The same for a role that may enqueue and see nothing."""
     if isinstance(at, time):
-        raise Refused("this role cannot read the job's time zone: write --at 2026-01-14T17:30Z, or 90m from now")
+        raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
     run_at = instants.after(at, history.now(connection))
     run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
     return Made(run_id, created, None, run_at)
@@ -135,21 +136,21 @@ def retry(
 
     def refusal(run: actions.Standing) -> str:
         if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
-            return "has lost its worker: the next tick takes it up by itself"
+            return "has lost its worker: the next tick handles it automatically"
         if run.status == Status.RUNNING:
             return "is running: cancel it first"
         if run.retired_at is not None:
-            return f"belongs to {run.job_type}, which left schedules.yaml: nothing would claim it"
+            return f"belongs to {run.job_type}, which was removed from schedules.yaml: nothing would claim it"
         if not run.enabled:
             return f"belongs to {run.job_type}, which is disabled in schedules.yaml: nothing would claim it"
         if run.status == Status.SUCCEEDED and run.status in expected:
-            return "has succeeded: --force runs it again (what run.once() has done is not repeated)"
-        return f"is {run.status} by now"
+            return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
+        return f"is now {run.status}"
 
     def success(run: actions.Standing) -> str:
         waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
         if run.held_until is not None and run.held_until > run.now:
-            return f"is due at {utc(run.held_until)}: its cancelled handler may be alive until then{waits}"
+            return f"is due at {utc(run.held_until)}: its cancelled handler may run until then{waits}"
         return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
 
     reason = None if payload is None else "with another payload"
@@ -172,8 +173,8 @@ def cancel(
 
     def refusal(run: actions.Standing) -> str:
         if run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED):
-            return f"is {run.status} already"
-        return f"is {run.status} by now"
+            return f"is already {run.status}"
+        return f"is now {run.status}"
 
     def success(run: actions.Standing) -> str:
         running = run.status == Status.RUNNING
@@ -219,7 +220,7 @@ def _runs(
         held, changed = despite_deadlocks(attempt)
         for id in batch:
             if id not in held:
-                answers.append(Answer(f"run {id}", False, "does not exist: it never was, or it has been pruned"))
+                answers.append(Answer(f"run {id}", False, "does not exist, or was pruned"))
             else:
                 what = success(held[id]) if id in changed else refusal(held[id])
                 answers.append(Answer(f"run {id}", id in changed, what))

@@ -44,18 +44,20 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
     if not file.is_file():
         what = f"{file} does not exist"
         return None, [
-            Finding("file", "warn", what, "run where schedules.yaml is, say --file, or begin with: yamlsched init")
+            Finding("file", "warn", what, "run it beside schedules.yaml, pass --file, or start with: yamlsched init")
         ]
     loaded = load(reading.read(file), str(file), environment)
     mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
     if mistakes:
-        what = f"{file} has {mistakes} mistake{'' if mistakes == 1 else 's'}"
+        what = f"{file} has {mistakes} error{'' if mistakes == 1 else 's'}"
         return loaded, [Finding("file", "fail", what, "yamlsched validate")]
     place = f" in environment {environment}" if environment else ""
     found = [Finding("file", "ok", f"{file}: {_enabled(loaded)} of {len(loaded.jobs)} jobs enabled{place}")]
     if loaded.jobs and not _enabled(loaded):
         remedy = (
-            "set --env or YAMLSCHED_ENV, in the crontab too" if not environment else "look at environments and enabled"
+            "set --env or YAMLSCHED_ENV, in the crontab too"
+            if not environment
+            else "check the keys environments and enabled"
         )
         found = [Finding("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
     found += [Finding("schema", "warn", one.message, one.remedy) for one in schema_copy.check(loaded, file)]
@@ -92,7 +94,7 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         remedy = "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the default, finds it"
         yield Finding("writable", "fail", "the server is a standby: nothing can be written", remedy)
     elif seen.is_read_only:
-        remedy = "take default_transaction_read_only out of the role's or the database's settings"
+        remedy = "remove default_transaction_read_only from the settings of the role or the database"
         yield Finding("writable", "fail", "transactions are read-only: nothing can be written", remedy)
     yield from encryption(connection)
     if seen.isolation != "read committed":
@@ -100,29 +102,29 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         remedy = "handlers that use run.transaction() must expect serialization failures, which fail an attempt"
         yield Finding("isolation", "warn", what, remedy)
     if seen.encoding == "SQL_ASCII":
-        remedy = "create one with encoding UTF8: migrate refuses this one, which does not know what its bytes mean"
+        remedy = "create a database with encoding UTF8: migrate refuses SQL_ASCII, which does not validate text"
         yield Finding("encoding", "fail", "the database's encoding is SQL_ASCII", remedy)
     elif seen.encoding != "UTF8":
-        remedy = "make the database with encoding UTF8: others cannot hold every payload"
+        remedy = "create the database with encoding UTF8: other encodings cannot store every payload"
         yield Finding("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
     if seen.timezone != "UTC":
-        remedy = "take TimeZone out of the role's, the database's or the pooler's settings"
+        remedy = "remove TimeZone from the settings of the role, the database or the pooler"
         yield Finding("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
     if connection.info.backend_pid != seen.pid:
-        yield Finding("pooler", "ok", "there is one in between: work --loop polls instead of listening")
+        yield Finding("pooler", "ok", "a pooler was detected: work --loop polls instead of listening")
     else:
         yield Finding("pooler", "ok", "none was detected")
     if not seen.is_safe:
-        remedy = "set fsync and full_page_writes on: a crash of the server can lose the whole database"
+        remedy = "turn fsync and full_page_writes on: a server crash can lose the whole database"
         yield Finding("durability", "fail", "fsync or full_page_writes is off", remedy)
     elif not seen.is_durable:
-        remedy = "set it on: a crash of the server forgets runs that have succeeded, and they run again"
+        remedy = "turn it on: a server crash can lose finished runs, and they run again"
         yield Finding("durability", "warn", "synchronous_commit is off", remedy)
     standbys = doctor.standbys(connection)
     if standbys.count and not standbys.is_synchronous:
         what = f"{standbys.count} standby{'' if standbys.count == 1 else 's'}, and no commit waits for one"
         remedy = (
-            "a failover forgets the last commits: enqueued runs, successes, effects (docs/guarantees.md). Set "
+            "a failover loses the last commits: enqueued runs, successes, effects (docs/guarantees.md). Set "
             "synchronous_standby_names if that is not acceptable"
         )
         yield Finding("standbys", "warn", what, remedy)
@@ -131,13 +133,13 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     skew = before + half_way - seen.now
     if abs(skew) > SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"
-        remedy = "let NTP set it: slots follow the database's clock, but crontab and log lines this host's"
+        remedy = "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow this host's"
         yield Finding("clock", "warn", f"this host's clock is {rough(skew)} {ahead} the database's", remedy)
     else:
         yield Finding("clock", "ok", "host and database agree")
     oldest = doctor.oldest_transaction(connection)
     if oldest is not None and oldest > 3600:
-        remedy = "find it in pg_stat_activity: until it ends nothing can be vacuumed, and claims slow down"
+        remedy = "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow down"
         yield Finding("transactions", "warn", f"one has been open for {rough(timedelta(seconds=oldest))}", remedy)
 
 
@@ -178,7 +180,7 @@ def tables(connection: psycopg.Connection[Any]) -> Finding:
         if migrations.check(found, apply=True):
             return Finding("tables", "ok", f"version {found}")
     except EnvironmentFailed as error:
-        return Finding("tables", "fail", str(error), "use the version of yamlsched that the others use")
+        return Finding("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
     what = "none yet" if found == 0 else f"version {found} of {migrations.newest()}"
     return Finding("tables", "fail", what, "yamlsched migrate")
 
@@ -190,9 +192,9 @@ def privileges(connection: psycopg.Connection[Any]) -> Finding:
         what = f"{who.who} lacks {', '.join(lacks[:3])}{' and more' if len(lacks) > 3 else ''}"
         if doctor.can_read(connection):
             remedy = "enough for status, runs, show and metrics; sync, work and tick need a login in yamlsched_worker"
-            return Finding("role", "warn", f"{who.who} can read, but not work", remedy)
+            return Finding("role", "warn", f"{who.who} can only read", remedy)
         if doctor.can_enqueue(connection):
-            what = f"{who.who} can enqueue, but not work: it lacks {', '.join(lacks[:2])} and more"
+            what = f"{who.who} can only enqueue: it lacks {', '.join(lacks[:2])} and more"
             remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
             return Finding("role", "fail", what, remedy)
         return Finding(
@@ -200,15 +202,15 @@ def privileges(connection: psycopg.Connection[Any]) -> Finding:
         )
     if who.is_superuser:
         remedy = "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of its own"
-        return Finding("role", "warn", f"{who.who} is a superuser, which nothing here needs", remedy)
-    return Finding("role", "ok", f"{who.who} may do what sync, work and tick need")
+        return Finding("role", "warn", f"{who.who} is a superuser, which yamlsched does not need", remedy)
+    return Finding("role", "ok", f"{who.who} has the privileges that sync, work and tick need")
 
 
 def ticking(now: health.Health, host: str) -> Finding:
     """Look at whether the crontab line runs."""
     remedy = "yamlsched init prints the crontab line; its output goes to syslog"
     if now.last_tick_at is None:
-        return Finding("ticks", "warn", f'there has been none in namespace "{now.namespace}"', remedy)
+        return Finding("ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy)
     age = now.now - now.last_tick_at
     if age > QUIET:
         return Finding("ticks", "fail", f"the last was {rough(age)} ago, by {now.last_tick_host}", remedy)
@@ -224,19 +226,19 @@ def files(now: health.Health, tzdata: str, sha256: str | None, is_sound: bool = 
     """
     current = health.in_force(now)
     if current is None:
-        remedy = "yamlsched sync, or wait for the next tick" if is_sound else "mend the file first: yamlsched validate"
+        remedy = "yamlsched sync, or wait for the next tick" if is_sound else "fix the file first: yamlsched validate"
         yield Finding("in force", "warn", "no schedule has been applied yet", remedy)
     elif sha256 is not None and sha256 != current.hash:
         what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
-        remedy = "yamlsched plan shows what differs; yamlsched sync applies this one"
+        remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"
         if not is_sound:
-            remedy = "this one is not applied while it has mistakes: yamlsched validate"
+            remedy = "this file is not applied until its errors are fixed: yamlsched validate"
         yield Finding("in force", "warn", what, remedy)
     else:
         others = health.drift(now)
         if others:
             what = f"this file; but {', '.join(others[0].presented_by[:3])} presents {others[0].hash[:8]}"
-            yield Finding("in force", "warn", what, "bring the hosts to one version")
+            yield Finding("in force", "warn", what, "deploy the same version to all hosts")
         else:
             yield Finding("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
     if current is not None and current.tzdata_version is not None and tzdata < current.tzdata_version:

@@ -22,7 +22,7 @@ def settle(
     found = effects.standing(connection, namespace, key)
     if not effects.settle(connection, namespace, key, who, happened, jsontext.dumps(result, "the result")):
         raise Refused(_nothing_to_settle(namespace, key, effects.standing(connection, namespace, key)))
-    then = "is done: no attempt repeats it" if happened else "is free: the next attempt does it"
+    then = "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
     run = history.run(connection, found.run_id) if found else None
     is_over = run is not None and run.status in (Status.DEAD, Status.CANCELLED)
     next_step = f"; run {run.id} is {run.status}: yamlsched retry {run.id}" if run and is_over else ""
@@ -38,6 +38,6 @@ def _nothing_to_settle(namespace: str, key: str, found: effects.Standing | None)
     if found.state == "done":
         return f'effect "{key}" is not in doubt: it was done at {found.done_at:%Y-%m-%d %H:%M:%SZ}'
     return (
-        f'effect "{key}" is not in doubt: attempt {found.attempt} of run {found.run_id} is inside it. '
+        f'effect "{key}" is not in doubt: attempt {found.attempt} of run {found.run_id} is performing it. '
         f"Wait until it ends; yamlsched cancel {found.run_id} ends it, at the latest when its lease ends"
     )

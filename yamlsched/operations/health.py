@@ -74,12 +74,12 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
 
 def _refused(health: Health) -> Iterator[Problem]:
     for file in health.refused:
-        yield Problem(None, refusal(file), "yamlsched validate there names each mistake")
+        yield Problem(None, refusal(file), "run yamlsched validate there")
 
 
 def refusal(file: RefusedFile) -> str:
     """Return in words that a file is refused, and what to do."""
-    mistakes = "1 mistake" if file.mistakes == 1 else f"{file.mistakes} mistakes"
+    mistakes = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
     return (
         f"{file.place} presents a file with {mistakes} since {file.since:%Y-%m-%dT%H:%M:%SZ}; "
         "not applied: run yamlsched validate there"
@@ -93,8 +93,9 @@ def _files(health: Health) -> Iterator[Problem]:
         of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
         yield Problem(
             None,
-            f"{places} presents another file ({file.hash[:8]}) for {rough(_drifting(file, current))}; in force is {of}",
-            "bring the hosts to one version, or run yamlsched sync with the right one",
+            f"{places} has presented another file ({file.hash[:8]}) for {rough(_drifting(file, current))}; in "
+            f"force is {of}",
+            "deploy the same version to all hosts, or run yamlsched sync with the right file",
         )
 
 
@@ -151,7 +152,7 @@ def _old(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         return
     since = job.last_success_at or job.effective_from
     if health.now - since > limit:
-        what = f"{job.job_type}: no success for {rough(health.now - since)}, at most {durations.show(limit)}"
+        what = f"{job.job_type}: no success for {rough(health.now - since)}, the limit is {durations.show(limit)}"
         yield Problem(job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 

@@ -64,13 +64,13 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
             return history.namespace_of_file(connection, *place) or _namespace_within(data, file)
         return _namespace_within(data, file)
     if file != Path("schedules.yaml"):
-        raise EnvironmentFailed(f"{file} does not exist: correct --file, or say --namespace")
+        raise EnvironmentFailed(f"{file} does not exist: correct --file, or pass --namespace")
     try:
         known = history.namespaces(connection)
     except psycopg.errors.InsufficientPrivilege:
         return "default"
     if len(known) > 1:
-        raise Refused(f"the database has several namespaces ({', '.join(known)}): say which by --namespace or --file")
+        raise Refused(f"the database has several namespaces ({', '.join(known)}): pass --namespace or --file")
     return known[0] if known else "default"
 
 
@@ -79,7 +79,7 @@ def _namespace_within(data: bytes, file: Path) -> str:
 
     namespace = load(data, str(file), None).namespace
     if namespace is None:
-        raise Refused(f'{file} does not tell its namespace: say --namespace, and run "yamlsched validate" to see why')
+        raise Refused(f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to see why')
     return namespace
 
 
@@ -105,7 +105,7 @@ def definitions(
 def unknown_job(name: str, namespace: str, known: list[str]) -> Refused:
     """Return the error that says so, with the nearest name there is."""
     near = get_close_matches(name, known, n=1)
-    hint = f'. Did you mean "{near[0]}"?' if near else ": jobs are known from the first sync that names them"
+    hint = f'. Did you mean "{near[0]}"?' if near else ": a job is known after its first sync"
     return Refused(f'no job "{name}" in namespace "{namespace}"{hint}')
 
 
@@ -146,7 +146,7 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
     """
     if is_id(name):
         if len(name) > 18:
-            raise Refused(f"there is no run {name}: ids are shorter")
+            raise Refused(f"there is no run {name}: run ids are shorter")
         return int(name)
     found = history.id_of_key(connection, namespace, name)
     if found is None:
@@ -155,7 +155,7 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
         )
     id, pruned_at = found
     if pruned_at is not None:
-        raise Refused(f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is remembered')
+        raise Refused(f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is kept')
     return id
 
 
@@ -163,7 +163,7 @@ def story(connection: psycopg.Connection[Any], id: int) -> Story:
     """Return everything about the run ``id``; raises Refused where there is none."""
     run = history.run(connection, id)
     if run is None:
-        raise Refused(f"there is no run {id}: it never was, or it has been pruned")
+        raise Refused(f"there is no run {id}, or it was pruned")
     return Story(
         run=run,
         failures=history.failures(connection, id),
@@ -185,11 +185,11 @@ def next_step(run: history.Run, in_doubt: Sequence[str] = ()) -> str:
     if run.status in (Status.DEAD, Status.CANCELLED):
         return f"yamlsched retry {run.id}"
     if run.status in (Status.QUEUED, Status.FAILED) and run.retired_at is not None:
-        return "its job left schedules.yaml: nothing claims it, and it is cancelled a day later"
+        return "its job was removed from schedules.yaml: nothing claims it, and it is cancelled after a day"
     if run.status in (Status.QUEUED, Status.FAILED) and not run.enabled:
         return "its job is disabled in schedules.yaml: nothing claims it"
     if run.status in (Status.QUEUED, Status.FAILED) and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
     if run.status == Status.FAILED:
-        return f"it is retried by itself; at once: yamlsched retry {run.id}"
+        return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"
     return ""

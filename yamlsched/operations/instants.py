@@ -26,7 +26,7 @@ def parse(text: str) -> datetime | timedelta:
     if re.fullmatch(r"[0-9dhms]+", text):
         duration = durations.parse(text)
         if duration > LONGEST:
-            raise ValueError(f"{text} is over a hundred years: write an instant such as 2026-01-14T02:00Z")
+            raise ValueError(f"{text} is longer than 100 years: write a time such as 2026-01-14T02:00Z")
         return duration
     try:
         instant = datetime.fromisoformat(text.replace("z", "Z"))

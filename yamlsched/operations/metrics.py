@@ -54,16 +54,16 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
             ("dead", dead.get(job.job_type, 0)),
         )
     ]
-    yield from gauge("runs", "Unfinished runs by status, and the dead that retention has left.", states)
+    yield from gauge("runs", "Unfinished runs by status, and dead runs that were not pruned.", states)
     yield from gauge(
         "oldest_due_seconds",
-        "For how long the run that is due longest has waited for a worker; 0 where none waits.",
+        "Time that the oldest due run has waited for a worker; 0 if none waits.",
         [(label, (now.now - min(due)).total_seconds() if due else 0.0)],
     )
     yield from gauge("stuck_runs", "Runs past their lease or their timeout.", [(label, float(len(now.stuck)))])
     yield from gauge(
         "effects_in_doubt",
-        "Effects of which nobody knows whether they happened, by what they wait for: a person, or the run's retry.",
+        "Effects in doubt (it is unknown whether they happened), by what they wait for: a person, or the run's retry.",
         [
             ({**label, "job": job or "", "waits_for": waits_for}, float(now.in_doubt_counts.get((job, waits_for), 0)))
             for job in sorted({j.job_type for j in active} | {job or "" for job, _ in now.in_doubt_counts})
@@ -75,17 +75,17 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
         yield from gauge("tick_age_seconds", "Time since a tick last presented a schedule.", [(label, age)])
     yield from gauge(
         "other_files",
-        "Versions of schedules.yaml that hosts present 10 minutes after another came in force.",
+        "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
         [(label, float(len(drift(now))))],
     )
     yield from gauge(
         "refused_files",
-        "Hosts and paths that present a schedules.yaml with mistakes, which is not applied.",
+        "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
         [(label, float(len(now.refused)))],
     )
     yield from gauge(
         "job_late_seconds",
-        "For how long a slot or a run of the job has been left unattended; 0 where none is.",
+        "Time that a slot or a due run of the job has been overdue; 0 if none is.",
         each((j.job_type, (now.now - j.overdue_since).total_seconds() if j.overdue_since else 0.0) for j in active),
     )
     yield from gauge(
@@ -93,22 +93,22 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
     )
     yield from gauge(
         "job_failure_streak",
-        "Runs that died, or that have failed so far, since the job's last success.",
+        "Runs that are dead or have failed so far since the job's last success.",
         each((j.job_type, float(j.failure_streak)) for j in active),
     )
     yield from gauge(
         "job_last_success_timestamp_seconds",
-        "When a run of the job last succeeded.",
+        "Time when a run of the job last succeeded.",
         each((j.job_type, j.last_success_at) for j in active),
     )
     yield from gauge(
         "job_last_failure_timestamp_seconds",
-        "When an attempt of the job last failed.",
+        "Time when an attempt of the job last failed.",
         each((j.job_type, j.last_failure_at) for j in active),
     )
     yield from gauge(
         "job_next_slot_timestamp_seconds",
-        "When the job fires next.",
+        "Time of the job's next slot.",
         each((j.job_type, j.next_slot_at) for j in active),
     )
 
@@ -127,11 +127,11 @@ def durations(ended: list[Ended], now: Health) -> Iterator[str]:
     label = {"namespace": now.namespace}
     yield from gauge(
         "recent_runs",
-        "Runs that ended in the last hour. A window, not a counter: use no rate().",
+        "Runs that ended in the last hour. A window, not a counter: do not use rate().",
         [({**label, "job": job, "status": status}, float(runs)) for (job, status), runs in sorted(counts.items())],
     )
     if buckets:
-        yield f"# HELP {name} Latest attempts of runs that succeeded in the last hour. A window: use no rate()."
+        yield f"# HELP {name} Latest attempts of runs that succeeded in the last hour. A window: do not use rate()."
         yield f"# TYPE {name} histogram"
     for job, in_bucket in sorted(buckets.items()):
         given = {**label, "job": job}

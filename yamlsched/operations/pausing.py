@@ -59,13 +59,13 @@ def pause(
 def _paused(before: Pausable, after: Pausable) -> str:
     """Say how the pause of a job stands now."""
     if after.retired_at is not None:
-        return "left schedules.yaml: there is nothing to pause"
+        return "was removed from schedules.yaml: there is nothing to pause"
     end = after.paused_until
     until = (
-        f"until {end:%Y-%m-%dT%H:%M:%SZ}" if end is not None else f"without an end: yamlsched resume {after.job_type}"
+        f"until {end:%Y-%m-%dT%H:%M:%SZ}" if end is not None else f"until resumed: yamlsched resume {after.job_type}"
     )
     reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
-    return f"{'stays' if before.is_paused else 'is'} paused, {until}{reason}"
+    return f"{'remains' if before.is_paused else 'is'} paused, {until}{reason}"
 
 
 def resume(
@@ -96,7 +96,7 @@ def resume(
 def _resumed(job: Pausable, changed: bool) -> str:
     if not changed:
         return "is not paused"
-    return "goes on" if job.is_paused else "went on by itself when its pause ended; the switch is cleared"
+    return "resumed" if job.is_paused else "had already resumed when its pause ended; the pause is cleared"
 
 
 def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:

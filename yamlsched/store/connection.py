@@ -92,7 +92,7 @@ def _dsn_fault(dsn: str, said: str) -> str:
     from difflib import get_close_matches
 
     if re.match(r"postgres(ql)?\+\w+://", dsn):
-        return "the DSN is one of SQLAlchemy: leave out the driver, as in postgresql://user@host:5432/name"
+        return "the DSN is a SQLAlchemy URL: leave out the driver, as in postgresql://user@host:5432/name"
     if name := re.search(r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', said):
         known = [option.keyword.decode() for option in Conninfo.get_defaults()]
         if near := get_close_matches(name[1], known, n=1):

@@ -83,7 +83,7 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
     if found.encoding == "SQL_ASCII":
         raise EnvironmentFailed(
-            "the database's encoding is SQL_ASCII, which does not know what its bytes mean: create one with encoding "
+            "the database's encoding is SQL_ASCII, which does not validate text: create a database with encoding "
             "UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
         )
 
@@ -110,6 +110,6 @@ def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
             elif applied[migration.version] != migration.checksum:
                 raise EnvironmentFailed(
                     f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
-                    "the tables may differ from what it expects; install the version that made them"
+                    "the tables may differ from what it expects; install the version that created them"
                 )
     return missing
