@@ -915,14 +915,3 @@ def test_the_documents_sql_enqueues_once(db: psycopg.Connection[Any]):
 
     assert (first.created, again.created) == (True, False)
     assert first.run_id == again.run_id
-
-
-def test_every_link_of_the_document_leads_somewhere():
-    headings = {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.+)$", DOCUMENT, re.MULTILINE)
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", DOCUMENT):
-        assert (
-            target.startswith("https://") or target.removeprefix("#") in headings or (ROOT / "docs" / target).exists()
-        ), target
