@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from working import Project, a_project, until
 
 from yamlsched.definitions.job import Job
 from yamlsched.runs import Claimed
+from yamlsched.worker import clock
 from yamlsched.worker.children import Held
-from yamlsched.worker.leases import lose
+from yamlsched.worker.leases import Leases, lose
+from yamlsched.worker.sessions import Unanswered
 
 
 @pytest.fixture
@@ -53,3 +58,31 @@ def test_a_run_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str])
     assert held.is_lost
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("lease.lost job=purge run=7 attempt=2/5 why=lost")
+
+
+@pytest.mark.parametrize("attempt", [1, 2], ids=["refunded", "counted"])
+def test_of_two_claims_of_one_run_in_the_same_hands_the_earlier_one_is_lost(attempt: int) -> None:
+    # given the end of an attempt of which nobody knows whether it was written, and a later claim of the same run
+    now = clock.now()
+    job = Job(name="purge", handler="h.f")
+    earlier = Held(Claimed(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100)
+    later = Held(Claimed(7, "purge", None, None, attempt, 5, "{}", False, 120.0, "B"), job, now + 70, now - 50)
+    lost: list[Held] = []
+
+    class Silence:
+        """A session whose server does not answer."""
+
+        async def run(self, do: Any, within: float) -> Any:
+            raise Unanswered(was_asked=True)
+
+    # when both leases are to be renewed
+    async def renew() -> None:
+        silence: Any = Silence()
+        leases = Leases(silence, lambda: [later, earlier], lambda held, _: lost.append(held), lost.append)
+        leases.look([])
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(leases.keep(), 0.1)
+
+    asyncio.run(renew())
+
+    assert lost == [earlier]

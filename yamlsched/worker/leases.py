@@ -46,7 +46,8 @@ class Leases:
             self._is_due.clear()
             now = clock.now()
             due: dict[int, Held] = {}
-            for held in sorted(self._held(), key=lambda held: held.run.attempt):
+            # by age of the claim; of two claims after a refund both are the same attempt
+            for held in sorted(self._held(), key=lambda held: (held.run.attempt, held.renewed)):
                 if self._must_renew(held, now):
                     if held.run.id in due:  # we have claimed it again since: the earlier claim is over
                         self._on_lost(due[held.run.id], store.LOST)
