@@ -115,7 +115,7 @@ def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(pr
 
 def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(project: Project) -> None:
     # given a loop of production that has run something
-    write(project, BOTH, nothing={}, hourly={"cron": YEARLY, "handler": "acts.nothing"})
+    write(project, BOTH, nothing={}, yearly={"cron": YEARLY, "handler": "acts.nothing"})
     apply(project, "production")
     loop = project.start("work", "--loop", "--env", "production")
     project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -133,10 +133,10 @@ def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(proje
 
     # and the loop goes on leaving it alone while it cannot open its file
     moved = project.file.rename(project.file.with_suffix(".moved"))
-    make_due(project, "hourly")
+    make_due(project, "yearly")
     loop.signal(signal.SIGHUP)
     until(lambda: "the jobs of the last file that could be read" in loop.text)
-    assert count(project, "job_runs where job_type = 'hourly'") == 0
+    assert count(project, "job_definitions where next_slot_at < now()") == 1
     [withheld] = project.enqueue("nothing")
     moved.rename(project.file)
     until(lambda: project.start("work", "--env", "staging").wait() == 0)
@@ -263,6 +263,26 @@ def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(pr
     loop.signal(signal.SIGHUP)
     until(lambda: count(project, "job_definitions where job_type = 'together'"))
     project.until_status(project.enqueue("together")[0], "succeeded")
+    stop(loop)
+
+
+def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_data(project: Project) -> None:
+    # given a loop, and another host that presents the same file with newer data
+    write(project, yearly={"cron": YEARLY, "handler": "acts.nothing"})
+    loop = project.start("work", "--loop")
+    until(lambda: count(project, "job_definitions") == 1)
+    project.db.execute(
+        "insert into yamlsched.schedule_files (namespace, hash, environment, host, path, yamlsched_version, "
+        "tzdata_version, host_tzdata_version) select namespace, hash, environment, 'b', path, yamlsched_version, "
+        "tzdata_version, '2999a' from yamlsched.schedule_files"
+    )
+    make_due(project, "yearly")
+
+    project.file.unlink()
+    loop.signal(signal.SIGHUP)
+    until(lambda: "the jobs of the last file that could be read" in loop.text)
+
+    assert count(project, "job_definitions where next_slot_at < now()") == 1
     stop(loop)
 
 

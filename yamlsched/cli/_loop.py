@@ -139,7 +139,7 @@ class Syncing:
             result = synced(connection, schedule, seen)
             if result.namespace is None:
                 result.namespace = self.namespace
-                make_due(connection, result, None, time.monotonic() + MAX_SECONDS)
+                self._make_due(connection, result)
             jobs, scope = self._jobs(connection, schedule, result)
         if not result.is_readable:
             result.find(GOES_ON)
@@ -179,5 +179,10 @@ class Syncing:
         result = Synced(self.namespace)
         result.find(f"{error}; {GOES_ON}")
         if self.may_claim:
-            make_due(connection, result, None, time.monotonic() + MAX_SECONDS)
+            self._make_due(connection, result)
         return News(self.now, self.hash, None, result.messages, None, self.jobs, None, self.may_claim, True)
+
+    def _make_due(self, connection: Connection[Any], result: Synced) -> None:
+        import tzdata  # type: ignore[import-untyped]
+
+        make_due(connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SECONDS)

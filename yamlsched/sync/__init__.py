@@ -189,8 +189,8 @@ def sync(
             if connection.closed or (at_once and not isinstance(error, psycopg.errors.LockNotAvailable)):
                 raise
             applying.fail(connection, schedule, now, error, synced)
-    if synced.may_claim and not _leaves_slots(connection, schedule, synced, now):
-        make_due(connection, synced, now, deadline)
+    if synced.may_claim:
+        make_due(connection, synced, schedule.ours.tzdata_version, now, deadline)
     return synced
 
 
@@ -200,9 +200,8 @@ def needs_sync(seen: Glance, schedule: ScheduleFile) -> bool:
     return seen.has_due_jobs or is_behind or not is_current(seen, schedule)
 
 
-def _leaves_slots(connection: Connection[Any], schedule: ScheduleFile, synced: Synced, now: datetime | None) -> bool:
+def _leaves_slots(connection: Connection[Any], synced: Synced, ours: str, now: datetime | None) -> bool:
     """Return whether hosts with newer time zone data make the slots: two versions could make one slot twice."""
-    ours = schedule.ours.tzdata_version
     known = store.tzdata(connection, str(synced.namespace), now)
     if any(files.is_older(ours, version) for version in known.presented):
         return True
@@ -214,11 +213,15 @@ def _leaves_slots(connection: Connection[Any], schedule: ScheduleFile, synced: S
     return False
 
 
-def make_due(connection: Connection[Any], synced: Synced, now: datetime | None, deadline: float) -> None:
-    """Account for the due slots of the namespace."""
+def make_due(
+    connection: Connection[Any], synced: Synced, tzdata_version: str, now: datetime | None, deadline: float
+) -> None:
+    """Account for the due slots of the namespace, unless that is for hosts with newer data than ``tzdata_version``."""
     from yamlsched.sync import due
 
     assert synced.namespace is not None
+    if _leaves_slots(connection, synced, tzdata_version, now):
+        return
     try:
         synced.made = due.make_due(connection, synced.namespace, now, deadline)
     except psycopg.Error as error:
