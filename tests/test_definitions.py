@@ -17,9 +17,20 @@ from yamlsched.backoff import POLICIES, Backoff
 from yamlsched.definitions.differences import REPORTS
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.load import Loaded, load
-from yamlsched.definitions.schema import CODES, HANDLER, JOB_KEYS, SCHEMA, resolved
+from yamlsched.definitions.schema import HANDLER, JOB_KEYS, SCHEMA, Schema
 
 ROOT = Path(__file__).parent.parent
+CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 301))
+"""The codes of what differs from the schema; all others are about what it cannot say."""
+
+
+def resolved(schema: Schema) -> Schema:
+    """Return the schema that ``schema`` is, or refers to."""
+    if "$ref" in schema:
+        path, schema = schema["$ref"], SCHEMA
+        for part in path.removeprefix("#/").split("/"):
+            schema = schema[part]
+    return schema
 
 
 def loaded(text: str | bytes, environment: str | None = None) -> Loaded:

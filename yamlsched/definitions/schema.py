@@ -14,15 +14,3 @@ JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
 NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
 PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
-
-CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 301))
-"""The codes of what differs from the schema; all others are about what it cannot say."""
-
-
-def resolved(schema: Schema) -> Schema:
-    """Return the schema that ``schema`` is, or refers to."""
-    if "$ref" in schema:
-        path, schema = schema["$ref"], SCHEMA
-        for part in path.removeprefix("#/").split("/"):
-            schema = schema[part]
-    return schema
