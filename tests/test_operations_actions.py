@@ -469,6 +469,17 @@ def test_a_payload_that_cannot_fit_the_handler_of_the_file_is_refused_before_it_
     assert say("enqueue", "other", "--payload", payload).code == 0  # nothing is known about this handler
 
 
+def test_a_payload_is_not_checked_against_the_handler_that_another_namespace_gives_the_job(
+    db: Db, say: Say, tmp_path: Path
+) -> None:
+    # given a job of this name in another namespace than that of the file, with a handler that takes something else
+    a_schedule_with_a_handler(tmp_path)
+    dead = a_run(db, a_job(db, namespace="billing"), "dead")
+
+    assert say("retry", dead, "--payload", '{"weeks": 3}').code == 0
+    assert say("enqueue", "purge", "--namespace", "billing", "--payload", '{"weeks": 3}').code == 0
+
+
 def test_a_retry_may_bring_another_payload_for_one_run(db: Db, say: Say, tmp_path: Path) -> None:
     a_schedule_with_a_handler(tmp_path)
     job = a_job(db, payload=Jsonb({"days": 30, "dry": True}))

@@ -77,9 +77,9 @@ def command(
 ) -> int:
     from yamlsched.operations import actions, history, payloads
 
-    payloads.check(settings.file, job, arguments or {})
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
+        payloads.check(settings.file, namespace, job, arguments or {})
         made = actions.enqueue(
             connection, namespace, job, arguments or {}, key=key, at=at, who=by or actions.operator()
         )

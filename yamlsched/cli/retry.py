@@ -58,7 +58,7 @@ def command(
 
     def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
         if payload is not None and (run := history.run(connection, ids[0])):
-            payloads.check(settings.file, run.job_type, payload)
+            payloads.check(settings.file, run.namespace, run.job_type, payload)
         return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected, payload=payload)
 
     return _acting.on_runs(settings, "retry", names, wanted, given, yes, dry_run, act)

@@ -13,8 +13,10 @@ from yamlsched.definitions.paths import search_path
 from yamlsched.errors import Refused
 
 
-def check(file: Path, job: str, payload: Mapping[str, Any]) -> None:
+def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any]) -> None:
     """Check ``payload``, with the job's own below it. Where there is no file, or it does not have the job, all fits.
+
+    A job of the same name in another ``namespace`` than the file's may have another handler.
 
     Raises Refused where no call of the handler could succeed: a run would end dead at once.
     """
@@ -23,7 +25,7 @@ def check(file: Path, job: str, payload: Mapping[str, Any]) -> None:
     except OSError:
         return
     found = loaded.jobs.get(job)
-    if found is None:
+    if found is None or loaded.namespace != namespace:
         return
     path = [*search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
     if fault := handlers.misfit(found.handler, {**found.payload, **payload}, path):
