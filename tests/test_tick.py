@@ -135,7 +135,7 @@ def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(proje
     moved = project.file.rename(project.file.with_suffix(".moved"))
     make_due(project, "yearly")
     loop.signal(signal.SIGHUP)
-    until(lambda: "the jobs of the last file that could be read" in loop.text)
+    until(lambda: "the jobs of the last readable file" in loop.text)
     assert count(project, "job_definitions where next_slot_at < now()") == 1
     [withheld] = project.enqueue("nothing")
     moved.rename(project.file)
@@ -235,7 +235,7 @@ def test_a_fresh_tick_with_a_file_that_is_not_yaml_makes_slots_and_says_that_it_
 
     assert code == 1
     assert "YS0" in text
-    assert "no job of this file can be run until it is fixed" in text
+    assert "no job of this file can run until it is fixed" in text
     assert count(project, "job_runs where status = 'queued'") == 1
 
 
@@ -252,7 +252,7 @@ def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(pr
         else:
             project.file.write_text(broken)
         loop.signal(signal.SIGHUP)
-        until(lambda times=times: loop.text.count("the jobs of the last file that could be read") == times)  # type: ignore[misc]
+        until(lambda times=times: loop.text.count("the jobs of the last readable file") == times)  # type: ignore[misc]
 
         # then what is due is run as before
         for job in ("nothing", "answers"):
@@ -280,7 +280,7 @@ def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_dat
 
     project.file.unlink()
     loop.signal(signal.SIGHUP)
-    until(lambda: "the jobs of the last file that could be read" in loop.text)
+    until(lambda: "the jobs of the last readable file" in loop.text)
 
     assert count(project, "job_definitions where next_slot_at < now()") == 1
     stop(loop)
