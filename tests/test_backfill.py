@@ -179,7 +179,7 @@ def test_why_finds_the_run_of_a_slot(db: Db) -> None:
     explained = explain(db, "2026-01-20 09:00")
 
     assert (explained.verdict, explained.key, explained.status) == ("run", "x:2026-01-20T09:00Z", "queued")
-    assert f"run {explained.run_id} was made for it: queued" in explained.lines[0]
+    assert f"run {explained.run_id} was created for it: queued" in explained.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_why_says_that_a_slot_is_before_the_jobs_time(db: Db) -> None:
     explained = explain(db, "2026-01-20 10:00")
 
     assert explained.verdict == "unknown"
-    assert "count from 2026-01-20T12:00Z" in explained.lines[0]
+    assert "applies to slots after 2026-01-20T12:00Z" in explained.lines[0]
 
 
 def test_why_knows_the_future(db: Db) -> None:
@@ -457,7 +457,7 @@ def test_why_takes_a_duration_back_from_now(cli: Cli, back: str) -> None:
 
     assert code == 0
     assert ", key x:" in out
-    assert "nothing was made for it" in out
+    assert "no run was created for it" in out
 
 
 def test_sync_of_a_bad_file_shows_the_mistake_with_its_place_and_exits_1(cli: Cli) -> None:

@@ -68,7 +68,7 @@ def test_a_payload_fits_or_the_message_says_what_the_handler_takes(
 @pytest.mark.parametrize(
     "text, fault",
     [
-        (f'{{"a": 1{"0" * 5000}}}', "it holds a number of too many digits"),
+        (f'{{"a": 1{"0" * 5000}}}', "it contains a number with too many digits"),
         (f'{{"a": {"[" * 100_000}{"]" * 100_000}}}', "it is nested too deeply"),
         ("[1]", "the payload is a list, not an object"),
         ("null", "the payload is a NoneType, not an object"),
@@ -114,7 +114,7 @@ def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project:
 @pytest.mark.parametrize(
     "payload, fault",
     [
-        ("jsonb_build_object('days', 1e5000)", "it holds a number of too many digits"),
+        ("jsonb_build_object('days', 1e5000)", "it contains a number with too many digits"),
         ("('{\"days\": ' || repeat('[', 3000) || repeat(']', 3000) || '}')::jsonb", "it is nested too deeply"),
     ],
     ids=["digits", "depth"],
@@ -130,7 +130,7 @@ def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     sql = "select status, attempts, last_error from yamlsched.job_runs where id = %s"
     [row] = project.db.execute(sql, [found.run_id]).fetchall()
     assert (row.status, row.attempts) == ("dead", 1)
-    assert row.last_error == f"the payload cannot be read: {fault}. Enqueue the run again with another one"
+    assert row.last_error == f"the payload cannot be read: {fault}. Enqueue the run again with another payload"
     assert project.calls("told", found.run_id) == 1
     shown = command_line(project.dsn, monkeypatch, capsys, project.folder)("show", found.run_id)
     assert shown.code == 0

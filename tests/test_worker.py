@@ -264,7 +264,7 @@ def test_a_database_that_is_away_when_a_worker_is_told_to_stop_does_not_keep_it(
         worker.signal(signal.SIGTERM)
 
         assert worker.wait() == 3
-        assert "what it held (1) is taken up again when the leases end" in worker.text
+        assert "its unfinished runs (1) are retried when their leases expire" in worker.text
         admin.execute(f'alter database "{name}" allow_connections true'.encode())
 
 

@@ -207,8 +207,8 @@ def _leaves_slots(connection: Connection[Any], synced: Synced, ours: str, now: d
         return True
     if files.is_older(ours, known.in_force or ""):
         synced.find(
-            f"this host has time zone data {ours}, and the slots were computed with {known.in_force}. No host that has "
-            "it ticks any more, so slots are made with the older data. Upgrade tzdata on this host"
+            f"this host has time zone data {ours}, and the slots were computed with {known.in_force}. No host "
+            "with that data ticks any more, so slots are computed with the older data. Upgrade tzdata on this host"
         )
     return False
 
@@ -228,7 +228,7 @@ def make_due(
         if connection.closed:
             raise
         synced.made = due.Made()
-        synced.find(f"due slots could not be looked for: {reason(error)}. The next tick tries again")
+        synced.find(f"due slots could not be read: {reason(error)}. The next tick tries again")
     synced.find(*synced.made.problems)
 
 

@@ -49,7 +49,7 @@ def definition_for(connection: Connection[Any], namespace: str, job_type: str) -
         from difflib import get_close_matches
 
         near = get_close_matches(job_type, definitions.names(connection, namespace), n=1)
-        hint = f' Did you mean "{near[0]}"?' if near else " Jobs are known from the first sync that names them."
+        hint = f' Did you mean "{near[0]}"?' if near else " A job is known after its first sync."
         raise Refused(f'no job "{job_type}" in namespace "{namespace}".{hint}')
     if found.schedule is None:
         raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
@@ -96,7 +96,9 @@ def backfill(
     have not come yet are left to sync. Raises Refused for a job that makes no runs.
     """
     if job.retired_at is not None:
-        raise Refused(f'job "{job.job_type}" is retired: it left schedules.yaml, and no worker would run its slots')
+        raise Refused(
+            f'job "{job.job_type}" is retired: it was removed from schedules.yaml, and no worker would run its slots'
+        )
     if not job.enabled:
         raise Refused(f'job "{job.job_type}" is disabled in schedules.yaml: enable it to run its slots')
     instant = store.begin(connection, now)
@@ -115,7 +117,9 @@ def backfill(
                 if sum(cursor.rowcount for cursor in store.make_runs(connection, runs, namespace, instant)) != len(
                     runs
                 ):
-                    raise Refused(f'keys of job "{job.job_type}" were taken by others meanwhile: run backfill again')
+                    raise Refused(
+                        f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again'
+                    )
                 if runs:
                     store.wake(connection, namespace)
                     detail = {"first": utc(runs[0].slot), "last": utc(runs[-1].slot), "runs": len(runs)}

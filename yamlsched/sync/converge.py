@@ -35,7 +35,7 @@ class Changes:
         """What needs attention, one line per job."""
         return [
             f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
-            "one that was accounted for are recorded as one gap, late"
+            "processed one are recorded as one gap, late"
             for job, why in self.settled.unreadable
         ] + due.Made(unreadable=list(self.unreadable)).problems
 

@@ -121,7 +121,9 @@ def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
 def _why_blocked(error: Exception) -> str:
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return "another session holds a lock on its rows or on a key"
-    return reason(error) if isinstance(error, psycopg.Error) else "its keys are taken by others again and again"
+    if isinstance(error, psycopg.Error):
+        return reason(error)
+    return "its keys still conflict with other sessions after several attempts"
 
 
 def _batch(
@@ -153,7 +155,10 @@ def settle(connection: Connection[Any], namespace: str, locked: Sequence[Definit
             continue
         _log(made)
         return made
-    raise Refused(f"keys of owed slots in namespace {namespace} are taken by others again and again: try again")
+    raise Refused(
+        f"keys of owed slots in namespace {namespace} still conflict with other sessions "
+        "after several attempts: try again"
+    )
 
 
 def settle_by_id(
@@ -203,7 +208,7 @@ def _account(
     if sum(cursor.rowcount for cursor in inserted) != made.runs:
         raise _KeyTaken
     if sum(cursor.rowcount for cursor in moved) != moves:
-        raise RuntimeError("a locked definition was moved by somebody else")
+        raise RuntimeError("a locked definition was changed by another session")
     return made
 
 

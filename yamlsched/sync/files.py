@@ -104,7 +104,7 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
         return (
             f"{path} is not applied: its namespace belongs to {_environment(standing.in_force_environment)}, and this "
             f"is {_environment(ours.environment)}, so nothing is scheduled or run here; {in_force}. "
-            "Correct --env, or give each environment a namespace or "
+            "Correct --env, or use for each environment a namespace or "
             'a database of its own; "yamlsched sync" changes the environment'
         )
     return (

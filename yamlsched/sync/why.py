@@ -23,10 +23,10 @@ REASONS = {
     "retired": "the job was not in schedules.yaml then",
     "disabled": "the job was disabled in schedules.yaml then",
     "paused": "an operator had paused the job",
-    "late": "it was too old when its run would have been made",
+    "late": "it was too old when its run would have been created",
     "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
     "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
-    "key_taken": "its key was used already, by another slot or another run",
+    "key_taken": "its key was already used, by another slot or another run",
 }
 YEARS = timedelta(days=366 * 8)
 SLOTS_OF_A_DAY = 50
@@ -135,7 +135,7 @@ def why(connection: Connection[Any], namespace: str, job: Definition, at: dateti
         explained.lines.append(_run(fate))
     elif fate.pruned_run_id is not None:
         explained.verdict = "pruned"
-        explained.lines.append(f"run {fate.pruned_run_id} was made for it, and pruned at {utc(fate.pruned_at)}")
+        explained.lines.append(f"run {fate.pruned_run_id} was created for it, and pruned at {utc(fate.pruned_at)}")
     if fate.reason is not None and (not mismatch or at in (fate.first_slot, fate.last_slot)):
         explained.verdict = "skipped" if explained.verdict == "no_slot" else explained.verdict
         explained.lines.append(_gap(fate))
@@ -148,7 +148,7 @@ def why(connection: Connection[Any], namespace: str, job: Definition, at: dateti
 
 
 def _run(fate: Any) -> str:
-    text = f"run {fate.run_id} was made for it: {fate.status}, attempt {fate.attempts} of {fate.max_attempts}"
+    text = f"run {fate.run_id} was created for it: {fate.status}, attempt {fate.attempts} of {fate.max_attempts}"
     if fate.finished_at is not None:
         text += f", finished at {utc(fate.finished_at)}"
     elif fate.status in ("queued", "failed"):
@@ -185,22 +185,25 @@ def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
     if at > fate.now:
         return (
             "future",
-            f"it has not come yet: in {durations.show(timedelta(seconds=int((at - fate.now).total_seconds())))}",
+            f"it is in the future: in {durations.show(timedelta(seconds=int((at - fate.now).total_seconds())))}",
         )
     if at <= job.effective_from:
         return "unknown", (
-            f"nothing was made for it: slots of the job as it is now count from {utc(job.effective_from)}, when it was "
-            'applied, enabled, or its cron or timezone changed; "yamlsched backfill" makes its run'
+            "no run was created for it: the job's current definition applies to slots after "
+            f"{utc(job.effective_from)}, when it was applied, enabled, or its cron or timezone changed; "
+            '"yamlsched backfill" creates its run'
         )
     if job.last_slot_at is not None and at <= job.last_slot_at:
-        return "unknown", "it is accounted for, but its run is gone: it was pruned, and so was its key"
+        return "unknown", "it was processed, but its run and its key were pruned"
     off = standing(job, at)
     if off is not None:
-        waits_for = "if it returns" if job.retired_at else "once that ends" if job.enabled else "when it is enabled"
+        waits_for = (
+            "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
+        )
         return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
     if job.overlap == "wait" and fate.open_run_id is not None:
         return "due", (
-            f"it waits: run {fate.open_run_id} of slot {utc(fate.open_slot)} is unfinished, and overlap: wait lets the "
-            "job's runs follow each other"
+            f"it waits: run {fate.open_run_id} of slot {utc(fate.open_slot)} is unfinished, and overlap: wait runs the "
+            "job's slots one after another"
         )
-    return "due", 'it is due, and no sync has dealt with it yet: is "yamlsched tick" running?'
+    return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'

@@ -79,7 +79,7 @@ class Child:
         except BaseException as error:
             if os.getpid() == self.pid:
                 with contextlib.suppress(OSError):
-                    os.write(2, f"yamlsched: a child ends: {type(error).__name__}: {error}\n".encode())
+                    os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
             os._exit(BAD_EXIT)
 
     def _receive(self) -> None:
@@ -161,7 +161,7 @@ class Child:
                     run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
                 return Report(place, End.COMMITTED.value)
             if self.was_stopped:
-                raise Stopped("stopped by yamlsched, and returned nevertheless")
+                raise Stopped("stopped by yamlsched, but it returned")
             result = jsontext.dumps(value, "the result")
             enqueued = _plain(run.enqueued) if run is not None and run.enqueued else None
             if result is None and enqueued is None:
@@ -269,7 +269,7 @@ def resolve(path: str) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise TypeError(f"{path} is no function but a {type(found).__name__}")
+        raise TypeError(f"{path} is not a function (got a {type(found).__name__})")
     return found  # type: ignore[no-any-return]
 
 
@@ -279,9 +279,11 @@ def read_payload(text: str) -> dict[str, Any]:
         payload = decode(text)[0]
     except (ValueError, RecursionError) as error:
         fault = (
-            "it is nested too deeply" if isinstance(error, RecursionError) else "it holds a number of too many digits"
+            "it is nested too deeply"
+            if isinstance(error, RecursionError)
+            else "it contains a number with too many digits"
         )
-        raise Discard(f"the payload cannot be read: {fault}. Enqueue the run again with another one") from error
+        raise Discard(f"the payload cannot be read: {fault}. Enqueue the run again with another payload") from error
     if not isinstance(payload, dict):
         raise Discard(f"the payload is a {type(payload).__name__}, not an object: its keys become keyword arguments")
     return payload
@@ -348,7 +350,7 @@ def _report_of(place: int, error: BaseException) -> Report:
             text = f"called sys.exit({error.code!r})"
         text = storable(text[:LONGEST_TEXT])
     except Exception:
-        text = "an error whose text cannot be had"
+        text = "exception has no printable message"
     name = storable(type(error).__name__[:LONGEST_TEXT])
     return Report(place, end.value, text, name, storable(stack[-LONGEST_STACK:]), delay=delay)
 

@@ -211,7 +211,7 @@ def fork(start: Callable[[int, int, int, int, Memory], Any]) -> Child:
     return Child(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
 
 
-def cause(status: int, when: str = " in the middle of the run") -> str:
+def cause(status: int, when: str = " during the run") -> str:
     """Return in words how a process ended, from its wait status, and ``when`` if it exited by itself."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -219,9 +219,9 @@ def cause(status: int, when: str = " in the middle of the run") -> str:
             name = signal.Signals(number).name
         except ValueError:
             name = "unknown"
-        hint = ", perhaps for want of memory" if number == signal.SIGKILL else ""
+        hint = ", possibly out of memory" if number == signal.SIGKILL else ""
         return f"killed by signal {number} ({name}){hint}"
     code = os.waitstatus_to_exitcode(status)
     if code == CLOSED_PIPES:
-        return "the handler closed file descriptors that were not its own, among them those that lead to yamlsched"
+        return "the handler closed file descriptors that it did not open, including its connection to yamlsched"
     return f"the process exited with status {code}{when}"

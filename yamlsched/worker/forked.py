@@ -63,7 +63,7 @@ def run(
         sys.path[:0] = [place for place in path if place not in sys.path[:1]]
         child = Child(commands, results, output, memory, dsn, namespace)
     except BaseException as error:
-        os.write(2, f"yamlsched: a child cannot start: {error}\n".encode())
+        os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
         os._exit(SETUP_EXIT)
     child.main()
 

@@ -78,7 +78,7 @@ def folder_for(file: Path) -> Path:
             for path in (root, root / name):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if path.is_symlink() or path.stat().st_uid != os.getuid():
-                    raise PermissionError(None, "belongs to somebody else", str(path))
+                    raise PermissionError(None, "belongs to another user", str(path))
             return root / name
         except OSError as error:
             faults.append(f"{error.filename}: {error.strerror}")

@@ -288,13 +288,13 @@ class Outcomes:
             return part
         [item] = part
         if item.is_replaced:
-            lose(item.held, f"its outcome is refused: {why}")
+            lose(item.held, f"its outcome was rejected: {why}")
             return []
         if untranslatable and (plain := in_ascii(item.outcome)) != item.outcome:
             item.outcome = plain
             return part
         if not item.enqueued:
-            why = f"its outcome cannot be stored: {why}"
+            why = f"its outcome could not be stored: {why}"
         name = "EnqueueRefused" if item.enqueued else "OutcomeRefused"
         return [self._item(item.held, Ending(End.RAISED, why, name, took=item.ending.took), [], is_replaced=True)]
 

@@ -30,7 +30,7 @@ KILL_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 STUCK_AFTER = 0.2  # seconds after which runs that wait behind a running one go to another child
 FAREWELL = 2.0  # seconds for which children that have nothing to do are given to end
 DIED = "WorkerDied"  # the error_type of an attempt whose process died
-SPOILT = Ending(End.RAISED, "the handler wrote into a file descriptor that was not its own", DIED)
+SPOILT = Ending(End.RAISED, "the handler wrote to a file descriptor that it did not open", DIED)
 FAILED_FORKS = 6  # children in a row that died before they were ready for runs: then no more are started
 FAILED_STARTS = 3  # children that died with a run in their hands before they started it: then it costs an attempt
 READS_AT_ONCE = 16  # of one child's reports, so that a child that writes without end does not hold up the others
@@ -230,7 +230,7 @@ class Pool:
         patience = clock.now() + FAREWELL
         while self.children:
             if clock.now() > patience:
-                self.kill_all(Ending(End.GIVEN_BACK, "stopped by a failure"))
+                self.kill_all(Ending(End.GIVEN_BACK, "stopped because the worker failed"))
             self.reap()
             await asyncio.sleep(0.002)
 

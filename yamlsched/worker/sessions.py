@@ -132,7 +132,7 @@ class Session:
             return self._connection
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
         self._wait = min(max(2 * self._wait, FIRST_WAIT), LONGEST_WAIT)
-        news = asyncio.get_running_loop().call_later(SLOW, self._database.failed, "no answer to a connection")
+        news = asyncio.get_running_loop().call_later(SLOW, self._database.failed, "no answer to a connection attempt")
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
                 self._connection = await store.connect_async(self._database.dsn, self._settings, look_up)
@@ -142,7 +142,9 @@ class Session:
                     await self._on_open(self._connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
-            self._database.failed(describe(error) if isinstance(error, psycopg.Error) else "no answer to a connection")
+            self._database.failed(
+                describe(error) if isinstance(error, psycopg.Error) else "no answer to a connection attempt"
+            )
             raise Unanswered(was_asked=False) from error
         finally:
             news.cancel()

@@ -138,7 +138,7 @@ class Frames:
             try:
                 contents.append(marshal.loads(bytes(memoryview(self._left)[start + LENGTH.size : end])))
             except (EOFError, TypeError) as error:
-                raise ValueError("a frame that holds nothing readable") from error
+                raise ValueError("an unreadable frame") from error
             start = end
         del self._left[:start]
         return contents

@@ -207,13 +207,17 @@ class Worker:
     def _is_over(self) -> bool:
         is_away = self.database.away_since is not None
         if self._gives_up():
-            left = f"; what it held ({self.in_hand()}) is taken up again when the leases end" if self.in_hand() else ""
-            raise EnvironmentFailed(f"the database went away and did not come back: {self.database.reason}{left}")
+            left = (
+                f"; its unfinished runs ({self.in_hand()}) are retried when their leases expire"
+                if self.in_hand()
+                else ""
+            )
+            raise EnvironmentFailed(f"the database was lost and did not return: {self.database.reason}{left}")
         if self.in_hand() or not self.claims.is_settled or (self._is_claiming and not is_away):
             return False
         if not self.may_claim():
             if is_away and self.stop_at is None:
-                raise EnvironmentFailed(f"the database went away: {self.database.reason}")
+                raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
         return self.claims.is_dry and self.claims.next_retry is None and not self.stays
 
