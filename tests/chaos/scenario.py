@@ -168,7 +168,8 @@ class Scenario:
             "attempts begun": len(e.attempts),
             "final": dict(Counter(versions[-1].status for versions in e.runs.values())),
             "kills": faults.get("SIGKILL", 0) + faults.get("SIGKILL child", 0),
-            "lost": sum(map(checks.is_loss, *zip(*e.changes(), strict=True))),
+            "attempts that lost their worker": sum(map(checks.is_loss, *zip(*e.changes(), strict=True))),
+            "runs lost": sum(versions[-1].status in ("queued", "running", "failed") for versions in e.runs.values()),
             "doubled": sum("beside" in line for line in violations),
             "faults": {name: number for name, number in faults.items() if not name.startswith(("start", "end"))},
         }  # fmt: skip
