@@ -480,6 +480,17 @@ def test_a_payload_is_not_checked_against_the_handler_that_another_namespace_giv
     assert say("enqueue", "purge", "--namespace", "billing", "--payload", '{"weeks": 3}').code == 0
 
 
+def test_a_call_of_on_dead_takes_no_payload(db: Db, say: Say) -> None:
+    job = a_job(db)
+    call = a_run(db, job, "dead", idempotency_key=f"on_dead:{a_run(db, job, 'dead')}")
+
+    refused = say("retry", call, "--payload", '{"days": 3}')
+
+    assert (refused.code, refused.out) == (1, "")
+    assert f"run {call} is a call of on_dead, which gets the dead run and no payload" in refused.err
+    assert row(db, call).status == "dead"
+
+
 def test_a_retry_may_bring_another_payload_for_one_run(db: Db, say: Say, tmp_path: Path) -> None:
     a_schedule_with_a_handler(tmp_path)
     job = a_job(db, payload=Jsonb({"days": 30, "dry": True}))

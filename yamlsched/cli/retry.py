@@ -9,6 +9,7 @@ import click
 from yamlsched.cli import _acting, _choice
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
+from yamlsched.errors import Refused
 
 HELP = """Retry dead and cancelled runs; make runs that wait for a retry due now.
 
@@ -58,6 +59,8 @@ def command(
 
     def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
         if payload is not None and (run := history.run(connection, ids[0])):
+            if run.dead_run_id is not None:
+                raise Refused(f"run {run.id} is a call of on_dead, which gets the dead run and no payload")
             payloads.check(settings.file, run.namespace, run.job_type, payload)
         return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected, payload=payload)
 
