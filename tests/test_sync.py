@@ -402,7 +402,7 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     db.execute(
         "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'web-1:1:a', started_at = %s, "
-        "locked_until = %s, exclusive_of = definition_id",
+        "locked_until = %s, exclusive_of = definition_id, error_type = 'ValueError'",
         [at("2026-01-14 13:00"), at("2026-01-14 13:02")],
     )
     sync(db, a_file(), at("2026-01-14 13:30"))
@@ -412,8 +412,9 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
     [failure] = db.execute("select * from yamlsched.job_failures").fetchall()
     assert (failure.attempt, failure.worker) == (1, "web-1:1:a")
     assert (failure.error, failure.error_type) == ("lost its worker", "LostWorker")
-    [run] = db.execute("select failed_at from yamlsched.job_runs").fetchall()
+    [run] = db.execute("select failed_at, error_type from yamlsched.job_runs").fetchall()
     assert run.failed_at == failure.failed_at == at("2026-01-16 00:00")
+    assert run.error_type is None  # the one of its last failure does not go with the reason
 
 
 # -- pauses ------------------------------------------------------------------------------------------------------------
