@@ -59,9 +59,12 @@ returning r.id;
 
 -- name: cancel
 -- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed at the next heartbeat.
+-- Its handler may live until then: whether that holds up other runs is for the job to say when they are claimed, which
+-- may be edited meanwhile.
 update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    exclusive    = r.exclusive or (r.status = 'running' and r.scheduled_for is not null),
     held_until   = coalesce(r.locked_until, r.held_until),
     locked_until = null,
     exclusive_of = null,

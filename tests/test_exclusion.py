@@ -291,6 +291,18 @@ def test_a_cancelled_and_retried_run_holds_up_the_next_one_also_across_an_edit(
     assert len(worker.claim(EDIT + LEASE + SECOND)) == 1
 
 
+def test_a_run_that_was_cancelled_under_allow_holds_up_the_next_one_after_the_edit(db: Db, worker: Worker) -> None:
+    two_slots(db, "allow")
+    run, other = worker.claim(EDIT)
+    actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
+    worker.finish(other, RELEASED, EDIT + SECOND)
+
+    edit(db, "wait", EDIT + 2 * SECOND)
+
+    assert worker.claim(EDIT + LEASE) == []
+    assert [claimed.id for claimed in worker.claim(EDIT + LEASE + SECOND)] == [other.id]
+
+
 def test_a_run_that_is_cancelled_while_it_waits_holds_nothing_up(db: Db, worker: Worker) -> None:
     two_slots(db, "wait")
     [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
