@@ -22,7 +22,7 @@ def test_a_delay_is_a_timedelta_seconds_or_a_duration_as_in_the_schedule(later: 
 @LATER
 def test_the_text_is_the_reason_or_else_the_delay_as_it_was_written(later: Any):
     assert str(later("90s", "too many requests")) == "too many requests"
-    assert str(later("90s")) == "asked to come back after 90s"
+    assert str(later("90s")) == "asked for a retry after 90s"
 
 
 @LATER

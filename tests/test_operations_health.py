@@ -289,7 +289,7 @@ def test_an_effect_in_doubt_is_a_reason_until_it_is_settled_unless_a_retry_resol
         said.out,
     )
     screen = say("status").out
-    assert "in doubt   1 effect to settle, 1 left to the run's retry\n" in screen
+    assert "in doubt   1 effect to settle, 1 to be resolved by the run's retry\n" in screen
     assert f"      yamlsched settle --done {key} (or --not-done), then: yamlsched retry {dead}\n" in screen
     document = json.loads(say("status", "--format", "json").out)
     assert document["in_doubt_counts"] == {"person": 1, "retry": 1}

@@ -82,7 +82,7 @@ class _Later(HandlerSignal):
     """
 
     def __init__(self, delay: timedelta | float | str, reason: str = "") -> None:
-        super().__init__(reason or f"asked to come back after {delay}")
+        super().__init__(reason or f"asked for a retry after {delay}")
         self.delay = _duration(delay)
 
 

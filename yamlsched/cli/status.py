@@ -180,7 +180,9 @@ def _in_doubt(health: Health) -> list[tuple[str, str]]:
     if not health.in_doubt_counts:
         return []
     for_person, for_retry = (effects_in_doubt(health, waits_for) for waits_for in ("person", "retry"))
-    return [("in doubt", f"{_output.count(for_person, 'effect')} to settle, {for_retry} left to the run's retry")]
+    return [
+        ("in doubt", f"{_output.count(for_person, 'effect')} to settle, {for_retry} to be resolved by the run's retry")
+    ]
 
 
 def listed(health: Health, show_all: bool) -> tuple[list[Job], int]:
@@ -213,7 +215,9 @@ def note(job: Job, health: Health) -> str:
     """Return what explains the state of ``job``."""
     if job.paused:
         until = f" until {_output.instant(job.paused_until)}" if job.paused_until else ""
-        return f"paused by {job.paused_by or 'somebody'}{until}{f': {job.paused_reason}' if job.paused_reason else ''}"
+        return (
+            f"paused by {job.paused_by or 'an operator'}{until}{f': {job.paused_reason}' if job.paused_reason else ''}"
+        )
     if job.overdue_since:
         return f"since {_output.instant(job.overdue_since)}: {job.overdue_why}"
     if job.failure_streak:

@@ -104,11 +104,11 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
         return (
             f"{path} is not applied: its namespace belongs to {_environment(standing.in_force_environment)}, and this "
             f"is {_environment(ours.environment)}, so nothing is scheduled or run here; {in_force}. "
-            "Correct --env, or use for each environment a namespace or "
-            'a database of its own; "yamlsched sync" changes the environment'
+            "Correct --env, or use a separate namespace or database for each environment; "
+            '"yamlsched sync" changes the environment'
         )
     return (
-        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented until now; "
+        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and hosts still present a newer file; "
         f'{in_force}. Bring this host up to date. To roll back run "yamlsched sync", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
