@@ -327,7 +327,7 @@ def test_where_the_file_stands_is_told(db: Db) -> None:
     held = plan(db, old, NOON + 2 * MINUTE)
     assert held.verdict is Verdict.HELD_BACK
     assert "a tick holds it back; this is what yamlsched sync would do" in plan_text.render(held)
-    assert "it was superseded, and hosts still present a newer file" in held.explanation
+    assert "it was superseded, and a newer file was presented recently" in held.explanation
 
     elsewhere = plan(db, a_file(environment="live", x={"cron": "0 3 * * *"}), NOON + 2 * MINUTE)
     assert elsewhere.verdict is Verdict.OTHER_ENVIRONMENT

@@ -108,7 +108,7 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
             '"yamlsched sync" changes the environment'
         )
     return (
-        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and hosts still present a newer file; "
+        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented recently; "
         f'{in_force}. Bring this host up to date. To roll back run "yamlsched sync", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
