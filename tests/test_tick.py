@@ -268,9 +268,10 @@ def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(pr
 
 def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_data(project: Project) -> None:
     # given a loop, and another host that presents the same file with newer data
-    write(project, yearly={"cron": YEARLY, "handler": "acts.nothing"})
+    write(project, nothing={}, yearly={"cron": YEARLY, "handler": "acts.nothing"})
     loop = project.start("work", "--loop")
-    until(lambda: count(project, "job_definitions") == 1)
+    until(lambda: count(project, "job_definitions") == 2)
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
     project.db.execute(
         "insert into yamlsched.schedule_files (namespace, hash, environment, host, path, yamlsched_version, "
         "tzdata_version, host_tzdata_version) select namespace, hash, environment, 'b', path, yamlsched_version, "
