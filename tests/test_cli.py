@@ -143,3 +143,13 @@ def test_a_verb_that_uses_no_database_takes_no_dsn_after_its_name_and_ignores_th
     assert "--dsn" not in yamlsched(verb, "--help").stdout
     assert yamlsched(verb, "--dsn", "x").returncode == 2
     assert yamlsched("--dsn", "host=nowhere.invalid", "explain", "YS101").returncode == 0
+
+
+def test_a_folder_without_a_schedule_gets_no_database(tmp_path: Path) -> None:
+    done = yamlsched("status", cwd=tmp_path, YAMLSCHED_DSN="")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert (
+        "there is no schedules.yaml, and no embedded database beside it: change to the project's directory"
+        in done.stderr
+    )
+    assert list(tmp_path.iterdir()) == []

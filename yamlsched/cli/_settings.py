@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from yamlsched.errors import EnvironmentFailed
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -43,6 +45,11 @@ class Settings:
             return
         from yamlsched import embedded
 
+        if not self.file.exists() and not embedded.data_folder(self.file).exists():
+            raise EnvironmentFailed(
+                f"there is no {self.file}, and no embedded database beside it: change to the project's directory, "
+                "pass --file, or set YAMLSCHED_DSN"
+            )
         with embedded.running(self.file, by_name=self.dsn == "embedded") as dsn:
             yield dsn
 

@@ -159,6 +159,7 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
     with embedded.running(settings.file, by_name) as dsn:
         dump.restore(dsn, embedded.find_binaries(by_name), dump_file, clean)
     click.echo(f"loaded {dump_file}")
+    click.echo("if the original database stays in use, run: yamlsched db identity --new", err=True)
     return 0
 
 

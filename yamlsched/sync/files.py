@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -100,16 +101,17 @@ def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
         f"in force is {standing.in_force_path} of host {standing.in_force_host} "
         f"(hash {(standing.in_force_hash or '')[:8]}), since {_utc(standing.in_force_since)}"
     )
+    sync = f"yamlsched sync --env {shlex.quote(ours.environment)}" if ours.environment else "yamlsched sync"
     if verdict is Verdict.OTHER_ENVIRONMENT:
         return (
             f"{path} is not applied: its namespace belongs to {_environment(standing.in_force_environment)}, and this "
             f"is {_environment(ours.environment)}, so nothing is scheduled or run here; {in_force}. "
             "Correct --env, or use a separate namespace or database for each environment; "
-            '"yamlsched sync" changes the environment'
+            f'"{sync}" changes the environment of the namespace'
         )
     return (
         f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented recently; "
-        f'{in_force}. Bring this host up to date. To roll back run "yamlsched sync", or wait until no host presented '
+        f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
 

@@ -57,6 +57,7 @@ IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children th
 GIVE_BACK_AFTER = 1.0  # seconds for which a run may wait for a child while all of them are busy with long runs
 MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, going by the size of those that were claimed of late
 STOPPED = Ending(End.GIVEN_BACK, "stopped by a shutdown")
+NOT_OURS = Ending(End.GIVEN_BACK, "its job has left this host's file, or its entry there is not valid")
 NOT_BEGUN = Ending(End.GIVEN_BACK, "every child is busy")
 LOST = Ending(End.GIVEN_BACK, "its lease was lost")
 
@@ -390,8 +391,10 @@ class Worker:
     def _take(self, run: Claimed, sent: float) -> None:
         job = self.work.jobs.get(run.job_type)
         held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, sent, None, sent)
-        if job is None or self.stop_at is not None:
+        if self.stop_at is not None:
             self._ended(held, STOPPED, [])
+        elif job is None:
+            self._ended(held, NOT_OURS, [])
         elif run.key and run.is_report and run.dead_run_id is None:
             self._ended(held, Ending(End.DISCARDED, f'key "{run.key}" is reserved, and names no dead run'), [])
         elif run.key and run.is_report and job.on_dead is None:
