@@ -135,7 +135,7 @@ LIMITS = "-c lock_timeout=0 -c statement_timeout={}"
 
 def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_takes(project: Project) -> None:
     # given a fan-out that is held up in the server
-    project.sync(fans_out={"lease": "2s"}, nothing={}, nap={"lease": "1m"})
+    project.sync(fans_out={"lease": "5s"}, nothing={}, nap={"lease": "1m"})
     [large] = project.enqueue("fans_out", {"count": 5_000})
     project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
     naps = project.enqueue("nap", count=100)
@@ -147,7 +147,7 @@ def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_ta
 
     # when others come through, and the lease is over that the run began with
     until(lambda: project.statuses().get("succeeded") == len(naps), "the others have succeeded")
-    renewed = "select 1 from yamlsched.job_runs where id = %s and locked_until > started_at + interval '4 s'"
+    renewed = "select 1 from yamlsched.job_runs where id = %s and locked_until > started_at + interval '7 s'"
     until(lambda: project.db.execute(renewed, [large]).fetchone(), "its lease is renewed")
 
     # then theirs were written beside it, and it is written as a whole as soon as it can be

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,6 +172,7 @@ def test_a_tick_never_applies_a_file_that_validate_rejects_and_runs_the_other_jo
     assert code == 1
     assert "YS304" in text
     assert "sync.refused" in text
+    assert re.search(r"WARNING jobs\.left_out .* jobs=bad mistakes=1 ", text)
     assert count(project, "job_definitions where description = 'edited'") == 0
     assert [project.row(run).status for run in (of_good, of_bad)] == ["succeeded", "queued"]
     assert (

@@ -96,6 +96,7 @@ def _refuse(
     synced.namespace = store.stand_in(connection, presented, now, errors, loaded.namespace) or loaded.namespace
     synced.find(*(report.text(found) for found in checked.errors))
     log.error("sync.refused", file=schedule.path, hash=schedule.ours.hash[:8], mistakes=errors)
+    _report_left_out(schedule, loaded, checked.jobs, errors)
     if synced.namespace is not None:
         standing = store.standing(connection, synced.namespace, presented, now)
         if files.is_of_another_environment(standing, schedule.ours):
