@@ -380,7 +380,9 @@ def test_a_backfill_that_is_interrupted_says_how_many_runs_it_made_and_goes_on(o
         )
         holder.execute("select pg_advisory_lock(4711)")
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not db.execute("select 1 from pg_stat_activity where wait_event = 'advisory'").fetchone():
+        while not db.execute(
+            "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+        ).fetchone():
             assert process.poll() is None
 
         # when it is interrupted

@@ -142,7 +142,9 @@ def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_ta
     project.db.execute(WAITS.encode())
     project.db.execute("select pg_advisory_lock(4711)")
     worker = project.start("work", dsn=make_conninfo(project.dsn, options=LIMITS.format("60s")))
-    held_up = "select pid, xact_start from pg_stat_activity where wait_event = 'advisory'"
+    held_up = (
+        "select pid, xact_start from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+    )
     first = until(lambda: project.db.execute(held_up).fetchone(), "the fan-out is being written")
 
     # when others come through, and the lease is over that the run began with

@@ -672,7 +672,9 @@ def test_a_head_that_was_put_off_while_the_claim_read_is_not_taken(
             target=lambda: answers.append(claimer.execute(statement.replace(heads, held_up), given).fetchall())
         )
         thread.start()
-        while not db.execute("select 1 from pg_stat_activity where wait_event = 'advisory'").fetchone():
+        while not db.execute(
+            "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+        ).fetchone():
             pass
 
         # when meanwhile another worker claims the run, and its attempt fails

@@ -1,0 +1,61 @@
+"""The statements of sync about slots: each changes what it names, and nothing beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+from operating import a_job
+
+from yamlsched.store import slots as store
+from yamlsched.store.slots import Gap, Move
+
+Db = psycopg.Connection[Any]
+NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def gaps(db: Db) -> list[tuple[int, datetime, int, str]]:
+    rows = db.execute("select definition_id, last_slot, slots, reason from yamlsched.skipped_slots order by id")
+    return [tuple(row) for row in rows.fetchall()]
+
+
+def test_a_gap_extends_one_of_its_own_job_and_reason_only(db: Db) -> None:
+    # given gaps of two jobs, with two reasons, that end at the same instant
+    one, other, third = a_job(db, "one"), a_job(db, "other"), a_job(db, "third")
+    recorded = [(one, "overlap"), (other, "overlap"), (third, "paused")]
+    store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, reason) for job, reason in recorded], NOON)
+
+    # when one of them goes on, and another goes on for another reason
+    later = NOON + MINUTE
+    going_on = [Gap(job, "", later, later, 1, "overlap", follows=NOON) for job in (one, third)]
+    store.record_gaps(db, going_on, later)
+
+    # then the first is longer, the other job's is as it was, and the other reason has a row of its own
+    assert gaps(db) == [
+        (one, later, 2, "overlap"),
+        (other, NOON, 1, "overlap"),
+        (third, NOON, 1, "paused"),
+        (third, later, 1, "overlap"),
+    ]
+
+
+def test_a_job_that_another_sync_has_dealt_with_is_not_locked(db: Db) -> None:
+    due = a_job(db, "due", next_slot_at=NOON)
+    done = a_job(db, "done", next_slot_at=NOON + MINUTE)
+    off = a_job(db, "off", next_slot_at=None)
+
+    assert [definition.id for definition in store.lock_due(db, [due, done, off], NOON)] == [due]
+
+
+def test_a_cursor_that_has_moved_since_it_was_read_is_not_moved_again(db: Db) -> None:
+    moved = a_job(db, "moved", last_slot_at=NOON)
+    first = a_job(db, "first", last_slot_at=None)
+    later = NOON + MINUTE
+
+    cursors = store.move_cursors(db, [Move(moved, NOON - MINUTE, later, None), Move(first, None, later, None)])
+
+    assert sum(cursor.rowcount for cursor in cursors) == 1
+    found = db.execute("select id, last_slot_at from yamlsched.job_definitions order by id").fetchall()
+    assert [tuple(row) for row in found] == [(moved, NOON), (first, later)]
