@@ -33,7 +33,7 @@ TESTS = {
     "sql/runs.sql": ["fences", "store_runs", "claims", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
-    "sql/definitions.sql": ["sync", "sync_files", "operations_retention"],
+    "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],
     "sql/files.sql": ["sync_files", "sync"],
     "sql/effects.sql": ["fences", "effects"],
     "sql/retention.sql": ["operations_retention"],

@@ -282,3 +282,20 @@ def test_what_is_in_doubt_is_decided_only_by_a_run_that_is_still_held(
     assert not EFFECT_WRITES[name][0](db, key_of(run))
 
     assert all_effects(db) == before
+
+
+def test_settling_an_effect_leaves_the_one_of_that_name_in_another_namespace_in_doubt(
+    db: psycopg.Connection[Any],
+) -> None:
+    for namespace in ("default", "shop"):
+        db.execute(
+            "insert into yamlsched.effects "
+            "(namespace, key, run_id, attempt, locked_by, entry, provider_key, state, doubted_at) "
+            "values (%s, 'mail:1', 1, 1, 'a', gen_random_uuid(), gen_random_uuid(), 'in_doubt', now())",
+            [namespace],
+        )
+
+    assert effects.settle(db, "shop", "mail:1", "ann", happened=True)
+
+    found = db.execute("select namespace, state from yamlsched.effects order by namespace").fetchall()
+    assert [tuple(row) for row in found] == [("default", "in_doubt"), ("shop", "done")]

@@ -1,0 +1,61 @@
+"""The statements about definitions: each changes the runs that it names, and nothing beside them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+from operating import a_job, a_run
+
+from yamlsched.store.definitions import cancel_retired
+
+Db = psycopg.Connection[Any]
+NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=2)
+
+
+def statuses(db: Db) -> dict[int, str]:
+    return dict(tuple(row) for row in db.execute("select id, status from yamlsched.job_runs").fetchall())
+
+
+def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_under_a_lease(db: Db) -> None:
+    # given a job retired two days ago, one retired just now, and one at work, with runs in each state
+    retired = a_job(db, "retired", retired_at=LONG_AGO)
+    just_now = a_job(db, "just_now", retired_at=NOW - timedelta(hours=23))
+    at_work = a_job(db, "at_work")
+    before = {
+        (job, status): a_run(db, job, status)
+        for job in (retired, just_now, at_work)
+        for status in ("queued", "failed", "running", "succeeded", "dead", "cancelled")
+    }
+    db.execute("update yamlsched.job_runs set locked_until = %s where status = 'running'", [NOW + timedelta(minutes=1)])
+    lost = a_run(db, retired, "running", locked_until="('2026-01-14 11:59Z'::timestamptz)")
+    finished = db.execute("select id, finished_at, updated_at from yamlsched.job_runs where finished_at is not null")
+    as_it_was = finished.fetchall()
+
+    # when what it left undone is cancelled
+    cancelled = cancel_retired(db, "default", NOW)
+
+    # then those are the waiting runs of the first job, and the one whose lease is over
+    expected = {before[retired, "queued"], before[retired, "failed"], lost}
+    assert {run.id for run in cancelled} == expected
+    assert {id for id, status in statuses(db).items() if status == "cancelled"} == expected | {
+        before[job, "cancelled"] for job in (retired, just_now, at_work)
+    }
+    ids = [row.id for row in as_it_was]
+    again = db.execute("select id, finished_at, updated_at from yamlsched.job_runs where id = any (%s)", [ids])
+    assert again.fetchall() == as_it_was
+
+
+def test_a_batch_of_retired_runs_goes_on_behind_the_one_before(db: Db) -> None:
+    one, other = (a_job(db, name, retired_at=LONG_AGO) for name in ("one", "other"))
+    runs = [(job, a_run(db, job)) for job in (one, one, one, other)]
+
+    first = cancel_retired(db, "default", NOW, limit=2)
+    # one of the first batch's runs comes back by an operator's retry: this pass leaves it alone
+    db.execute("update yamlsched.job_runs set status = 'queued', finished_at = null where id = %s", [first[0].id])
+    second = cancel_retired(db, "default", NOW, after=(first[-1].definition_id, first[-1].id), limit=2)
+
+    assert [(run.definition_id, run.id) for run in first] == runs[:2]
+    assert [(run.definition_id, run.id) for run in second] == runs[2:]
