@@ -44,7 +44,7 @@ TESTS = {
     "yamlsched/sync/due.py": ["sync"],
     "yamlsched/sync/backfill.py": ["backfill"],
     "yamlsched/runs.py": ["runs", "outcomes"],
-    "yamlsched/worker/leases.py": ["outcomes"],
+    "yamlsched/worker/leases.py": ["leases"],
 }
 # and the slow ones, for what those have not found
 SLOW_TESTS = {

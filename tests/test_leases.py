@@ -16,7 +16,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.runs import Claimed
 from yamlsched.worker import clock
 from yamlsched.worker.children import Held
-from yamlsched.worker.leases import Leases, lose
+from yamlsched.worker.leases import Leases, lose, margin
 from yamlsched.worker.sessions import Unanswered
 
 
@@ -24,6 +24,11 @@ from yamlsched.worker.sessions import Unanswered
 def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
     with a_project(tmp_path, own_dsn) as project:
         yield project
+
+
+@pytest.mark.parametrize("lease", [2, 3.3, 3.4, 120, 21_600])
+def test_a_handler_is_stopped_before_its_lease_ends_and_after_three_renewals_have_failed(lease: float) -> None:
+    assert 0.5 <= margin(lease) <= lease / 4
 
 
 @pytest.mark.slow
