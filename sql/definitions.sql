@@ -51,13 +51,13 @@ where d.id = any (%(ids)s)
 order by d.id
 for no key update;
 
--- name: scheduled
+-- name: ids_with_next_slot
 -- All jobs with a slot to come, for a new computation of it.
 select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.next_slot_at is not null;
 
--- name: named
+-- name: find
 -- One job of a namespace.
 select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
        d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
@@ -128,7 +128,7 @@ update yamlsched.job_definitions d
 set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
--- name: follow_overlap
+-- name: apply_overlap
 -- Whether runs of a job exclude each other is written on its runs. Several that are running now may exclude each other
 -- from now on: none of them has exclusive_of, and each holds up the job's next run until it has ended. So does one that
 -- was cancelled and is retried, until the end of the lease that its handler may outlive.

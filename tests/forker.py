@@ -18,11 +18,11 @@ from typing import Any
 
 from yamlsched import cli, log
 from yamlsched.cli import _loop, tick, work
-from yamlsched.definitions import meaning
+from yamlsched.definitions import build
 from yamlsched.sync import due
 from yamlsched.worker import progress, start, systemd
 
-IMMEDIATE = {name: (timedelta(0), meaning.LONGEST) for name in meaning.RETRY_DELAYS}
+IMMEDIATE = {name: (timedelta(0), build.MAX_DURATION) for name in build.RETRY_DELAYS}
 IMPORTED = (_loop, tick, work, due, progress, start, systemd)
 
 
@@ -48,7 +48,7 @@ def become(order: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    meaning.LIMITS.update(IMMEDIATE)
+    build.LIMITS.update(IMMEDIATE)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
-from yamlsched.definitions import handlers, meaning, paths, report, rules, schema_copy, silence, zones
+from yamlsched.definitions import build, handlers, paths, report, rules, schema_copy, silence, zones
 from yamlsched.definitions.advice.check import check as advise
 from yamlsched.definitions.diagnostic import Diagnostic, Note
 from yamlsched.definitions.load import load
@@ -88,7 +88,7 @@ def test_the_documents_hold_the_pages_that_explain_prints():
 
 
 def test_a_payload_is_limited_here_as_where_it_is_stored():
-    assert meaning.LARGEST_PAYLOAD == LARGEST_PAYLOAD
+    assert build.MAX_PAYLOAD_BYTES == LARGEST_PAYLOAD
 
 
 def test_every_zone_that_is_taken_can_be_had():

@@ -39,7 +39,7 @@ from yamlsched.handler_sessions import sessions
 from yamlsched.ledger import Claim, effect_key, settle_command
 from yamlsched.operations.actions import cancel
 from yamlsched.operations.effects import settle
-from yamlsched.runs import Claimed, one_line
+from yamlsched.runs import ClaimedRun, one_line
 from yamlsched.store import effects, history
 from yamlsched.store import runs as store
 
@@ -789,7 +789,8 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
             async with await psycopg.AsyncConnection.connect(dsn, row_factory=factory) as session:
                 await session.execute("set statement_timeout = '5s'")
                 held = [
-                    Claimed(r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.claim.locked_by) for r in (one, other)
+                    ClaimedRun(r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.claim.locked_by)
+                    for r in (one, other)
                 ]
                 return await store.heartbeat(session, held)
 

@@ -16,7 +16,7 @@ from syncing import HOUR, MINUTE, a_file, at
 
 from yamlsched import store as database
 from yamlsched.operations import actions
-from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store import definitions
 from yamlsched.store import runs as store
 from yamlsched.sync import sync
@@ -40,12 +40,12 @@ class Worker:
         self.connection = self.runner.run(connect)
         self.claims = 0
 
-    def claim(self, now: Any, limit: int = 10) -> list[Claimed]:
+    def claim(self, now: Any, limit: int = 10) -> list[ClaimedRun]:
         self.claims += 1
-        claimed: store.Claim = self.call(store.claim, "default", f"claim {self.claims}", limit, now=now)
+        claimed: store.ClaimResult = self.call(store.claim, "default", f"claim {self.claims}", limit, now=now)
         return claimed.runs
 
-    def finish(self, run: Claimed, outcome: Outcome, now: Any) -> None:
+    def finish(self, run: ClaimedRun, outcome: Outcome, now: Any) -> None:
         assert run.id in self.call(store.finish, [(run, outcome)], now=now)
 
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
@@ -193,7 +193,7 @@ def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: 
         syncer.execute("begin")
         definitions.lock(syncer, [job])
         syncer.execute("update yamlsched.job_definitions set overlap = 'wait' where id = %s", [job])
-        definitions.follow_overlap(syncer, [job], EDIT)
+        definitions.apply_overlap(syncer, [job], EDIT)
 
         # when the runs are retried meanwhile
         answers = committing(syncer, db, operator, lambda: actions.retry(operator, ids, "ann", now=EDIT))

@@ -15,20 +15,20 @@ from psycopg.rows import namedtuple_row
 from working import until
 
 from yamlsched import store as database
-from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store import effects
 from yamlsched.store import runs as store
 from yamlsched.store.statements import load
 
 Connection = psycopg.AsyncConnection[Any]
-Write = Callable[[Connection, Claimed], Awaitable[Any]]
+Write = Callable[[Connection, ClaimedRun], Awaitable[Any]]
 
 
 def finish(outcome: Outcome) -> Write:
     return lambda connection, run: store.finish(connection, [(run, outcome)])
 
 
-async def succeed_in(connection: Connection, run: Claimed) -> Any:
+async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
     with database.connect(connection.info.dsn) as own:
         return store.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
 
@@ -55,13 +55,13 @@ SINCE = {
 }
 
 
-def a_claimed_run(db: psycopg.Connection[Any]) -> Claimed:
+def a_claimed_run(db: psycopg.Connection[Any]) -> ClaimedRun:
     """Make a run that A holds as attempt 1."""
     run = a_run(db, a_job(db, overlap="allow", on_dead="handlers.alerts.mail_operator"), "running", locked_by="A")
-    return Claimed(run, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
+    return ClaimedRun(run, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
 
-def write(dsn: str, how: Write, run: Claimed) -> Any:
+def write(dsn: str, how: Write, run: ClaimedRun) -> Any:
     async def on_a_session() -> Any:
         async with await psycopg.AsyncConnection.connect(
             dsn, autocommit=True, row_factory=namedtuple_row
@@ -223,7 +223,7 @@ def all_effects(db: psycopg.Connection[Any]) -> list[Any]:
     return db.execute("select * from yamlsched.effects order by id").fetchall()
 
 
-def key_of(run: Claimed) -> effects.Key:
+def key_of(run: ClaimedRun) -> effects.Key:
     return effects.Key("default", "k", run.id, run.attempt, run.locked_by, ENTRY)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from yamlsched.runs import Claimed
+from yamlsched.runs import ClaimedRun
 from yamlsched.store.connection import concealer
 from yamlsched.worker.output import KEPT, MAX_PASSED_ON_BYTES, Output
 
-FIRST, SECOND = (Claimed(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
+FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
 
 
 class Printer:
@@ -23,7 +23,7 @@ class Printer:
         os.set_blocking(reading, False)
         self.output = Output(reading)
 
-    def prints(self, content: bytes, run: Claimed = FIRST) -> None:
+    def prints(self, content: bytes, run: ClaimedRun = FIRST) -> None:
         """Print, and let the parent read it."""
         while content:
             content = content[os.write(self.writing, content[:60_000]) :]

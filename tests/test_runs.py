@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from yamlsched.backoff import LONGEST, Backoff
 from yamlsched.runs import (
-    LONGEST_ERROR,
-    LONGEST_OUTPUT,
-    LONGEST_STACK,
-    Claimed,
+    MAX_ERROR_CHARS,
+    MAX_OUTPUT_CHARS,
+    MAX_STACK_CHARS,
+    ClaimedRun,
     End,
     Ending,
     Status,
@@ -36,7 +36,7 @@ endings = st.builds(
 randoms = st.floats(0, 1, exclude_max=True)
 
 
-def a_claim(**values: Any) -> Claimed:
+def a_claim(**values: Any) -> ClaimedRun:
     usual: dict[str, Any] = {
         "id": 118,
         "job_type": "purge",
@@ -49,7 +49,7 @@ def a_claim(**values: Any) -> Claimed:
         "lease": 120.0,
         "locked_by": "web-1:4711:c0ffee",
     }
-    return Claimed(**{**usual, **values})
+    return ClaimedRun(**{**usual, **values})
 
 
 claims = st.integers(1, 100).flatmap(
@@ -58,7 +58,7 @@ claims = st.integers(1, 100).flatmap(
 
 
 @given(claims, endings, randoms)
-def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: Claimed, ending: Ending, random: float) -> None:
+def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, ending: Ending, random: float) -> None:
     outcome = after_attempt(run, ending, Backoff(), random)
 
     assert outcome.status in (Status.SUCCEEDED, Status.FAILED, Status.DEAD, Status.QUEUED)
@@ -72,16 +72,16 @@ def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: Claimed, endin
 
 @given(claims, endings, randoms)
 def test_what_is_kept_of_an_error_can_be_stored_and_shown_and_is_bounded(
-    run: Claimed, ending: Ending, random: float
+    run: ClaimedRun, ending: Ending, random: float
 ) -> None:
     outcome = after_attempt(run, ending, Backoff(), random)
 
     assert (outcome.error is not None) == (outcome.status in (Status.FAILED, Status.DEAD))
     for text, longest in (
-        (outcome.error, LONGEST_ERROR),
+        (outcome.error, MAX_ERROR_CHARS),
         (outcome.error_type, 200),
-        (outcome.stack, LONGEST_STACK),
-        (outcome.output, LONGEST_OUTPUT),
+        (outcome.stack, MAX_STACK_CHARS),
+        (outcome.output, MAX_OUTPUT_CHARS),
     ):
         if text is not None:
             assert text.encode()  # no half of a surrogate pair
@@ -92,7 +92,7 @@ def test_what_is_kept_of_an_error_can_be_stored_and_shown_and_is_bounded(
 
 @given(claims, st.sampled_from([End.RETRY_AFTER, End.SNOOZED]), st.none() | st.timedeltas(), randoms)
 def test_a_delay_that_a_handler_asks_for_is_kept_within_bounds(
-    run: Claimed, end: End, delay: timedelta | None, random: float
+    run: ClaimedRun, end: End, delay: timedelta | None, random: float
 ) -> None:
     outcome = after_attempt(run, Ending(end, delay=delay), Backoff(), random)
 
@@ -112,7 +112,7 @@ def test_a_delay_that_a_handler_asks_for_is_kept_within_bounds(
         (End.RETRY_AFTER, 2, Status.FAILED, False),
         (End.RETRY_AFTER, 3, Status.DEAD, False),
         (End.SNOOZED, 3, Status.QUEUED, True),
-        (End.GIVEN_BACK, 3, Status.QUEUED, True),
+        (End.RELEASED, 3, Status.QUEUED, True),
     ],
 )
 def test_how_an_attempt_ends_decides_about_the_run(end: End, attempt: int, status: Status, refund: bool) -> None:
@@ -150,7 +150,7 @@ def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key, is_report, dead",
+    "key, is_on_dead_call, dead",
     [
         ("on_dead:118", True, 118),
         ("on_dead:118:10", True, 118),
@@ -162,10 +162,12 @@ def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
         (None, False, None),
     ],
 )
-def test_a_run_that_reports_a_death_names_it_in_its_key(key: str | None, is_report: bool, dead: int | None) -> None:
+def test_a_run_that_reports_a_death_names_it_in_its_key(
+    key: str | None, is_on_dead_call: bool, dead: int | None
+) -> None:
     run = a_claim(key=key)
 
-    assert (run.is_report, run.dead_run_id) == (is_report, dead)
+    assert (run.is_on_dead_call, run.dead_run_id) == (is_on_dead_call, dead)
 
 
 def test_backoff_starts_over_when_an_operator_retries_a_dead_run() -> None:

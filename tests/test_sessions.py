@@ -15,7 +15,7 @@ from operating import a_job, a_run
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import Claimed
+from yamlsched.runs import ClaimedRun
 from yamlsched.store import runs
 from yamlsched.store.connection import connect_async, conninfo
 from yamlsched.worker.sessions import Database, Session, Unanswered, look_up
@@ -102,7 +102,7 @@ async def process_ids(dsn: str) -> tuple[int, int]:
 
 def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: str, db: psycopg.Connection[Any]) -> None:
     a_run(db, a_job(db), "running", locked_by="A", attempts=1)
-    held = Claimed(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
+    held = ClaimedRun(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
     async def fail() -> list[str]:
         session = Session(Database(dsn), {**SESSION, "lock_timeout": "10ms"})

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from working import Project, a_project, until
 
-from yamlsched.runs import LONGEST_ERROR, LONGEST_OUTPUT, LONGEST_STACK
+from yamlsched.runs import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, MAX_STACK_CHARS
 from yamlsched.worker.wire import LONGEST_FRAME, Frames, frame
 
 PAGE, PIPE = 4_096, 65_536
@@ -124,7 +124,7 @@ def test_results_are_kept_up_to_64_kib_and_refused_beyond(project: Project) -> N
 
 def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> None:
     project.sync(raises_text={"lease": "1m", "max_attempts": 1})
-    sizes = [*EDGES, LONGEST_ERROR - 1, LONGEST_ERROR, LONGEST_ERROR + 1, 1_000_000]
+    sizes = [*EDGES, MAX_ERROR_CHARS - 1, MAX_ERROR_CHARS, MAX_ERROR_CHARS + 1, 1_000_000]
     runs = {size: project.enqueue("raises_text", {"size": size})[0] for size in sizes}
 
     project.work(code=1)
@@ -132,24 +132,24 @@ def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> No
     for size, run in runs.items():
         row = project.row(run)
         assert project.became(run) == ("dead", 1, 1, 0, 1)
-        assert len(row.last_error) == (min(size, LONGEST_ERROR) or len("RuntimeError('')"))
-        assert len(row.last_stack) <= LONGEST_STACK
-        assert row.last_stack.endswith("e" * min(size, LONGEST_STACK - 1) + "\n")
+        assert len(row.last_error) == (min(size, MAX_ERROR_CHARS) or len("RuntimeError('')"))
+        assert len(row.last_stack) <= MAX_STACK_CHARS
+        assert row.last_stack.endswith("e" * min(size, MAX_STACK_CHARS - 1) + "\n")
 
 
 def test_of_output_of_any_size_the_end_is_kept(project: Project) -> None:
     project.sync(prints_text={"lease": "1m", "max_attempts": 1})
-    sizes = [*EDGES, *(edge + off for edge in (LONGEST_OUTPUT, 1 << 20) for off in (-1, 0, 1))]
+    sizes = [*EDGES, *(edge + off for edge in (MAX_OUTPUT_CHARS, 1 << 20) for off in (-1, 0, 1))]
     runs = {size: project.enqueue("prints_text", {"size": size})[0] for size in sizes}
 
     project.work(code=1)
 
     for size, run in runs.items():
         [failure] = project.failures(run)
-        assert len(failure.output or "") == min(size, LONGEST_OUTPUT)
+        assert len(failure.output or "") == min(size, MAX_OUTPUT_CHARS)
         if size > 1:
             assert failure.output.endswith("p>")
-            assert failure.output.startswith("<p") == (size <= LONGEST_OUTPUT)
+            assert failure.output.startswith("<p") == (size <= MAX_OUTPUT_CHARS)
 
 
 def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:

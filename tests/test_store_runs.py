@@ -17,7 +17,7 @@ from syncing import prune
 from yamlsched import enqueueing
 from yamlsched import store as database
 from yamlsched.operations import actions
-from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store import runs as store
 from yamlsched.store.runs import LOST, OURS, Scope
 from yamlsched.store.statements import load
@@ -48,8 +48,8 @@ def ask(dsn: str) -> Iterator[Ask]:
         runner.run(connection.close())
 
 
-def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> store.Claim:
-    claimed: store.Claim = ask(store.claim, "default", token, limit, **named)
+def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> store.ClaimResult:
+    claimed: store.ClaimResult = ask(store.claim, "default", token, limit, **named)
     return claimed
 
 
@@ -58,7 +58,7 @@ def due(db: psycopg.Connection[Any], job: int, **values: Any) -> int:
     return a_run(db, job, **{"run_at": NOON - MINUTE, **values})
 
 
-def one(ask: Ask, token: str = "A", **named: Any) -> Claimed:
+def one(ask: Ask, token: str = "A", **named: Any) -> ClaimedRun:
     [run] = claim(ask, token, **named).runs
     return run
 
@@ -333,7 +333,7 @@ def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_all_claimed_once(
     assert {run.job_type for taken in claims for run in taken.runs} == {f"job_{number}" for number in range(5)}
     assert [run.id for taken in claims for run in taken.dead] == [exhausted]
     assert [len(taken.lost) for taken in claims].count(1) == 1
-    assert [taken.is_cut for taken in claims] == [True] * 10
+    assert [taken.is_truncated for taken in claims] == [True] * 10
     assert (
         db.execute("select status from yamlsched.job_runs where job_type = 'paused' and status <> 'queued'").fetchall()
         == []
@@ -600,7 +600,7 @@ def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: 
                 claim(ask, f"late {late}", now=NOON + late)
         # when each death is reported, and the report succeeds
         report = one(ask, f"R{number}", now=NOON + HOUR)
-        assert (report.dead_run_id, report.is_report) == (run_id, True)
+        assert (report.dead_run_id, report.is_on_dead_call) == (run_id, True)
         keys.append(report.key)
         ask(store.finish, [(report, SUCCESS)])
         if number == 0:  # a report that was pruned is not made again
@@ -727,7 +727,7 @@ def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psyco
     run = one(ask)
     enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], enqueueing.due(None))]
 
-    async def finish(connection: Any, now: Any, held: Claimed) -> Any:
+    async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
         return await store.finish_with(connection, "default", held, SUCCESS, enqueued)
 
     assert ask(finish, held=run._replace(locked_by="B")) == {}

@@ -23,7 +23,7 @@ from forker import IMMEDIATE
 from psycopg.conninfo import make_conninfo
 
 from yamlsched import store
-from yamlsched.definitions import meaning
+from yamlsched.definitions import build
 from yamlsched.store.connection import connect_for_handler
 from yamlsched.sync import ScheduleFile, sync
 
@@ -147,7 +147,7 @@ class Project:
     def sync(self, **jobs: dict[str, Any]) -> None:
         """Write the schedule and apply it, whatever its handlers are."""
         self.write(**jobs)
-        with store.connect(self.dsn) as connection, patch.dict(meaning.LIMITS, IMMEDIATE):
+        with store.connect(self.dsn) as connection, patch.dict(build.LIMITS, IMMEDIATE):
             synced = sync(connection, ScheduleFile.read(self.file, None, None), at_once=True)
         assert not synced.messages, synced.messages
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsontext import encode, faults, plain, text_fault
-from yamlsched.runs import ON_DEAD
+from yamlsched.runs import ON_DEAD_PREFIX
 
 if TYPE_CHECKING:
     import psycopg
@@ -186,7 +186,7 @@ def _check_key(key: str) -> None:
     if SLOT_KEY.fullmatch(key):
         job = key.partition(":")[0]
         raise Refused(f'key "{key}" has a reserved form: the slots of job "{job}" have such keys')
-    if key.startswith(ON_DEAD):
+    if key.startswith(ON_DEAD_PREFIX):
         raise Refused(f'key "{key}" is reserved for runs that call on_dead')
 
 

@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 from yamlsched.backoff import LONGEST, Backoff, delay
 
-LONGEST_ERROR = 500
+MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
-LONGEST_STACK = 16_000
+MAX_STACK_CHARS = 16_000
 """Characters of ``last_stack``; of a longer one the end is kept, where the cause is."""
-LONGEST_OUTPUT = 65_536
+MAX_OUTPUT_CHARS = 65_536
 """Characters of what a handler printed that are kept with a failure, the last ones."""
 MAX_SESSIONS_LOST = 3
 """Attempts of a run in a row that cost nothing because their database session broke."""
-ON_DEAD = "on_dead:"
+ON_DEAD_PREFIX = "on_dead:"
 """Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a retry, for a later death
 of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``."""
-REPORT = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
+ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
 class Status(StrEnum):
@@ -35,7 +35,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Claimed(NamedTuple):
+class ClaimedRun(NamedTuple):
     """A claimed run, with the claim that fences every write about it.
 
     It is made for each run that is carried out, and travels to a child as it is: hence a tuple of plain values.
@@ -55,14 +55,14 @@ class Claimed(NamedTuple):
     sessions_lost: int = 0  # attempts in a row that were released because their database session broke
 
     @property
-    def is_report(self) -> bool:
+    def is_on_dead_call(self) -> bool:
         """Whether the run is a call of ``on_dead``."""
-        return self.key is not None and self.key.startswith(ON_DEAD)
+        return self.key is not None and self.key.startswith(ON_DEAD_PREFIX)
 
     @property
     def dead_run_id(self) -> int | None:
         """The run whose death this run reports; None also for a key that only an edit by hand can make."""
-        found = REPORT.fullmatch(self.key or "")
+        found = ON_DEAD_KEY.fullmatch(self.key or "")
         return int(found[1]) if found else None
 
 
@@ -76,7 +76,7 @@ class End(StrEnum):
     RETRY_AFTER = "retry_after"
     SNOOZED = "snoozed"
     SESSION_LOST = "session_lost"  # the session of run.transaction() broke, and nothing was committed
-    GIVEN_BACK = "given_back"  # never begun, or stopped by a shutdown
+    RELEASED = "released"  # never begun, or stopped by a shutdown
 
 
 class Ending(NamedTuple):
@@ -106,24 +106,24 @@ class Outcome(NamedTuple):
     sessions_lost: int = 0  # the run's count from now on
 
 
-PLAIN_SUCCESS = Outcome(Status.SUCCEEDED)
+SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)
 """What becomes of a run whose handler returned nothing."""
 
 
 def after_attempt(
-    run: Claimed,
+    run: ClaimedRun,
     ending: Ending,
     backoff: Backoff,
     random: float,
-    conceal: Callable[[str], str] = str,
+    redact: Callable[[str], str] = str,
 ) -> Outcome:
     """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``.
 
-    ``conceal`` takes secrets out of a text that is kept for people. After an operator's retry the backoff starts over.
+    ``redact`` takes secrets out of a text that is kept for people. After an operator's retry the backoff starts over.
     """
     if ending.end is End.RETURNED or ending.end is End.COMMITTED:
-        return PLAIN_SUCCESS if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
-    if ending.end is End.GIVEN_BACK:
+        return SUCCESS_WITHOUT_RESULT if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
+    if ending.end is End.RELEASED:
         return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost)
     if ending.end is End.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
         return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
@@ -135,10 +135,10 @@ def after_attempt(
     return Outcome(
         Status.DEAD if is_dead else Status.FAILED,
         delay=None if is_dead else wait,
-        error=one_line(conceal(ending.error)) or "failed without a message",
+        error=one_line(redact(ending.error)) or "failed without a message",
         error_type=one_line(ending.error_type, 200) or None,
-        stack=storable(conceal(ending.stack))[-LONGEST_STACK:] or None,
-        output=storable(conceal(ending.output))[-LONGEST_OUTPUT:] or None,
+        stack=storable(redact(ending.stack))[-MAX_STACK_CHARS:] or None,
+        output=storable(redact(ending.output))[-MAX_OUTPUT_CHARS:] or None,
     )
 
 
@@ -166,7 +166,7 @@ def in_ascii(outcome: Outcome) -> Outcome:
     return outcome._replace(**escaped)
 
 
-def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
+def one_line(text: str, longest: int = MAX_ERROR_CHARS) -> str:
     """Return ``text`` as one bounded line without control characters.
 
     >>> one_line("no route\\n to \\x1b[31mhost")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from yamlsched.definitions import meaning, shape, tree
+from yamlsched.definitions import build, shape, tree
 from yamlsched.definitions.diagnostic import ERROR, MOST, Diagnostic, Findings, Path, Source, quoted
 from yamlsched.definitions.job import Job, Retention
 from yamlsched.definitions.schema import JOB_KEYS
@@ -142,16 +142,18 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
 
     top = root.value
     environments = _environments(top.get("environments"), environment, found)
-    reader = meaning.Reader(found, environments)
-    reader.has_environments = "environments" in top
-    reader.closes_environments = ("environments",) not in found.wrong | found.meant and not _flawed(top, "environments")
+    reader = build.Reader(found, environments)
+    reader.has_environment_list = "environments" in top
+    reader.is_environment_list_closed = ("environments",) not in found.wrong | found.meant and not _flawed(
+        top, "environments"
+    )
     namespace = top["namespace"].value if "namespace" in top else "default"
     if ("namespace",) in found.wrong or _flawed(top, "namespace"):
         namespace = None
     timezone = reader.read("timezone", top["timezone"], ("timezone",), None) if "timezone" in top else "UTC"
-    retention = meaning.retention(root, reader)
+    retention = build.build_retention(root, reader)
     paths = tuple(node.value for node, _ in _path_nodes(root, found.wrong).values())
-    jobs = meaning.jobs(root, reader, timezone, environment, paths)
+    jobs = build.build_jobs(root, reader, timezone, environment, paths)
     if "version" in top and (("version",) in found.wrong or _flawed(top, "version")):
         jobs = {}  # written for another version, a job may mean something else
     return _loaded(namespace, timezone or "UTC", environments, retention, paths, jobs, diagnostics, found, root)

@@ -88,7 +88,7 @@ def _check(validator: Validator, node: Node, path: Path, use: Use, found: Findin
             place.append(error.instance)
         if "then" in steps or "else" in steps:
             if "backoff" not in place:
-                continue  # catchup with overlap: what is inherited counts too, so definitions.meaning reports it
+                continue  # catchup with overlap: what is inherited counts too, so definitions.build reports it
             del place[place.index("backoff") + 1 :]
             report = policy_and_delays
         else:

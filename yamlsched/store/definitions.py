@@ -70,16 +70,16 @@ def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
         return cursor.fetchall()
 
 
-def scheduled(connection: Connection[Any], namespace: str) -> list[int]:
+def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
     """Return the ids of the definitions that have a slot to come."""
-    rows = connection.execute(load("definitions")["scheduled"], {"namespace": namespace}).fetchall()
+    rows = connection.execute(load("definitions")["ids_with_next_slot"], {"namespace": namespace}).fetchall()
     return [row.id for row in rows]
 
 
-def named(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
+def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
     with connection.cursor(row_factory=args_row(Definition)) as cursor:
-        cursor.execute(load("definitions")["named"], {"namespace": namespace, "job_type": job_type})
+        cursor.execute(load("definitions")["find"], {"namespace": namespace, "job_type": job_type})
         return cursor.fetchone()
 
 
@@ -119,9 +119,9 @@ def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> No
     connection.execute(load("definitions")["retire"], {"ids": list(ids), "now": now})
 
 
-def follow_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
+def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
     """Let the queued runs of these jobs exclude each other, or not, as the definitions now say."""
-    connection.execute(load("definitions")["follow_overlap"], {"ids": list(ids), "now": now})
+    connection.execute(load("definitions")["apply_overlap"], {"ids": list(ids), "now": now})
 
 
 def cancel_retired(

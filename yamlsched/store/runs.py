@@ -10,18 +10,18 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched.runs import Claimed, Outcome, Status
+from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store.statements import load
 
-AT_ONCE = 100
+MAX_OUTCOMES_PER_STATEMENT = 100
 """Outcomes that one ``finish`` writes; its join is quick for a short list only."""
 
-FAN_OUT_AT_ONCE, FAN_OUT_CHARS = 1_000, 1 << 20
+MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 """Runs, and characters of their payloads, that one statement of a fan-out writes: each is quick, and none is long."""
 
 
-START = ("-infinity", 0)
-"""Before every run; see ``Claim.past``."""
+BEFORE_ALL = ("-infinity", 0)
+"""Before every run; see ``ClaimResult.past``."""
 OURS, LOST = "ours", "lost"
 """What became of a run, beside the states that are final or waiting; see ``fates``."""
 
@@ -35,22 +35,22 @@ class Scope:
 
 
 @dataclass
-class Claim:
+class ClaimResult:
     """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost.
 
-    ``after`` is where the next walk over jobs with exclusive runs begins; 0: this one came to the end.
-    ``is_contended`` says that others were taking the same runs, ``is_cut`` that much is due that may not be claimed,
-    before what may: a claim of what waits would read it all. ``past`` is where a claim of what waits ended: the
-    ``run_at``, as PostgreSQL writes it, and the id of the last run.
+    ``after`` is where the next walk over jobs with exclusive runs starts; 0 means that this one reached the end.
+    ``is_contended``: other workers were claiming the same runs. ``is_truncated``: many due runs that may not be claimed
+    come before those that may, and ``claim_waiting`` would read them all. ``past`` is where ``claim_waiting`` stopped:
+    the ``run_at`` of the last run, as PostgreSQL writes it, and its id.
     """
 
-    runs: list[Claimed] = field(default_factory=list)
-    dead: list[Claimed] = field(default_factory=list)
-    lost: list[Claimed] = field(default_factory=list)
+    runs: list[ClaimedRun] = field(default_factory=list)
+    dead: list[ClaimedRun] = field(default_factory=list)
+    lost: list[ClaimedRun] = field(default_factory=list)
     after: int = 0
     is_contended: bool = False
-    is_cut: bool = False
-    past: tuple[str, int] = START
+    is_truncated: bool = False
+    past: tuple[str, int] = BEFORE_ALL
 
 
 async def claim(
@@ -61,7 +61,7 @@ async def claim(
     scope: Scope = Scope(),
     after: int = 0,
     now: datetime | None = None,
-) -> Claim:
+) -> ClaimResult:
     """Take up to ``limit`` due runs under ``token``, which must be new; what is to be buried counts among them."""
     parameters = {
         "namespace": namespace,
@@ -72,15 +72,15 @@ async def claim(
         "after": after,
         "now": now,
     }
-    claimed = Claim()
+    claimed = ClaimResult()
     exclusive, heads = 0, 0
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(load("runs")["claim"], parameters)
         for row in await cursor.fetchall():
             if row[0] == "cut":
-                claimed.is_cut = True
+                claimed.is_truncated = True
                 continue
-            run = Claimed._make(row[4:])
+            run = ClaimedRun._make(row[4:])
             if row[0] == "lost":
                 claimed.lost.append(run)
                 continue
@@ -102,9 +102,9 @@ async def claim_waiting(
     token: str,
     limit: int,
     scope: Scope = Scope(),
-    past: tuple[str, int] = START,
+    past: tuple[str, int] = BEFORE_ALL,
     now: datetime | None = None,
-) -> Claim:
+) -> ClaimResult:
     """Take up to ``limit`` due runs of the usual kind under ``token``: what waits, and may execute beside others.
 
     What comes before ``past`` is passed over.
@@ -122,11 +122,11 @@ async def claim_waiting(
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(load("runs")["claim_waiting"], parameters)
         rows = await cursor.fetchall()
-    runs = sorted(Claimed._make(row[:-2]) for row in rows)
-    return Claim(runs, past=rows[0][-2:] if rows else past)
+    runs = sorted(ClaimedRun._make(row[:-2]) for row in rows)
+    return ClaimResult(runs, past=rows[0][-2:] if rows else past)
 
 
-def _fence(runs: Iterable[Claimed]) -> dict[str, Any]:
+def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
     held = list(runs)
     return {
         "ids": _array(run.id for run in held),
@@ -141,7 +141,7 @@ def _array(numbers: Iterable[int]) -> str:
 
 
 async def succeed(
-    connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed], now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
 ) -> bool:
     """Write that ``runs`` have succeeded, without a result; False if that is not (known to be) so for all of them."""
     token, attempt = runs[0].locked_by, runs[0].attempt
@@ -154,7 +154,7 @@ async def succeed(
 
 
 async def heartbeat(
-    connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed], now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
 ) -> set[int]:
     """Renew the leases of ``runs``, each for as long as it was claimed; return the ids of those that are still ours."""
     renewed: set[int] = set()
@@ -165,7 +165,7 @@ async def heartbeat(
     return renewed
 
 
-async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed]) -> dict[int, str]:
+async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> dict[int, str]:
     """Return what became of ``runs``: ``OURS``, ``LOST``, or the status in which our claim has left it.
 
     ``locked_by`` is new for each claim and stays when the run leaves it, so it tells by itself whose doing that was.
@@ -185,7 +185,9 @@ async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[Claimed
 
 
 async def finish(
-    connection: psycopg.AsyncConnection[Any], outcomes: Sequence[tuple[Claimed, Outcome]], now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any],
+    outcomes: Sequence[tuple[ClaimedRun, Outcome]],
+    now: datetime | None = None,
 ) -> dict[int, datetime | None]:
     """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of those not final."""
     plain = [run for run, o in outcomes if o.status is Status.SUCCEEDED and o.result is None]
@@ -194,15 +196,16 @@ async def finish(
     if plain:
         cursor = await connection.execute(load("runs")["succeed"], {**_fence(plain), "now": now})
         written.update((row.id, None) for row in await cursor.fetchall())
-    for start in range(0, len(others), AT_ONCE):
+    for start in range(0, len(others), MAX_OUTCOMES_PER_STATEMENT):
         cursor = await connection.execute(
-            load("runs")["finish"], {**outcome_parameters(others[start : start + AT_ONCE]), "now": now}
+            load("runs")["finish"],
+            {**outcome_parameters(others[start : start + MAX_OUTCOMES_PER_STATEMENT]), "now": now},
         )
         written.update((row.id, row.run_at) for row in await cursor.fetchall())
     return written
 
 
-def outcome_parameters(outcomes: Sequence[tuple[Claimed, Outcome]]) -> dict[str, Any]:
+def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[str, Any]:
     """Return the parameters of the statement ``finish``."""
     values = [o for _, o in outcomes]
     return {
@@ -243,7 +246,9 @@ def enqueue_from(connection: psycopg.Connection[Any], namespace: str, run_id: in
 def is_large(enqueued: list[Any]) -> bool:
     """Say whether a fan-out takes more than one statement of the usual size."""
     count = sum(len(texts) for _, texts, _, _ in enqueued)
-    return count > FAN_OUT_AT_ONCE or sum(len(text) for _, texts, _, _ in enqueued for text in texts) > FAN_OUT_CHARS
+    return (
+        count > MAX_FAN_OUT_RUNS or sum(len(text) for _, texts, _, _ in enqueued for text in texts) > MAX_FAN_OUT_CHARS
+    )
 
 
 def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> Iterator[dict[str, Any]]:
@@ -252,7 +257,7 @@ def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> Iterator[dict[s
         start = size = 0
         for end, text in enumerate(texts, 1):
             size += len(text)
-            if end == len(texts) or end - start == FAN_OUT_AT_ONCE or size > FAN_OUT_CHARS:
+            if end == len(texts) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
                 part = slice(start, end)
                 yield {
                     "job_type": job,
@@ -290,7 +295,7 @@ async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 async def finish_with(
-    connection: psycopg.AsyncConnection[Any], namespace: str, run: Claimed, outcome: Outcome, enqueued: list[Any]
+    connection: psycopg.AsyncConnection[Any], namespace: str, run: ClaimedRun, outcome: Outcome, enqueued: list[Any]
 ) -> dict[int, datetime | None]:
     """Write ``outcome`` together with the runs that the handler enqueued: both, or neither when the run is not ours.
 

@@ -44,7 +44,7 @@ class Backfilled:
 
 def definition_for(connection: Connection[Any], namespace: str, job_type: str) -> Definition:
     """Return the definition of a job whose slots are asked for. Raises Refused where it has none."""
-    found = definitions.named(connection, namespace, job_type)
+    found = definitions.find(connection, namespace, job_type)
     if found is None:
         from difflib import get_close_matches
 

@@ -96,7 +96,7 @@ def converge(
     rows = {name: row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))
     known = [d.id for d in differences if d.id is not None]
-    scheduled = definitions.scheduled(connection, namespace) if recompute else []
+    scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
     locked = definitions.lock(connection, {*known, *scheduled})
     instant = slots.begin(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
@@ -113,7 +113,7 @@ def converge(
         definitions.retire(connection, [d.id for d in gone if d.id is not None], instant)
     overlap = [d.id for d in differences if d.id is not None and not d.is_gone and "overlap" in d.changed]
     if overlap:
-        definitions.follow_overlap(connection, overlap, instant)
+        definitions.apply_overlap(connection, overlap, instant)
     return Changes(
         now=instant,
         added=tuple(d.job_type for d in differences if d.id is None),

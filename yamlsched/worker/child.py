@@ -31,7 +31,7 @@ from yamlsched import attempt as attempts
 from yamlsched import jsontext
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler_sessions import sessions
-from yamlsched.runs import LONGEST_STACK, Claimed, End, storable
+from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, storable
 from yamlsched.worker.wire import GO_ON, LONGEST_FRAME, WITHDRAWN, Frames, Memory, Report, Task, frame
 
 IDLE_SESSION_SECONDS = 1.0  # after which the sessions of handlers are closed
@@ -150,7 +150,7 @@ class Child:
                 handler = self.handlers[path] = resolve(path)
                 self.import_seconds = time.perf_counter() - self.begun
             if dead_run is not None or _takes_run(handler):
-                run = self._run(Claimed._make(claimed), payload, timeout)
+                run = self._run(ClaimedRun._make(claimed), payload, timeout)
             if dead_run is None and (misfit := payload_misfit(handler, path, tuple(payload), run is not None)):
                 return Report(place, End.DISCARDED.value, misfit, "PayloadMismatch")
             value = self._call(handler, payload, run, dead_run)
@@ -199,7 +199,7 @@ class Child:
             self.was_stopped = True
             raise Stopped("stopped by yamlsched")
 
-    def _run(self, run: Claimed, payload: dict[str, Any], timeout: float) -> attempts.Run:
+    def _run(self, run: ClaimedRun, payload: dict[str, Any], timeout: float) -> attempts.Run:
         slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
         return attempts.Run(
             id=run.id,
@@ -352,7 +352,7 @@ def _report_of(place: int, error: BaseException) -> Report:
     except Exception:
         text = "exception has no printable message"
     name = storable(type(error).__name__[:LONGEST_TEXT])
-    return Report(place, end.value, text, name, storable(stack[-LONGEST_STACK:]), delay=delay)
+    return Report(place, end.value, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
 
 
 def _doubt_in(error: BaseException) -> EffectInDoubt | None:

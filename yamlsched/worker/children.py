@@ -12,7 +12,7 @@ from typing import Any
 
 from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import Claimed, Ending
+from yamlsched.runs import ClaimedRun, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.child import CLOSED_PIPES
 from yamlsched.worker.forked import signals_blocked
@@ -24,7 +24,7 @@ from yamlsched.worker.wire import GO_ON, NOT_BEGUN, PLACES, Frames, Memory, Task
 class Held:
     """A run that this worker holds, from its claim to its outcome."""
 
-    run: Claimed
+    run: ClaimedRun
     job: Job
     lease_ends: float  # on the clock that counts suspend, counted from before the claim was sent
     renewed: float

@@ -34,7 +34,7 @@ class Claims:
         self.look_at = 0.0  # when a dry worker looks again
         self._most = MOST  # less for a while when the server gives up on long statements
         self._after = 0
-        self._past = store.START
+        self._past = store.BEFORE_ALL
         # The first claim asks for all kinds of runs, as a short-lived worker may have no second one. Then claims ask
         # for the usual kind until that runs short, and for all kinds once a second, or every other time while some runs
         # had lost their worker; but never twice in a row.
@@ -97,7 +97,7 @@ class Claims:
 
     async def claim(
         self, limit: int, scope: store.Scope, unless: Callable[[], bool]
-    ) -> tuple[store.Claim, float] | None:
+    ) -> tuple[store.ClaimResult, float] | None:
         """Claim up to ``limit`` runs; return them with the instant before that was sent, None without an answer.
 
         Nothing is asked if ``unless`` says so when the session is there, which may have taken long. ``is_dry`` says
@@ -107,7 +107,7 @@ class Claims:
         is_usual = self._is_usual and not (self._was_usual and clock.now() >= self._complete_at)
         token, sent = f"{self._name}:{secrets.token_hex(6)}", 0.0
 
-        async def ask(connection: Connection) -> store.Claim | None:
+        async def ask(connection: Connection) -> store.ClaimResult | None:
             nonlocal sent
             if unless():
                 return None
@@ -133,8 +133,8 @@ class Claims:
             return None
         self._most = max(limit, min(2 * self._most, MOST))
         self._was_usual = is_usual
-        self._is_usual = not claim.is_cut if not is_usual else len(claim.runs) == limit  # else what is due beside
-        self._past = claim.past if is_usual and self._is_usual else store.START
+        self._is_usual = not claim.is_truncated if not is_usual else len(claim.runs) == limit  # else what is due beside
+        self._past = claim.past if is_usual and self._is_usual else store.BEFORE_ALL
         if is_usual:
             return claim, sent
         # where runs had lost their worker, more of them may be due: only such a claim takes them

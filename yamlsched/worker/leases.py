@@ -16,7 +16,7 @@ from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 LOOK_EVERY = 0.1  # seconds
 LEAST_MARGIN = 0.5  # seconds
-UNRENEWED = Ending(End.GIVEN_BACK, "its lease could not be renewed")
+UNRENEWED = Ending(End.RELEASED, "its lease could not be renewed")
 
 
 def margin(lease: float) -> float:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import PLAIN_SUCCESS, End, Ending, Outcome, Status, after_attempt, in_ascii
+from yamlsched.runs import SUCCESS_WITHOUT_RESULT, End, Ending, Outcome, Status, after_attempt, in_ascii
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker import clock
@@ -210,7 +210,9 @@ class Outcomes:
             self._on_successes(batch)
         else:
             self._waiting.extend(
-                Item(held, Ending(End.RETURNED, took=took), PLAIN_SUCCESS) for held, took in batch if not held.is_lost
+                Item(held, Ending(End.RETURNED, took=took), SUCCESS_WITHOUT_RESULT)
+                for held, took in batch
+                if not held.is_lost
             )
         self._writing_successes = []
 

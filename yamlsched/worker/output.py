@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-from yamlsched.runs import Claimed
+from yamlsched.runs import ClaimedRun
 
 KEPT = 65_536  # bytes
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, with the name before each line: what is beyond is left out
@@ -24,14 +24,14 @@ class Output:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.is_closed = False
-        self.run: Claimed | None = None  # whose output was read last
+        self.run: ClaimedRun | None = None  # whose output was read last
         self.is_empty = True  # nothing was read since the last attempt ended
         self._kept = bytearray()
         self._line = bytearray()
         self._room = MAX_PASSED_ON_BYTES
         self._left_out = 0
 
-    def read(self, run: Claimed | None, most: int = READ_AT_ONCE) -> None:
+    def read(self, run: ClaimedRun | None, most: int = READ_AT_ONCE) -> None:
         """Read what is there; it belongs to ``run``."""
         if run is not None and run is not self.run:
             self.drop()

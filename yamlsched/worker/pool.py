@@ -13,7 +13,7 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import LONGEST_STACK, End, Ending
+from yamlsched.runs import MAX_STACK_CHARS, End, Ending
 from yamlsched.worker import clock
 from yamlsched.worker.child import LONGEST_TEXT
 from yamlsched.worker.children import Child, Held, cause, fork
@@ -230,7 +230,7 @@ class Pool:
         patience = clock.now() + FAREWELL
         while self.children:
             if clock.now() > patience:
-                self.kill_all(Ending(End.GIVEN_BACK, "stopped because the worker failed"))
+                self.kill_all(Ending(End.RELEASED, "stopped because the worker failed"))
             self.reap()
             await asyncio.sleep(0.002)
 
@@ -324,13 +324,13 @@ class Pool:
                 End(report.end),
                 report.error[:LONGEST_TEXT],
                 report.error_type[:LONGEST_TEXT],
-                report.stack[-LONGEST_STACK:],
+                report.stack[-MAX_STACK_CHARS:],
                 report.result,
                 None if report.delay is None else _delay(report.delay),
                 took=report.took,
             )
         else:
-            ending = held.stopped._replace(stack=report.stack[-LONGEST_STACK:])
+            ending = held.stopped._replace(stack=report.stack[-MAX_STACK_CHARS:])
         self._end(child, held, ending, report.enqueued)
 
     def _learn(self, job: str, took: float) -> None:

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations, log
-from yamlsched.runs import Claimed, End, Ending, Outcome, Status, one_line
+from yamlsched.runs import ClaimedRun, End, Ending, Outcome, Status, one_line
 
 if TYPE_CHECKING:
-    from yamlsched.store.runs import Claim
+    from yamlsched.store.runs import ClaimResult
     from yamlsched.worker.outcomes import Success
 
 
@@ -37,7 +37,7 @@ class Tally:
         for job, status in taken.items():
             self._note_job(job, status)
 
-    def note_claim(self, claim: Claim) -> None:
+    def note_claim(self, claim: ClaimResult) -> None:
         """Say what a claim took, and from whom."""
         for run in claim.lost:
             log.warning("attempt.lost", **_names(run), attempt=run.attempt, worker=run.locked_by)
@@ -53,13 +53,13 @@ class Tally:
     def note_successes(self, ends: list[Success]) -> None:
         """Count and say successes that stand in the database."""
         self.states[Status.SUCCEEDED] += len(ends)
-        for job in {held.run.job_type for held, _ in ends if not held.run.is_report}:
+        for job in {held.run.job_type for held, _ in ends if not held.run.is_on_dead_call}:
             self._note_job(job, Status.SUCCEEDED)
         if log.says("info"):
             for held, took in ends:
                 _say_succeeded(held.run, took)
 
-    def note_end(self, run: Claimed, ending: Ending, outcome: Outcome, run_at: datetime | None) -> None:
+    def note_end(self, run: ClaimedRun, ending: Ending, outcome: Outcome, run_at: datetime | None) -> None:
         """Count and say an outcome that stands in the database; ``run_at`` is when the run is due again."""
         self._count(run, outcome.status)
         match outcome.status:
@@ -77,9 +77,9 @@ class Tally:
             case _:
                 log.info("run.given_back", **_names(run), attempt=_of(run), why=ending.error)
 
-    def _count(self, run: Claimed, status: Status) -> None:
+    def _count(self, run: ClaimedRun, status: Status) -> None:
         self.states[status] += 1
-        if not run.is_report:
+        if not run.is_on_dead_call:
             self._note_job(run.job_type, status)
 
     def _note_job(self, job: str, status: Status) -> None:
@@ -87,15 +87,15 @@ class Tally:
             self.jobs[job] = status
 
 
-def _say_succeeded(run: Claimed, took: float) -> None:
+def _say_succeeded(run: ClaimedRun, took: float) -> None:
     seconds = timedelta(seconds=round(took, 3))
     log.info("attempt.succeeded", **_names(run), attempt=_of(run), took=durations.show(seconds))
 
 
-def _names(run: Claimed) -> dict[str, Any]:
-    call = {"call": "on_dead"} if run.is_report else {}
+def _names(run: ClaimedRun) -> dict[str, Any]:
+    call = {"call": "on_dead"} if run.is_on_dead_call else {}
     return {"job": run.job_type, **call, "run": run.id, "key": run.key}
 
 
-def _of(run: Claimed) -> str:
+def _of(run: ClaimedRun) -> str:
     return f"{run.attempt}/{run.max_attempts}"

@@ -27,7 +27,7 @@ LENGTH = struct.Struct("<I")
 
 Task: TypeAlias = tuple[int, str, str, int | None, float, tuple[Any, ...]]
 """A run handed to a child: its place, the handler, the payload, the dead run that it reports if any, the seconds that
-an attempt may take, the Claimed."""
+an attempt may take, the ClaimedRun."""
 
 
 class Report(NamedTuple):

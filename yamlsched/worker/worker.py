@@ -24,7 +24,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.definitions.paths import search_path
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler_sessions import Permits
-from yamlsched.runs import Claimed, End, Ending, Status
+from yamlsched.runs import ClaimedRun, End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.store.connection import concealer, in_utc
 from yamlsched.store.runs import Scope
@@ -56,10 +56,10 @@ LAST_WORDS = 5.0  # seconds for which a worker that was stopped tries to reach t
 IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children that have nothing to do
 GIVE_BACK_AFTER = 1.0  # seconds for which a run may wait for a child while all of them are busy with long runs
 MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, going by the size of those that were claimed of late
-STOPPED = Ending(End.GIVEN_BACK, "stopped by a shutdown")
-NOT_OURS = Ending(End.GIVEN_BACK, "its job has left this host's file, or its entry there is not valid")
-NOT_BEGUN = Ending(End.GIVEN_BACK, "every child is busy")
-LOST = Ending(End.GIVEN_BACK, "its lease was lost")
+STOPPED = Ending(End.RELEASED, "stopped by a shutdown")
+NOT_OURS = Ending(End.RELEASED, "its job has left this host's file, or its entry there is not valid")
+NOT_BEGUN = Ending(End.RELEASED, "every child is busy")
+LOST = Ending(End.RELEASED, "its lease was lost")
 
 
 @dataclass(frozen=True)
@@ -388,16 +388,16 @@ class Worker:
         self.changed()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is asked
 
-    def _take(self, run: Claimed, sent: float) -> None:
+    def _take(self, run: ClaimedRun, sent: float) -> None:
         job = self.work.jobs.get(run.job_type)
         held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, sent, None, sent)
         if self.stop_at is not None:
             self._ended(held, STOPPED, [])
         elif job is None:
             self._ended(held, NOT_OURS, [])
-        elif run.key and run.is_report and run.dead_run_id is None:
+        elif run.key and run.is_on_dead_call and run.dead_run_id is None:
             self._ended(held, Ending(End.DISCARDED, f'key "{run.key}" is reserved, and names no dead run'), [])
-        elif run.key and run.is_report and job.on_dead is None:
+        elif run.key and run.is_on_dead_call and job.on_dead is None:
             self._ended(held, Ending(End.DISCARDED, "on_dead was removed from schedules.yaml"), [])
         else:
             self.waiting.append(held)

@@ -19,22 +19,22 @@ from yamlsched.jsontext import stored_size
 
 Use = int | None
 
-LONGEST = timedelta(days=3650)
+MAX_DURATION = timedelta(days=3650)
 """No duration is longer, so that no instant overflows."""
-LARGEST_PAYLOAD = 65_536
+MAX_PAYLOAD_BYTES = 65_536
 """Bytes of a payload as JSON: what the tables take."""
-MAX_LISTED = 12
+MAX_LISTED_NAMES = 12
 """Names that a remedy lists."""
-SMALL_PAYLOAD = 160
+MAX_UNMEASURED_SIZE = 160
 """Size of a node that cannot exceed that: one unit is 64 characters at most, each 6 bytes at most as JSON."""
 LIMITS = {
-    "timeout": (timedelta(seconds=1), LONGEST),
-    "lease": (timedelta(seconds=2), LONGEST),
-    "catchup_window": (timedelta(minutes=1), LONGEST),
+    "timeout": (timedelta(seconds=1), MAX_DURATION),
+    "lease": (timedelta(seconds=2), MAX_DURATION),
+    "catchup_window": (timedelta(minutes=1), MAX_DURATION),
     "spread": (timedelta(0), timedelta(minutes=59, seconds=59)),
-    "delay": (timedelta(seconds=1), LONGEST),
-    "max_delay": (timedelta(seconds=1), LONGEST),
-    "delays": (timedelta(seconds=1), LONGEST),
+    "delay": (timedelta(seconds=1), MAX_DURATION),
+    "max_delay": (timedelta(seconds=1), MAX_DURATION),
+    "delays": (timedelta(seconds=1), MAX_DURATION),
 }
 RETRY_DELAYS = ("delay", "max_delay", "delays")
 CRON_ONLY = ("overlap", "catchup", "catchup_window", "spread", "timezone")
@@ -42,7 +42,7 @@ CRON_ONLY = ("overlap", "catchup", "catchup_window", "spread", "timezone")
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
-parsed = lru_cache(maxsize=4096)(durations.parse)
+parse_duration = lru_cache(maxsize=4096)(durations.parse)
 
 
 class Reader:
@@ -51,9 +51,9 @@ class Reader:
     def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
         self.found = found
         self.environments = environments
-        self.has_environments = True
-        self.closes_environments = True
-        self.explained: dict[str, tuple[str, str, str]] = {}
+        self.has_environment_list = True
+        self.is_environment_list_closed = True
+        self.timezone_errors: dict[str, tuple[str, str, str]] = {}
 
     def read(self, name: str, node: Node, path: Path, use: Use) -> Any:
         """Return the value of a job's key, None if there is a mistake in it."""
@@ -64,9 +64,9 @@ class Reader:
         return node.value if reader is None else reader(self, node, path, node.use if use is None else use)
 
     def duration(self, node: Node, path: Path, use: Use) -> timedelta | None:
-        value = parsed(node.value)
+        value = parse_duration(node.value)
         name = next(key for key in reversed(path) if isinstance(key, str))
-        low, high = LIMITS.get(name, (timedelta(0), LONGEST))
+        low, high = LIMITS.get(name, (timedelta(0), MAX_DURATION))
         if low <= value <= high:
             return value
         if value < low and name in RETRY_DELAYS:
@@ -102,19 +102,19 @@ class Reader:
     def timezone(self, node: Node, path: Path, use: Use) -> str | None:
         if node.value in zones.names():
             return str(node.value)
-        if node.value not in self.explained:
-            self.explained[node.value] = zones.explain(node.value, self.found.source.closest_match)
-        code, reason, remedy = self.explained[node.value]
+        if node.value not in self.timezone_errors:
+            self.timezone_errors[node.value] = zones.explain(node.value, self.found.source.closest_match)
+        code, reason, remedy = self.timezone_errors[node.value]
         self.found.add(code, node, path, use, f"{where(path)}: {reason}", remedy)
         return None
 
-    def listed_environments(self, node: Node, path: Path, use: Use) -> tuple[str, ...]:
+    def job_environments(self, node: Node, path: Path, use: Use) -> tuple[str, ...]:
         for number, item in enumerate(node.value):
-            if item.value not in self.environments and self.closes_environments:
+            if item.value not in self.environments and self.is_environment_list_closed:
                 message = f"{where(path)}: {quoted(item.value)} is not in the environments of the file"
-                known = f"Known: {', '.join(self.environments[:MAX_LISTED])}."
+                known = f"Known: {', '.join(self.environments[:MAX_LISTED_NAMES])}."
                 remedy = self.found.source.did_you_mean(item.value, self.environments, known)
-                if not self.has_environments:
+                if not self.has_environment_list:
                     remedy = f"List it at the top level: environments: [{item.value}]"
                 self.found.add("YS112", item, (*path, number), item.use or use, message, remedy)
         return tuple(item.value for item in node.value)
@@ -127,10 +127,10 @@ class Reader:
 
     def payload(self, node: Node, path: Path, use: Use) -> Any:
         value = node.plain()
-        if node.size > SMALL_PAYLOAD:
+        if node.size > MAX_UNMEASURED_SIZE:
             size = stored_size(value)
-            if size > LARGEST_PAYLOAD:
-                message = f"{where(path)} has {size:,} bytes as JSON, more than {LARGEST_PAYLOAD:,}"
+            if size > MAX_PAYLOAD_BYTES:
+                message = f"{where(path)} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
                 remedy = "Store the data elsewhere and pass a reference."
                 self.found.add("YS117", key_of(node), path, use, message, remedy)
         return value
@@ -154,7 +154,7 @@ class Reader:
 READERS: dict[str, Callable[[Reader, Node, Path, Use], Any]] = {
     "cron": Reader.cron,
     "timezone": Reader.timezone,
-    "environments": Reader.listed_environments,
+    "environments": Reader.job_environments,
     "max_attempts": Reader.integer,
     "backoff": Reader.backoff,
     "timeout": Reader.duration,
@@ -173,7 +173,7 @@ def key_of(node: Node) -> Node:
     return node.key or node
 
 
-def retention(root: Node, reader: Reader) -> Retention:
+def build_retention(root: Node, reader: Reader) -> Retention:
     node = root.value.get("retention")
     if node is None or node.flawed or ("retention",) in reader.found.wrong:
         return Retention()
@@ -181,7 +181,7 @@ def retention(root: Node, reader: Reader) -> Retention:
     return Retention(**{key: value for key, value in values.items() if value is not None})
 
 
-def jobs(
+def build_jobs(
     root: Node, reader: Reader, timezone: str | None, environment: str | None, paths: tuple[str, ...]
 ) -> dict[str, Job]:
     """Return the jobs that are valid, with what they inherit; report what is wrong with the others."""
@@ -193,18 +193,18 @@ def jobs(
         defaults = {key: item for key, item in node.value.items() if key in INHERITABLE}
         use = node.use
     inherited = {key: reader.read(key, item, ("defaults", key), use) for key, item in defaults.items()}
-    _together(inherited, defaults, {}, ("defaults",), use, reader.found)
+    _check_combinations(inherited, defaults, {}, ("defaults",), use, reader.found)
     if nodes is None or not isinstance(nodes.value, dict):
         return {}
     valid = {}
     for name, node in nodes.value.items():
-        job = _job(name, node, nodes.use, reader, inherited, defaults, timezone, environment, paths)
+        job = _build_job(name, node, nodes.use, reader, inherited, defaults, timezone, environment, paths)
         if job is not None:
             valid[name] = job
     return valid
 
 
-def _job(
+def _build_job(
     name: str,
     node: Node,
     use: Use,
@@ -221,15 +221,15 @@ def _job(
     use = use if node.use is None else node.use
     own: dict[str, Node] = node.value
     values = {"timezone": timezone, **inherited}
-    is_on_call = "cron" not in own and (*path, "cron") not in reader.found.meant
+    is_enqueued_only = "cron" not in own and (*path, "cron") not in reader.found.meant
     for key, item in own.items():
-        if not (is_on_call and key in CRON_ONLY):
+        if not (is_enqueued_only and key in CRON_ONLY):
             values[key] = reader.read(key, item, (*path, key), use)
-    if is_on_call:
+    if is_enqueued_only:
         for key in CRON_ONLY:
             values.pop(key, None)
     else:
-        _together(values, own, defaults, path, use, reader.found)
+        _check_combinations(values, own, defaults, path, use, reader.found)
     if node.flawed or path in reader.found.wrong or any(values[key] is None for key in values):
         return None
     environments = values.pop("environments", None)
@@ -238,7 +238,7 @@ def _job(
     return Job(name, paths=paths, **values)
 
 
-def _together(
+def _check_combinations(
     values: dict[str, Any], own: dict[str, Node], defaults: dict[str, Node], path: Path, use: Use, found: Findings
 ) -> None:
     """Report keys that contradict each other, at one that is the job's own."""
