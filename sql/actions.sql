@@ -1,7 +1,7 @@
 -- What operators do. Every statement that changes a run or a job carries its whole precondition: whoever read it
 -- before may be wrong by now.
 
--- name: lock
+-- name: lock_runs
 -- The runs that are meant, held until the transaction ends, so that the answer about each is true.
 select r.id
 from yamlsched.job_runs r
@@ -11,14 +11,14 @@ for no key update;
 
 -- name: lock_jobs
 -- The jobs of runs, held against a sync that edits them: what it changes on unfinished runs would pass by a run that
--- becomes one meanwhile. Before `lock`, in the order in which a sync locks.
+-- becomes one meanwhile. Before `lock_runs`, in the order in which a sync locks.
 select d.id
 from yamlsched.job_definitions d
 where d.id = any (array(select r.definition_id from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])))
 order by d.id
 for share;
 
--- name: standing
+-- name: run_states
 -- How the runs are, and what of their jobs decides whether they may be retried.
 select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,

@@ -229,7 +229,7 @@ def test_a_note_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(hosts, "_last", {})
     monkeypatch.setattr(hosts, "_is_ours", lambda folder: False)
-    note = hosts._note(hosts._hosts(given))
+    note = hosts._note_file(hosts._hosts(given))
     note.parent.mkdir()
     note.write_text("b\n\n2")
 

@@ -43,7 +43,7 @@ def test_a_dead_run_gets_its_budget_anew_on_top_of_the_attempts_made(db: Db) -> 
 
     # then it is queued and due, its attempts stay counted, and its last owner and error stay known
     after = row(db, run)
-    assert answer == actions.Answer(f"run {run}", True, "is queued again")
+    assert answer == actions.ActionResult(f"run {run}", True, "is queued again")
     assert (after.status, after.attempts, after.max_attempts, after.run_at) == ("queued", 5, 8, NOON)
     assert (after.finished_at, after.dead_at, after.result) == (None, None, None)
     assert (after.locked_by, after.last_error) == ("web-1:4711:c0ffee", "no route to host")
@@ -104,7 +104,7 @@ def test_a_run_that_may_not_be_retried_is_left_alone_and_the_answer_says_why(
 
     [answer] = actions.retry(db, [run], "ann")
 
-    assert answer == actions.Answer(f"run {run}", False, why)
+    assert answer == actions.ActionResult(f"run {run}", False, why)
     assert row(db, run) == before
     assert trail(db) == []
 
@@ -132,7 +132,7 @@ def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> Non
 
     [answer] = actions.retry(db, [run], "ann", expected=["dead"])
 
-    assert answer == actions.Answer(f"run {run}", False, "is now queued")
+    assert answer == actions.ActionResult(f"run {run}", False, "is now queued")
 
 
 def test_a_run_that_left_the_state_it_was_chosen_in_is_not_cancelled(db: Db) -> None:
@@ -237,7 +237,7 @@ def test_what_is_finished_cannot_be_cancelled(db: Db, status: str) -> None:
 
     [answer] = actions.cancel(db, [run], "ann")
 
-    assert answer == actions.Answer(f"run {run}", False, f"is already {status}")
+    assert answer == actions.ActionResult(f"run {run}", False, f"is already {status}")
     assert row(db, run) == before
 
 
@@ -336,7 +336,7 @@ def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
 
     # then the slot before the pause has its run, and the pause says all that the others want to know
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
-    assert answer == actions.Answer("purge", True, "is paused, until 2026-01-14T14:00:00Z")
+    assert answer == actions.ActionResult("purge", True, "is paused, until 2026-01-14T14:00:00Z")
     assert definition is not None
     assert (definition.paused_at, definition.paused_until) == (NOON, NOON + timedelta(hours=2))
     assert (definition.paused_by, definition.paused_reason) == ("ann", "upgrade")
@@ -399,7 +399,7 @@ def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> 
     [answer] = pausing.resume(db, "default", [job], "ann", now=NOON)
 
     # then its two slots are accounted for as paused, and the next one is tomorrow's
-    assert answer == actions.Answer("purge", True, "resumed")
+    assert answer == actions.ActionResult("purge", True, "resumed")
     gap = db.execute("select slots, reason from yamlsched.skipped_slots").fetchone()
     assert gap == (2, "paused")
     assert value(db, "select count(*) from yamlsched.job_runs") == 0

@@ -28,7 +28,7 @@ def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
-def the_job(db: Db) -> health.Job:
+def the_job(db: Db) -> health.JobHealth:
     [job] = health.read(db, "default", HOUR).jobs
     return job
 

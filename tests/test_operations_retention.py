@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched import store
 from yamlsched.operations import retention
-from yamlsched.operations.retention import Housekept, housekeep
+from yamlsched.operations.retention import HousekeepingReport, housekeep
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -47,7 +47,7 @@ def test_each_state_is_kept_for_its_time_from_when_the_run_ended(db: Db, status:
     done = housekeep(db, "default", PLENTY, NOON)
 
     assert left(db) == {kept}
-    assert done == Housekept(runs=1, complete=True)
+    assert done == HousekeepingReport(runs=1, complete=True)
 
 
 def test_the_file_in_force_says_for_how_long(db: Db) -> None:
@@ -150,7 +150,7 @@ def test_another_namespace_is_left_alone(db: Db) -> None:
 
 def test_batches_go_on_where_the_last_one_ended_until_nothing_is_left(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     # given runs of several jobs, mingled with some that are kept longer, and batches of three
-    monkeypatch.setattr(retention, "BATCH", 3)
+    monkeypatch.setattr(retention, "BATCH_ROWS", 3)
     jobs = [a_job(db, name) for name in ("purge", "mail", "sync")]
     kept = set()
     for nth in range(24):
@@ -170,7 +170,7 @@ def test_batches_go_on_where_the_last_one_ended_until_nothing_is_left(db: Db, mo
 def test_when_the_time_is_up_it_stops_between_batches_and_says_that_there_is_more(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 3)
+    monkeypatch.setattr(retention, "BATCH_ROWS", 3)
     job = a_job(db)
     file = a_file(db)
     for nth in range(10):
@@ -184,7 +184,7 @@ def test_when_the_time_is_up_it_stops_between_batches_and_says_that_there_is_mor
 
 def test_a_run_that_somebody_holds_is_left_for_the_next_time(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # given an operator at work on every run of a batch, all of which ended in one instant
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(retention, "BATCH_ROWS", 2)
     job = a_job(db)
     for _ in range(2):
         ended(db, job, "dead", NOON - 100 * DAY)
@@ -250,7 +250,7 @@ def test_whatever_there_is_what_goes_is_what_is_over_and_every_key_stays_used(
     before = left(db)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention, "BATCH", batch)
+        patch.setattr(retention, "BATCH_ROWS", batch)
         housekeep(db, "default", PLENTY, NOON)
 
     assert left(db) == before - over

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, _choice
-from yamlsched.cli._acting import by_option, confirm, yes_option
+from yamlsched.cli import FINDINGS, _filters
+from yamlsched.cli._bulk import by_option, confirm, yes_option
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
 
@@ -25,8 +25,8 @@ offset are in the job's time zone.
 Slots before the day on which the job was first applied are skipped unless --before-first is passed. More than 100
 slots require confirmation. To resume an interrupted backfill, run the same command again.
 """
-SHOWN = 20
-MAX_UNASKED = 100
+MAX_LISTED = 20
+MAX_SLOTS_UNCONFIRMED = 100
 """Slots that are dealt with without asking."""
 
 
@@ -35,17 +35,17 @@ MAX_UNASKED = 100
 @click.option(
     "--from",
     "first",
-    type=_choice.local,
+    type=_filters.local_time,
     required=True,
     metavar="TIME",
     help="2026-01-14, 2026-01-14T02:00, or with an offset.",
 )
-@click.option("--to", "last", type=_choice.local, metavar="TIME", help="The same; a date includes the whole day.")
+@click.option("--to", "last", type=_filters.local_time, metavar="TIME", help="The same; a date includes the whole day.")
 @click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
 @by_option
 @yes_option
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -92,7 +92,7 @@ def command(
             )
             start = oldest
         total = count(connection, definition, start, end)
-        if total > MAX_UNASKED and not dry_run:
+        if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
             confirm(f"create up to {total} runs of {job}", yes)
         began = now(connection)
         who = by or actions.operator()
@@ -100,7 +100,7 @@ def command(
             backfill(connection, namespace, definition, start, end, who, dry_run, progress, result=result)
         except KeyboardInterrupt:
             if not dry_run:
-                _say_interrupted(settings, namespace, definition, result, total, began)
+                _report_interrupted(settings, namespace, definition, result, total, began)
             return FINDINGS
     if settings.wants_json:
         click.echo(_json(job, result, dry_run))
@@ -109,7 +109,7 @@ def command(
     return 0
 
 
-def _say_interrupted(
+def _report_interrupted(
     settings: Settings, namespace: str, job: Definition, result: Backfilled, total: int, began: datetime
 ) -> None:
     from yamlsched.sync.backfill import interrupted
@@ -150,10 +150,10 @@ def _print(result: Backfilled, dry_run: bool) -> None:
         ("exists", [f"{key}: run {holder.run_id}, {holder.status}" for key, _, holder in result.existing]),
         ("key used", [f"{key}: run {h.run_id}{_used(h.scheduled_for, at)}" for key, at, h in result.used]),
     ):
-        for line in found[:SHOWN]:
+        for line in found[:MAX_LISTED]:
             click.echo(f"{verb} {line}")
-        if len(found) > SHOWN:
-            click.echo(f"{verb} {len(found) - SHOWN} more")
+        if len(found) > MAX_LISTED:
+            click.echo(f"{verb} {len(found) - MAX_LISTED} more")
     if not (result.made or result.existing or result.used):
         click.echo("no slots in this range")
     if result.future:

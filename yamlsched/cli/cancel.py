@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import _acting, _choice
+from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Cancel unfinished runs: waiting runs at once, running ones at their worker's next heartbeat.
@@ -18,11 +18,11 @@ UNFINISHED = ("queued", "failed", "running")
 
 @click.command(cls=Verb, help=HELP)
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@_choice.filter_options
+@_filters.filter_options
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
-@_acting.by_option
-@_acting.yes_option
-@_acting.dry_run_option
+@_bulk.by_option
+@_bulk.yes_option
+@_bulk.dry_run_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -37,9 +37,9 @@ def command(
 ) -> int:
     from yamlsched.operations import actions
 
-    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
+    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.ActionResult]:
         return actions.cancel(connection, ids, by or actions.operator(), reason=reason, expected=expected)
 
     is_filtered = any(value for name, value in given.items() if name != "namespace")
     wanted = statuses or (UNFINISHED if is_filtered and not names else ())
-    return _acting.on_runs(settings, "cancel", names, wanted, given, yes, dry_run, act)
+    return _bulk.change_runs(settings, "cancel", names, wanted, given, yes, dry_run, act)

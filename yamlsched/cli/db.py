@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from yamlsched.cli import _acting, _output
+from yamlsched.cli import _bulk, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
 
@@ -165,7 +165,7 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
 
 @command.command(cls=Verb, help=IDENTITY_HELP)
 @click.option("--new", "is_new", is_flag=True, help="Give the database a new identity.")
-@_acting.by_option
+@_bulk.by_option
 @click.pass_obj
 def identity(settings: Settings, is_new: bool, by: str | None) -> int:
     from yamlsched.operations import actions, history

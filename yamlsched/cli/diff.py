@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _choice, _output, _preview
+from yamlsched.cli import FINDINGS, OK, _filters, _output, _preview
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ FORMATS = ("text", "json", "markdown")
 @click.option(
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
 )
-@click.option("--at", type=_choice.instant, metavar="TIME", help="The time of the edit: 2026-01-14T12:00Z (now).")
+@click.option(
+    "--at", type=_filters.time_or_duration, metavar="TIME", help="The time of the edit: 2026-01-14T12:00Z (now)."
+)
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
 @click.pass_obj
 def command(

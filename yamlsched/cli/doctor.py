@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _choice, _output
+from yamlsched.cli import FINDINGS, OK, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed, Refused
 
 if TYPE_CHECKING:
-    from yamlsched.operations.doctor import Finding
+    from yamlsched.operations.doctor import Check
 
 
 @click.command(
     cls=Verb, help="Check the file, database, roles, clocks and ticks, and suggest fixes. Exit 1 if a check fails."
 )
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, namespace: str | None) -> int:
     from yamlsched.operations import doctor
 
     loaded, findings = doctor.schedule(settings.file, settings.env)
-    findings += database(settings, namespace, is_sound=loaded is None or not loaded.has_errors)
+    findings += database(settings, namespace, is_valid=loaded is None or not loaded.has_errors)
     failed = any(finding.level == "fail" for finding in findings)
     if settings.wants_json:
         click.echo(_output.document(healthy=not failed, checks=findings))
@@ -39,21 +39,21 @@ def command(settings: Settings, /, namespace: str | None) -> int:
     return FINDINGS if failed else OK
 
 
-def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[Finding]:
+def database(settings: Settings, namespace: str | None, is_valid: bool) -> list[Check]:
     """Return what is found in the database, as far as one gets."""
     import tzdata  # type: ignore[import-untyped]
 
     from yamlsched import store
     from yamlsched.definitions import reading
     from yamlsched.operations import doctor, health, history
-    from yamlsched.operations.doctor import Finding
+    from yamlsched.operations.doctor import Check
 
-    found: list[Finding] = []
+    found: list[Check] = []
     try:
         with settings.database() as dsn, store.connect(dsn) as connection:
             server = "connected to a server, not to the embedded database"
             which = "the embedded database, for trials and development" if settings.is_embedded else server
-            found += [Finding("database", "ok", which), *doctor.server(connection)]
+            found += [Check("database", "ok", which), *doctor.server(connection)]
             if settings.is_embedded:
                 store.migrations.ensure(connection, apply=True)
             found.append(doctor.tables(connection))
@@ -66,11 +66,11 @@ def database(settings: Settings, namespace: str | None, is_sound: bool) -> list[
             try:
                 namespace = history.namespace_of(connection, namespace, settings.file)
             except Refused as error:
-                return [*found, Finding("namespace", "warn", str(error), "pass --namespace")]
+                return [*found, Check("namespace", "warn", str(error), "pass --namespace")]
             now = health.read(connection, namespace, health.Thresholds().within)
             found.append(doctor.ticking(now, socket.gethostname()))
             own = hashlib.sha256(reading.read(settings.file)).hexdigest() if settings.file.is_file() else None
-            found += doctor.files(now, str(tzdata.IANA_VERSION), own, is_sound)
+            found += doctor.files(now, str(tzdata.IANA_VERSION), own, is_valid)
     except EnvironmentFailed as error:
-        found.append(Finding("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"))
+        found.append(Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"))
     return found

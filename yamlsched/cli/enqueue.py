@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from yamlsched.cli import _choice, _output
+from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 
@@ -58,12 +58,12 @@ def payload(text: str) -> dict[str, Any]:
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(
     "--at",
-    type=lambda text: _choice.clock(text) or _choice.instant(text),
+    type=lambda text: _filters.time_of_day(text) or _filters.time_or_duration(text),
     metavar="TIME",
     help="Do not start before: 2026-01-14T02:00Z, 90m (from now), or 17:30 (the next one in the job's time zone).",
 )
 @click.option("--by", metavar="WHO", help="Who does this; recorded with the run (the user on this host).")
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,

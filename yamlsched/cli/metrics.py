@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from yamlsched.cli import _choice
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all hosts.
@@ -17,7 +17,7 @@ For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporte
 
 @click.command(cls=Verb, formats=("text",), help=HELP)
 @click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file atomically.")
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, textfile: Path | None, namespace: str | None) -> int:
     from yamlsched.operations import history, metrics

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import _choice
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
 
@@ -34,7 +34,11 @@ how many jobs start in each hour, and where many start at once.
 @click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
 @click.option(
-    "--from", "start", type=_choice.local, metavar="TIME", help="Show slots after this time (now): 2026-11-01T04:00Z."
+    "--from",
+    "start",
+    type=_filters.local_time,
+    metavar="TIME",
+    help="Show slots after this time (now): 2026-11-01T04:00Z.",
 )
 @click.option("-n", "number", type=click.IntRange(1, 100_000), help="Number of slots (10).")
 @click.option("--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar.")

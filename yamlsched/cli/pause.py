@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from yamlsched.cli import _acting, _choice, _output
+from yamlsched.cli import _bulk, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Pause jobs: their slots are recorded as skipped and their runs are not claimed. Enqueueing still works.
@@ -21,11 +21,14 @@ Running runs are not stopped: see cancel. A deploy does not end a pause; resume 
 @click.option("--all", "everything", is_flag=True, help="All jobs of the namespace.")
 @click.option("--reason", metavar="TEXT", help="Why; shown in status.")
 @click.option(
-    "--until", type=_choice.instant, metavar="TIME", help="End of the pause: 2026-01-14T06:00Z, or 2h (from now)."
+    "--until",
+    type=_filters.time_or_duration,
+    metavar="TIME",
+    help="End of the pause: 2026-01-14T06:00Z, or 2h (from now).",
 )
-@_acting.by_option
-@_acting.yes_option
-@_choice.namespace_option
+@_bulk.by_option
+@_bulk.yes_option
+@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -45,9 +48,9 @@ def command(
         raise click.UsageError("which jobs? Name them, or pass --tag or --all")
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
-        ids = _acting.jobs(connection, namespace, jobs, tags)
+        ids = _bulk.select_jobs(connection, namespace, jobs, tags)
         if not jobs:
-            _acting.confirm(f"pause {_output.count(len(ids), 'job')}", yes)
+            _bulk.confirm(f"pause {_output.count(len(ids), 'job')}", yes)
         who = by or actions.operator()
         answers = pausing.pause(connection, namespace, ids, who, reason=reason, until=until)
-    return _acting.report(settings, answers)
+    return _bulk.report(settings, answers)

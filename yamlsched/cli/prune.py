@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import _choice, _output
+from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.operations.retention import Housekept
+    from yamlsched.operations.retention import HousekeepingReport
 
 HELP = """Prune everything older than the retention in schedules.yaml.
 
@@ -22,7 +22,7 @@ tick does the same every few minutes, in small batches. Keys outlive their runs;
 
 @click.command(cls=Verb, help=HELP)
 @click.option("--seconds", type=click.FloatRange(0), help="Stop after this many seconds; later ticks prune the rest.")
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, seconds: float | None, namespace: str | None) -> int:
     from yamlsched.operations import history, retention
@@ -42,10 +42,10 @@ def command(settings: Settings, /, seconds: float | None, namespace: str | None)
     return 0
 
 
-def show(done: Housekept) -> None:
+def show(done: HousekeepingReport) -> None:
     click.echo(f"\r{pruned(done)}", nl=False, err=True)
 
 
-def pruned(done: Housekept) -> str:
+def pruned(done: HousekeepingReport) -> str:
     parts = ((done.runs, "run"), (done.keys, "key"), (done.effects, "effect"))
     return "pruned " + ", ".join(_output.count(number, noun) for number, noun in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from yamlsched.cli import _acting, _choice, _output
+from yamlsched.cli import _bulk, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 
@@ -12,9 +12,9 @@ from yamlsched.cli._settings import Settings, Verb
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="All paused jobs with this tag.")
 @click.option("--all", "everything", is_flag=True, help="All paused jobs of the namespace.")
-@_acting.by_option
-@_acting.yes_option
-@_choice.namespace_option
+@_bulk.by_option
+@_bulk.yes_option
+@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -32,9 +32,9 @@ def command(
         raise click.UsageError("which jobs? Name them, or pass --tag or --all")
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
-        ids = _acting.jobs(connection, namespace, jobs, tags)
+        ids = _bulk.select_jobs(connection, namespace, jobs, tags)
         if not jobs:
             ids = pausing.paused(connection, ids)
-            _acting.confirm(f"resume {_output.count(len(ids), 'job')}", yes)
+            _bulk.confirm(f"resume {_output.count(len(ids), 'job')}", yes)
         answers = pausing.resume(connection, namespace, ids, by or actions.operator())
-    return _acting.report(settings, answers)
+    return _bulk.report(settings, answers)

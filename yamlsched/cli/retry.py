@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import _acting, _choice
+from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import Refused
@@ -22,7 +22,7 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 
 @click.command(cls=Verb, help=HELP)
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@_choice.filter_options
+@_filters.filter_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
 @click.option("--force", is_flag=True, help="Also retry runs that succeeded.")
 @click.option(
@@ -31,9 +31,9 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
     metavar="JSON|@FILE|-",
     help="Keyword arguments that replace those of one RUN; they are merged over the job's payload.",
 )
-@_acting.by_option
-@_acting.yes_option
-@_acting.dry_run_option
+@_bulk.by_option
+@_bulk.yes_option
+@_bulk.dry_run_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -57,11 +57,11 @@ def command(
     if payload is not None and len(names) != 1:
         raise click.UsageError("--payload is for one run: name it by its id or key")
 
-    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.Answer]:
+    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.ActionResult]:
         if payload is not None and (run := history.run(connection, ids[0])):
             if run.dead_run_id is not None:
                 raise Refused(f"run {run.id} is a call of on_dead, which gets the dead run and no payload")
             payloads.check(settings.file, run.namespace, run.job_type, payload)
         return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected, payload=payload)
 
-    return _acting.on_runs(settings, "retry", names, wanted, given, yes, dry_run, act)
+    return _bulk.change_runs(settings, "retry", names, wanted, given, yes, dry_run, act)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import _choice, _output
+from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.store.history import Row, Run
+    from yamlsched.store.history import RunRow, StoredRun
 
 COLUMNS = (
     *("id", "job_type", "key", "status", "attempts", "max_attempts"),
@@ -24,7 +24,7 @@ COLUMNS = (
     formats=("text", "json", "csv"),
     help="List runs, newest first.",
 )
-@_choice.filter_options
+@_filters.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
 @click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Runs per page.")
@@ -40,7 +40,7 @@ def command(settings: Settings, /, namespace: str | None, limit: int, before: in
         instant = now(connection)
         namespace = history.namespace_of(connection, namespace, settings.file)
         # one more than asked for tells whether there is another page
-        rows = history.runs(connection, namespace, _choice.chosen(instant, **given), limit + 1, before)
+        rows = history.runs(connection, namespace, _filters.build_filter(instant, **given), limit + 1, before)
     page, more = rows[:limit], len(rows) > limit
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, runs=page, next_before=page[-1].id if more else None))
@@ -55,7 +55,7 @@ def command(settings: Settings, /, namespace: str | None, limit: int, before: in
     return 0
 
 
-def line(row: Row) -> tuple[str, ...]:
+def line(row: RunRow) -> tuple[str, ...]:
     """Return the cells of ``row``."""
     return (
         str(row.id),
@@ -69,7 +69,7 @@ def line(row: Row) -> tuple[str, ...]:
     )
 
 
-def took(run: Row | Run) -> str:
+def took(run: RunRow | StoredRun) -> str:
     """Return how long the latest attempt took, as far as it ended."""
     return "-" if run.cancelled_at_rest else between(run.started_at, run.finished_at)
 

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from yamlsched.cli import _acting, _choice, _output
+from yamlsched.cli import _bulk, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Record whether the effect KEY, which is in doubt, happened.
@@ -23,8 +23,8 @@ provider, by the idempotency key that `show` prints.
     "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt performs it."
 )
 @click.option("--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads.")
-@_acting.by_option
-@_choice.namespace_option
+@_bulk.by_option
+@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None, namespace: str | None

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import _choice, _output
+from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.runs import between, took
 
 if TYPE_CHECKING:
-    from yamlsched.operations.history import Story
+    from yamlsched.operations.history import RunDetails
 
-LINES = 12
+MAX_LINES = 12
 """So many lines of a stack or of output are shown, the last ones; --full shows all."""
 
 
 @click.command(cls=Verb, help="Show RUN, an id or a key: its attempts, errors, output, effects, and what it enqueued.")
 @click.argument("name", metavar="RUN")
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, name: str, full: bool, namespace: str | None) -> int:
     from yamlsched.operations import history
@@ -30,30 +30,30 @@ def command(settings: Settings, /, name: str, full: bool, namespace: str | None)
     with settings.connect() as connection:
         if not history.is_id(name):
             namespace = history.namespace_of(connection, namespace, settings.file)
-        story = history.story(connection, history.find(connection, namespace or "", name))
+        details = history.run_details(connection, history.find(connection, namespace or "", name))
         instant = now(connection)
     if settings.wants_json:
         click.echo(
             _output.document(
-                run=story.run,
-                attempts=story.failures,
-                effects=story.effects,
-                parent_id=story.run.parent_id,
-                children=story.children,
-                actions=story.actions,
+                run=details.run,
+                attempts=details.failures,
+                effects=details.effects,
+                parent_id=details.run.parent_id,
+                children=details.children,
+                actions=details.actions,
             )
         )
         return 0
-    parts = [facts(story, instant), attempts(story, full), effects(story), relatives(story), actions(story)]
+    parts = [facts(details, instant), attempts(details, full), effects(details), relatives(details), actions(details)]
     click.echo("\n\n".join(part for part in parts if part))
     return 0
 
 
-def facts(story: Story, now: Any) -> str:
+def facts(details: RunDetails, now: Any) -> str:
     """Return what the run is and how it stands."""
     from yamlsched.operations.history import next_step
 
-    run = story.run
+    run = details.run
     more = ""
     if run.status == "running":
         over = run.locked_until is not None and run.locked_until < now
@@ -77,7 +77,7 @@ def facts(story: Story, now: Any) -> str:
             "error",
             f"{run.error_type or 'error'}: {run.last_error}" if run.last_error and run.status != "succeeded" else "",
         ),
-        ("next", next_step(run, [effect.key for effect in story.effects if effect.state == "in_doubt"])),
+        ("next", next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"])),
     ]
     return "\n".join(f"{name:<10} {_output.printable_cell(text)}" for name, text in lines if text)
 
@@ -95,18 +95,18 @@ def _ended(run: Any) -> str:
     return _output.instant(run.finished_at) + (f", the last attempt took {time}" if time != "-" else "")
 
 
-def attempts(story: Story, full: bool) -> str:
+def attempts(details: RunDetails, full: bool) -> str:
     """Return the attempts, the failed ones from the audit trail, the last from the run itself."""
     lines = []
-    for failure in story.failures:
+    for failure in details.failures:
         head = f"attempt {failure.attempt}  {_output.coloured('failed')}  {_output.instant(failure.started_at)}"
         worker = _output.printable_cell(failure.worker)
         lines.append(f"{head}  took {between(failure.started_at, failure.failed_at)}  {worker}")
         lines.append(_output.printable(f"    {failure.error_type or 'error'}: {failure.error}"))
         for name, text in (("stack", failure.stack), ("output", failure.output)):
             lines += block(name, text, full)
-    run = story.run
-    recorded = {failure.attempt for failure in story.failures}
+    run = details.run
+    recorded = {failure.attempt for failure in details.failures}
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
         time = took(run)
         last = f"  took {time}" if time != "-" else ""
@@ -120,13 +120,13 @@ def block(name: str, text: str | None, full: bool) -> list[str]:
     if not text or not text.strip():
         return []
     shown = _output.printable(text).rstrip().split("\n")
-    left_out = 0 if full else max(0, len(shown) - LINES)
+    left_out = 0 if full else max(0, len(shown) - MAX_LINES)
     head = f"    {name}:" + (f" ({left_out} earlier lines; --full shows them)" if left_out else "")
     return [head, *(f"      {line}" for line in shown[left_out:])]
 
 
-def effects(story: Story) -> str:
-    if not story.effects:
+def effects(details: RunDetails) -> str:
+    if not details.effects:
         return ""
     rows = [
         (
@@ -137,38 +137,38 @@ def effects(story: Story) -> str:
             e.provider_key,
             _json(e.result) if e.result else "",
         )
-        for e in story.effects
+        for e in details.effects
     ]
     return _output.table(("EFFECT", "STATE", "ATTEMPT", "WHEN", "IDEMPOTENCY KEY", "RESULT"), rows)
 
 
-def relatives(story: Story) -> str:
+def relatives(details: RunDetails) -> str:
     """Return the run whose handler enqueued this one, and those that this one's handler enqueued."""
-    from yamlsched.operations.history import CHILDREN
+    from yamlsched.operations.history import MAX_CHILDREN
 
     lines = []
-    if story.run.parent_id is not None:
-        parent = story.parent
+    if details.run.parent_id is not None:
+        parent = details.parent
         state = f" of {parent.job_type}, {parent.status}" if parent else ", which has been pruned"
-        lines.append(f"enqueued by run {story.run.parent_id}{state}")
-    if story.children:
+        lines.append(f"enqueued by run {details.run.parent_id}{state}")
+    if details.children:
         rows = [
             (str(child.id), child.job_type, _output.coloured(child.status), child.key or "-")
-            for child in story.children
+            for child in details.children
         ]
         lines.append(_output.table(("ENQUEUED", "JOB", "STATUS", "KEY"), rows))
-        if len(story.children) == CHILDREN:
-            lines.append(f"only the first {CHILDREN} are shown")
+        if len(details.children) == MAX_CHILDREN:
+            lines.append(f"only the first {MAX_CHILDREN} are shown")
     return "\n".join(lines)
 
 
-def actions(story: Story) -> str:
+def actions(details: RunDetails) -> str:
     return "\n".join(
         _output.printable_cell(
             f"{_output.instant(action.at)}  {action.verb} by {action.who}"
             + "".join(f", {name}: {value}" for name, value in action.detail.items())
         )
-        for action in story.actions
+        for action in details.actions
     )
 
 

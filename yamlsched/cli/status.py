@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _choice, _output
+from yamlsched.cli import FINDINGS, OK, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.operations.health import Health, Job, Problem
+    from yamlsched.operations.health import Health, JobHealth, Problem
 
-SCREEN = 30
+MAX_JOBS_LISTED = 30
 """So many jobs are listed whole; of more, those that are well are only counted."""
-WELL = ("ok", "running", "new")
+HEALTHY_STATES = ("ok", "running", "new")
 
 
 @click.command(
@@ -25,20 +25,24 @@ WELL = ("ok", "running", "new")
 @click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
 @click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job")
 @click.option(
-    "--within", type=_choice.duration, default="1h", show_default=True, help="Period in which dead runs are counted."
+    "--within", type=_filters.duration, default="1h", show_default=True, help="Period in which dead runs are counted."
 )
 @click.option(
     "--max-late",
-    type=_choice.duration,
+    type=_filters.duration,
     default="15m",
     show_default=True,
     help="Tolerated delay of a slot or a due run.",
 )
 @click.option(
-    "--max-tick-age", type=_choice.duration, default="5m", show_default=True, help="Tolerated time since the last tick."
+    "--max-tick-age",
+    type=_filters.duration,
+    default="5m",
+    show_default=True,
+    help="Tolerated time since the last tick.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -116,10 +120,10 @@ def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
         lines.append(f"and {well} more are healthy: --all lists them")
     if problems:
         lines += ["", _output.bold("Needs attention")]
-        for problem in problems[:SCREEN]:
+        for problem in problems[:MAX_JOBS_LISTED]:
             lines += [f"  {_output.printable_cell(problem.what)}", f"      {problem.remedy}"]
-        if len(problems) > SCREEN:
-            lines.append(f"  and {len(problems) - SCREEN} more: yamlsched status --check")
+        if len(problems) > MAX_JOBS_LISTED:
+            lines.append(f"  and {len(problems) - MAX_JOBS_LISTED} more: yamlsched status --check")
     elif not jobs and not well:
         lines += ["", "no jobs yet: run yamlsched sync to apply schedules.yaml"]
     return "\n".join(lines)
@@ -185,18 +189,18 @@ def _in_doubt(health: Health) -> list[tuple[str, str]]:
     ]
 
 
-def listed(health: Health, show_all: bool) -> tuple[list[Job], int]:
+def listed(health: Health, show_all: bool) -> tuple[list[JobHealth], int]:
     """Return the jobs to list, and how many that are well are left out. Retired jobs appear while they have runs."""
     from yamlsched.operations.health import state
 
     jobs = [job for job in health.jobs if job.retired_at is None or job.queued or job.running or job.failed]
-    if show_all or len(jobs) <= SCREEN:
+    if show_all or len(jobs) <= MAX_JOBS_LISTED:
         return jobs, 0
-    shown = [job for job in jobs if state(job, health) not in WELL]
+    shown = [job for job in jobs if state(job, health) not in HEALTHY_STATES]
     return shown, len(jobs) - len(shown)
 
 
-def line(job: Job, health: Health) -> tuple[str, ...]:
+def line(job: JobHealth, health: Health) -> tuple[str, ...]:
     from yamlsched.operations.health import state
 
     return (
@@ -211,7 +215,7 @@ def line(job: Job, health: Health) -> tuple[str, ...]:
     )
 
 
-def note(job: Job, health: Health) -> str:
+def note(job: JobHealth, health: Health) -> str:
     """Return what explains the state of ``job``."""
     if job.paused:
         until = f" until {_output.instant(job.paused_until)}" if job.paused_until else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import _choice
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ all of its slots. Dates and times without an offset are in the job's time zone.
 
 
 def when(text: str) -> date | datetime | time | timedelta:
-    """Read --at: as ``_choice.local`` does, a time of day, or a duration back from now, perhaps with a minus sign."""
+    """Parse --at: a local time, a time of day, or a duration back from now, with or without a minus sign."""
     back = text.removeprefix("-")
     if back == "now" or (back and not set(back) - set("0123456789dhms")):
-        value = _choice.instant(back)
+        value = _filters.time_or_duration(back)
         if isinstance(value, timedelta):
             return value
-    return _choice.clock(text) or _choice.local(text)
+    return _filters.time_of_day(text) or _filters.local_time(text)
 
 
 @click.command(cls=Verb, help=HELP)
@@ -39,7 +39,7 @@ def when(text: str) -> date | datetime | time | timedelta:
     help="2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 for all of that day, 20:48 (local, the last one), "
     "now, or 90m for 90 minutes ago. Without it, the job's latest slot.",
 )
-@_choice.namespace_option
+@_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, job: str, at: date | datetime | time | timedelta | None, namespace: str | None) -> int:
     from yamlsched import wall

@@ -17,11 +17,11 @@ from yamlsched.operations import instants
 from yamlsched.operations.history import unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
-from yamlsched.store.actions import Record
+from yamlsched.store.actions import ActionRecord
 from yamlsched.wall import utc
 from yamlsched.zones import zone
 
-AT_ONCE = 200
+BATCH_RUNS = 200
 """Runs that one transaction changes: few enough that no worker waits long for a row."""
 
 Returned = TypeVar("Returned")
@@ -36,7 +36,7 @@ def operator() -> str:
 
 
 @dataclass(frozen=True)
-class Made:
+class EnqueueResult:
     """The run that an enqueue made or found. ``pruned_at`` is set where it is gone and only its key is remembered."""
 
     run_id: int | None
@@ -56,7 +56,7 @@ def enqueue(
     key: str | None,
     at: datetime | time | timedelta | None,
     who: str,
-) -> Made:
+) -> EnqueueResult:
     """Create a run of ``job``, due ``at``: a duration counts from now, a time of day is the next in the job's zone.
 
     Raises Refused with what is wrong.
@@ -64,7 +64,7 @@ def enqueue(
     try:
         known = {other.job_type: other for other in history.jobs(connection, namespace)}
     except psycopg.errors.InsufficientPrivilege:
-        return _enqueue_unseen(connection, namespace, job, payload, key, at)
+        return _enqueue_unread(connection, namespace, job, payload, key, at)
     if job not in known or known[job].retired_at is not None:
         if job in known:
             raise Refused(
@@ -80,33 +80,33 @@ def enqueue(
         run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
         if run_id is None:
             found = history.id_of_key(connection, namespace, key or "")
-            return Made(found[0] if found else None, False, None, None, pruned_at=found[1] if found else None)
+            return EnqueueResult(found[0] if found else None, False, None, None, pruned_at=found[1] if found else None)
         run = history.run(connection, run_id)
         assert run is not None  # made or seen in this transaction
         if created:
-            actions.record(connection, who, "enqueue", [Record(namespace, f"run:{run_id}", {"key": key})])
+            actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
-    return Made(run_id, created, run.status, run.run_at, note=note)
+    return EnqueueResult(run_id, created, run.status, run.run_at, note=note)
 
 
-def _enqueue_unseen(
+def _enqueue_unread(
     connection: psycopg.Connection[Any],
     namespace: str,
     job: str,
     payload: dict[str, Any],
     key: str | None,
     at: datetime | time | timedelta | None,
-) -> Made:
+) -> EnqueueResult:
     """The same for a role that may enqueue and see nothing."""
     if isinstance(at, time):
         raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
     run_at = instants.after(at, history.now(connection))
     run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
-    return Made(run_id, created, None, run_at)
+    return EnqueueResult(run_id, created, None, run_at)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ActionResult:
     """What became of one run or job: whether it was changed, and a sentence."""
 
     target: str
@@ -123,7 +123,7 @@ def retry(
     expected: Sequence[str] = tuple(Status),
     payload: Mapping[str, Any] | None = None,
     now: datetime | None = None,
-) -> list[Answer]:
+) -> list[ActionResult]:
     """Run again what is dead or cancelled (with ``force`` also what has succeeded); make due what waits.
 
     ``expected`` are the states in which the runs were chosen: one that has left them meanwhile is left alone.
@@ -134,7 +134,7 @@ def retry(
     def change(batch: list[int]) -> set[int]:
         return actions.retry(connection, batch, expected, force, now, text)
 
-    def refusal(run: actions.Standing) -> str:
+    def refusal(run: actions.LockedRun) -> str:
         if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
             return "has lost its worker: the next tick handles it automatically"
         if run.status == Status.RUNNING:
@@ -147,14 +147,14 @@ def retry(
             return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
         return f"is now {run.status}"
 
-    def success(run: actions.Standing) -> str:
+    def success(run: actions.LockedRun) -> str:
         waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
         if run.held_until is not None and run.held_until > run.now:
             return f"is due at {utc(run.held_until)}: its cancelled handler may run until then{waits}"
         return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
 
     reason = None if payload is None else "with another payload"
-    return _runs(connection, ids, who, "retry", change, success, refusal, now, reason, hold_jobs=True)
+    return _runs(connection, ids, who, "retry", change, success, refusal, now, reason, lock_jobs=True)
 
 
 def cancel(
@@ -165,18 +165,18 @@ def cancel(
     reason: str | None = None,
     expected: Sequence[str] = tuple(Status),
     now: datetime | None = None,
-) -> list[Answer]:
+) -> list[ActionResult]:
     """Cancel what is unfinished. The handler of a running run is killed at its worker's next heartbeat."""
 
     def change(batch: list[int]) -> set[int]:
         return actions.cancel(connection, batch, expected, now)
 
-    def refusal(run: actions.Standing) -> str:
+    def refusal(run: actions.LockedRun) -> str:
         if run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED):
             return f"is already {run.status}"
         return f"is now {run.status}"
 
-    def success(run: actions.Standing) -> str:
+    def success(run: actions.LockedRun) -> str:
         running = run.status == Status.RUNNING
         return "is cancelled" + ("; its handler is killed at its worker's next heartbeat" if running else "")
 
@@ -189,27 +189,27 @@ def _runs(
     who: str,
     verb: str,
     change: Callable[[list[int]], set[int]],
-    success: Callable[[actions.Standing], str],
-    refusal: Callable[[actions.Standing], str],
+    success: Callable[[actions.LockedRun], str],
+    refusal: Callable[[actions.LockedRun], str],
     now: datetime | None,
     reason: str | None = None,
-    hold_jobs: bool = False,
-) -> list[Answer]:
-    """Carry out ``change`` in transactions of ``AT_ONCE`` runs, and say for each run what happened or why not."""
+    lock_jobs: bool = False,
+) -> list[ActionResult]:
+    """Carry out ``change`` in transactions of ``BATCH_RUNS`` runs, and say for each run what happened or why not."""
     wanted = list(dict.fromkeys(ids))
-    answers: list[Answer] = []
-    for start in range(0, len(wanted), AT_ONCE):
-        batch = wanted[start : start + AT_ONCE]
+    answers: list[ActionResult] = []
+    for start in range(0, len(wanted), BATCH_RUNS):
+        batch = wanted[start : start + BATCH_RUNS]
 
-        def attempt(batch: list[int] = batch) -> tuple[dict[int, actions.Standing], set[int]]:
+        def attempt(batch: list[int] = batch) -> tuple[dict[int, actions.LockedRun], set[int]]:
             with connection.transaction():
-                if hold_jobs:
-                    actions.hold_jobs(connection, batch)
-                held = actions.hold(connection, batch, now)
+                if lock_jobs:
+                    actions.lock_jobs(connection, batch)
+                held = actions.lock_runs(connection, batch, now)
                 changed = change(batch)
                 if changed:
                     records = [
-                        Record(held[id].namespace, f"run:{id}", {"was": held[id].status, "reason": reason})
+                        ActionRecord(held[id].namespace, f"run:{id}", {"was": held[id].status, "reason": reason})
                         for id in batch
                         if id in changed
                     ]
@@ -217,17 +217,17 @@ def _runs(
                     actions.wake(connection, (held[id].namespace for id in changed))
             return held, changed
 
-        held, changed = despite_deadlocks(attempt)
+        held, changed = retry_on_deadlock(attempt)
         for id in batch:
             if id not in held:
-                answers.append(Answer(f"run {id}", False, "does not exist, or was pruned"))
+                answers.append(ActionResult(f"run {id}", False, "does not exist, or was pruned"))
             else:
                 what = success(held[id]) if id in changed else refusal(held[id])
-                answers.append(Answer(f"run {id}", id in changed, what))
+                answers.append(ActionResult(f"run {id}", id in changed, what))
     return answers
 
 
-def despite_deadlocks(attempt: Callable[[], Returned]) -> Returned:
+def retry_on_deadlock(attempt: Callable[[], Returned]) -> Returned:
     """Return what ``attempt`` does; workers lock many runs at once too, and the server may choose us to give way."""
     for _ in range(4):
         try:

@@ -19,13 +19,13 @@ from yamlsched.operations.instants import rough
 from yamlsched.store import doctor, migrations
 from yamlsched.store.migrations import NEWEST, OLDEST
 
-SKEW = timedelta(seconds=5)
-QUIET = timedelta(minutes=5)
+MAX_CLOCK_SKEW = timedelta(seconds=5)
+MAX_TICK_AGE = timedelta(minutes=5)
 """A crontab line ticks each minute; after five without a tick it does not."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line. ``level`` is ok, warn or fail; only fail makes the whole unhealthy."""
 
     name: str
@@ -34,7 +34,7 @@ class Finding:
     remedy: str = ""
 
 
-def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[Finding]]:
+def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[Check]]:
     """Look at the file and at its handlers, without importing them."""
     import sys
 
@@ -44,30 +44,30 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[F
     if not file.is_file():
         what = f"{file} does not exist"
         return None, [
-            Finding("file", "warn", what, "run it beside schedules.yaml, pass --file, or start with: yamlsched init")
+            Check("file", "warn", what, "run it beside schedules.yaml, pass --file, or start with: yamlsched init")
         ]
     loaded = load(reading.read(file), str(file), environment)
     mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
     if mistakes:
         what = f"{file} has {mistakes} error{'' if mistakes == 1 else 's'}"
-        return loaded, [Finding("file", "fail", what, "yamlsched validate")]
+        return loaded, [Check("file", "fail", what, "yamlsched validate")]
     place = f" in environment {environment}" if environment else ""
-    found = [Finding("file", "ok", f"{file}: {_enabled(loaded)} of {len(loaded.jobs)} jobs enabled{place}")]
+    found = [Check("file", "ok", f"{file}: {_enabled(loaded)} of {len(loaded.jobs)} jobs enabled{place}")]
     if loaded.jobs and not _enabled(loaded):
         remedy = (
             "set --env or YAMLSCHED_ENV, in the crontab too"
             if not environment
             else "check the keys environments and enabled"
         )
-        found = [Finding("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
-    found += [Finding("schema", "warn", one.message, one.remedy) for one in schema_copy.check(loaded, file)]
+        found = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
+    found += [Check("schema", "warn", one.message, one.remedy) for one in schema_copy.check(loaded, file)]
     path = [*paths.search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
     missing = [d for d in (*paths.check(loaded, file), *handlers.check(loaded, path)) if d.severity == "error"]
     if missing:
         what = f"{len(missing)} cannot be found or called, the first: {missing[0].message}"
-        found.append(Finding("handlers", "fail", what, "yamlsched validate"))
+        found.append(Check("handlers", "fail", what, "yamlsched validate"))
     else:
-        found.append(Finding("handlers", "ok", "all are found"))
+        found.append(Check("handlers", "ok", "all are found"))
     return loaded, found
 
 
@@ -75,7 +75,7 @@ def _enabled(loaded: Loaded) -> int:
     return sum(job.enabled for job in loaded.jobs.values())
 
 
-def server(connection: psycopg.Connection[Any], host_now: datetime | None = None) -> Iterator[Finding]:
+def server(connection: psycopg.Connection[Any], host_now: datetime | None = None) -> Iterator[Check]:
     """Look at the server and the way to it."""
     before = host_now or datetime.now(UTC)
     seen = doctor.server(connection)
@@ -83,43 +83,43 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     major = seen.version // 10_000
     if major < OLDEST:
         remedy = f"upgrade it: versions {OLDEST} to {NEWEST} are supported"
-        yield Finding("server", "fail", f"PostgreSQL {seen.version_text}", remedy)
+        yield Check("server", "fail", f"PostgreSQL {seen.version_text}", remedy)
     elif major > NEWEST:
-        yield Finding(
+        yield Check(
             "server", "warn", f"PostgreSQL {seen.version_text} is newer than what was tested", f"up to {NEWEST} is"
         )
     else:
-        yield Finding("server", "ok", f"PostgreSQL {seen.version_text}")
+        yield Check("server", "ok", f"PostgreSQL {seen.version_text}")
     if seen.is_standby:
         remedy = "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the default, finds it"
-        yield Finding("writable", "fail", "the server is a standby: nothing can be written", remedy)
+        yield Check("writable", "fail", "the server is a standby: nothing can be written", remedy)
     elif seen.is_read_only:
         remedy = "remove default_transaction_read_only from the settings of the role or the database"
-        yield Finding("writable", "fail", "transactions are read-only: nothing can be written", remedy)
+        yield Check("writable", "fail", "transactions are read-only: nothing can be written", remedy)
     yield from encryption(connection)
     if seen.isolation != "read committed":
         what = f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read committed"
         remedy = "handlers that use run.transaction() must expect serialization failures, which fail an attempt"
-        yield Finding("isolation", "warn", what, remedy)
+        yield Check("isolation", "warn", what, remedy)
     if seen.encoding == "SQL_ASCII":
         remedy = "create a database with encoding UTF8: migrate refuses SQL_ASCII, which does not validate text"
-        yield Finding("encoding", "fail", "the database's encoding is SQL_ASCII", remedy)
+        yield Check("encoding", "fail", "the database's encoding is SQL_ASCII", remedy)
     elif seen.encoding != "UTF8":
         remedy = "create the database with encoding UTF8: other encodings cannot store every payload"
-        yield Finding("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
+        yield Check("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
     if seen.timezone != "UTC":
         remedy = "remove TimeZone from the settings of the role, the database or the pooler"
-        yield Finding("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
+        yield Check("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
     if connection.info.backend_pid != seen.pid:
-        yield Finding("pooler", "ok", "a pooler was detected: work --loop polls instead of listening")
+        yield Check("pooler", "ok", "a pooler was detected: work --loop polls instead of listening")
     else:
-        yield Finding("pooler", "ok", "none was detected")
+        yield Check("pooler", "ok", "none was detected")
     if not seen.is_safe:
         remedy = "turn fsync and full_page_writes on: a server crash can lose the whole database"
-        yield Finding("durability", "fail", "fsync or full_page_writes is off", remedy)
+        yield Check("durability", "fail", "fsync or full_page_writes is off", remedy)
     elif not seen.is_durable:
         remedy = "turn it on: a server crash can lose finished runs, and they run again"
-        yield Finding("durability", "warn", "synchronous_commit is off", remedy)
+        yield Check("durability", "warn", "synchronous_commit is off", remedy)
     standbys = doctor.standbys(connection)
     if standbys.count and not standbys.is_synchronous:
         what = f"{standbys.count} standby{'' if standbys.count == 1 else 's'}, and no commit waits for one"
@@ -127,23 +127,23 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
             "a failover loses the last commits: enqueued runs, successes, effects (docs/guarantees.md). Set "
             "synchronous_standby_names if that is not acceptable"
         )
-        yield Finding("standbys", "warn", what, remedy)
+        yield Check("standbys", "warn", what, remedy)
     elif standbys.count:
-        yield Finding("standbys", "ok", f"{standbys.count}, and commits wait for one")
+        yield Check("standbys", "ok", f"{standbys.count}, and commits wait for one")
     skew = before + half_way - seen.now
-    if abs(skew) > SKEW:
+    if abs(skew) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"
         remedy = "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow this host's"
-        yield Finding("clock", "warn", f"this host's clock is {rough(skew)} {ahead} the database's", remedy)
+        yield Check("clock", "warn", f"this host's clock is {rough(skew)} {ahead} the database's", remedy)
     else:
-        yield Finding("clock", "ok", "host and database agree")
+        yield Check("clock", "ok", "host and database agree")
     oldest = doctor.oldest_transaction(connection)
     if oldest is not None and oldest > 3600:
         remedy = "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow down"
-        yield Finding("transactions", "warn", f"one has been open for {rough(timedelta(seconds=oldest))}", remedy)
+        yield Check("transactions", "warn", f"one has been open for {rough(timedelta(seconds=oldest))}", remedy)
 
 
-def encryption(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
     """Look at whether anybody on the network between can read or change what is said."""
     host = connection.info.host or connection.info.hostaddr
     if host.startswith("/") or _is_loopback(connection.info.hostaddr or host):
@@ -152,15 +152,15 @@ def encryption(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
     yield encryption_of(host, mode, connection.pgconn.ssl_in_use)
 
 
-def encryption_of(host: str, mode: str, is_encrypted: bool) -> Finding:
+def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
     """Return what a connection to ``host`` under this sslmode is worth."""
     remedy = "add sslmode=verify-full and sslrootcert=... to the DSN; sslmode=require at least"
     if not is_encrypted:
-        return Finding("encryption", "warn", f"the connection to {host} is not encrypted (sslmode={mode})", remedy)
+        return Check("encryption", "warn", f"the connection to {host} is not encrypted (sslmode={mode})", remedy)
     if mode in ("disable", "allow", "prefer"):
         what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
-        return Finding("encryption", "warn", what, remedy)
-    return Finding("encryption", "ok", f"the connection to {host} is encrypted (sslmode={mode})")
+        return Check("encryption", "warn", what, remedy)
+    return Check("encryption", "ok", f"the connection to {host} is encrypted (sslmode={mode})")
 
 
 def _is_loopback(host: str) -> bool:
@@ -170,79 +170,79 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def tables(connection: psycopg.Connection[Any]) -> Finding:
+def tables(connection: psycopg.Connection[Any]) -> Check:
     """Look at the version of the tables."""
     found = migrations.version(connection)
     try:
         if migrations.check(found, apply=True) and doctor.can_read(connection) and not doctor.has_identity(connection):
             remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
-            return Finding("tables", "fail", f"version {found}, but the database has no identity", remedy)
+            return Check("tables", "fail", f"version {found}, but the database has no identity", remedy)
         if migrations.check(found, apply=True):
-            return Finding("tables", "ok", f"version {found}")
+            return Check("tables", "ok", f"version {found}")
     except EnvironmentFailed as error:
-        return Finding("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
+        return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
     what = "none yet" if found == 0 else f"version {found} of {migrations.newest()}"
-    return Finding("tables", "fail", what, "yamlsched migrate")
+    return Check("tables", "fail", what, "yamlsched migrate")
 
 
-def privileges(connection: psycopg.Connection[Any]) -> Finding:
+def privileges(connection: psycopg.Connection[Any]) -> Check:
     """Look at what the role may do."""
-    who, lacks = doctor.server(connection), doctor.lacking(connection)
+    who, lacks = doctor.server(connection), doctor.missing_privileges(connection)
     if lacks:
         what = f"{who.who} lacks {', '.join(lacks[:3])}{' and more' if len(lacks) > 3 else ''}"
         if doctor.can_read(connection):
             remedy = "enough for status, runs, show and metrics; sync, work and tick need a login in yamlsched_worker"
-            return Finding("role", "warn", f"{who.who} can only read", remedy)
+            return Check("role", "warn", f"{who.who} can only read", remedy)
         if doctor.can_enqueue(connection):
             what = f"{who.who} can only enqueue: it lacks {', '.join(lacks[:2])} and more"
             remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
-            return Finding("role", "fail", what, remedy)
-        return Finding(
+            return Check("role", "fail", what, remedy)
+        return Check(
             "role", "fail", what, f"grant yamlsched_worker to {who.who} (yamlsched migrate --roles makes that role)"
         )
     if who.is_superuser:
         remedy = "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of its own"
-        return Finding("role", "warn", f"{who.who} is a superuser, which yamlsched does not need", remedy)
-    return Finding("role", "ok", f"{who.who} has the privileges that sync, work and tick need")
+        return Check("role", "warn", f"{who.who} is a superuser, which yamlsched does not need", remedy)
+    return Check("role", "ok", f"{who.who} has the privileges that sync, work and tick need")
 
 
-def ticking(now: health.Health, host: str) -> Finding:
+def ticking(now: health.Health, host: str) -> Check:
     """Look at whether the crontab line runs."""
     remedy = "yamlsched init prints the crontab line; its output goes to syslog"
     if now.last_tick_at is None:
-        return Finding("ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy)
+        return Check("ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy)
     age = now.now - now.last_tick_at
-    if age > QUIET:
-        return Finding("ticks", "fail", f"the last was {rough(age)} ago, by {now.last_tick_host}", remedy)
+    if age > MAX_TICK_AGE:
+        return Check("ticks", "fail", f"the last was {rough(age)} ago, by {now.last_tick_host}", remedy)
     own = any(place.startswith(f"{host}:") for file in now.files for place in file.presented_by)
     elsewhere = "" if own else f"; none from this host ({host})"
-    return Finding("ticks", "ok", f"the last was {rough(age)} ago, by {now.last_tick_host}{elsewhere}")
+    return Check("ticks", "ok", f"the last was {rough(age)} ago, by {now.last_tick_host}{elsewhere}")
 
 
-def files(now: health.Health, tzdata: str, sha256: str | None, is_sound: bool = True) -> Iterator[Finding]:
+def files(now: health.Health, tzdata: str, sha256: str | None, is_valid: bool = True) -> Iterator[Check]:
     """Look at which file is in force, and which time zone data it was read with.
 
-    ``sha256`` is of this host's file, and ``is_sound`` says whether sync would take it.
+    ``sha256`` is of this host's file, and ``is_valid`` says whether sync would take it.
     """
     current = health.in_force(now)
     if current is None:
-        remedy = "yamlsched sync, or wait for the next tick" if is_sound else "fix the file first: yamlsched validate"
-        yield Finding("in force", "warn", "no schedule has been applied yet", remedy)
+        remedy = "yamlsched sync, or wait for the next tick" if is_valid else "fix the file first: yamlsched validate"
+        yield Check("in force", "warn", "no schedule has been applied yet", remedy)
     elif sha256 is not None and sha256 != current.hash:
         what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
         remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"
-        if not is_sound:
+        if not is_valid:
             remedy = "this file is not applied until its errors are fixed: yamlsched validate"
-        yield Finding("in force", "warn", what, remedy)
+        yield Check("in force", "warn", what, remedy)
     else:
         others = health.drift(now)
         if others:
             what = f"this file; but {', '.join(others[0].presented_by[:3])} presents {others[0].hash[:8]}"
-            yield Finding("in force", "warn", what, "deploy the same version to all hosts")
+            yield Check("in force", "warn", what, "deploy the same version to all hosts")
         else:
-            yield Finding("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
+            yield Check("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
     if current is not None and current.tzdata_version is not None and tzdata < current.tzdata_version:
         what = f"this host has {tzdata}, the slots were computed with {current.tzdata_version}"
-        yield Finding("time zones", "warn", what, "pip install --upgrade tzdata")
+        yield Check("time zones", "warn", what, "pip install --upgrade tzdata")
     else:
-        yield Finding("time zones", "ok", f"data of {tzdata}")
+        yield Check("time zones", "ok", f"data of {tzdata}")

@@ -9,13 +9,13 @@ from datetime import timedelta
 from yamlsched import durations
 from yamlsched.ledger import settle_command
 from yamlsched.operations.instants import rough
-from yamlsched.store.health import File, Health, InDoubt, Job, RefusedFile, read
+from yamlsched.store.health import EffectInDoubt, Health, JobHealth, PresentedFile, RefusedFile, read
 
 __all__ = [
-    "File",
+    "EffectInDoubt",
     "Health",
-    "InDoubt",
-    "Job",
+    "JobHealth",
+    "PresentedFile",
     "Problem",
     "Thresholds",
     "drift",
@@ -27,9 +27,9 @@ __all__ = [
     "state",
 ]
 
-MAX_LISTED = 10
+MAX_LISTED_PROBLEMS = 10
 """Effects in doubt that are named one by one."""
-DRIFT = timedelta(minutes=10)
+DRIFT_TOLERANCE = timedelta(minutes=10)
 """So long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 
 
@@ -113,7 +113,7 @@ def effects_in_doubt(health: Health, waits_for: str) -> int:
 
 
 def _in_doubt(health: Health) -> Iterator[Problem]:
-    shown = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED]
+    shown = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
     for effect in shown:
         yield Problem(
             effect.job_type,
@@ -127,7 +127,7 @@ def _in_doubt(health: Health) -> Iterator[Problem]:
         yield Problem(None, what, "the view yamlsched.effects_in_doubt lists them")
 
 
-def _dead(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     if job.dead_within > _number(job, "max-dead", thresholds.max_dead):
         span = durations.show(thresholds.within)
         runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
@@ -139,14 +139,14 @@ def _dead(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]
         )
 
 
-def _late(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     limit = _span(job, "max-late", thresholds.max_late)
     if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
         late = rough(health.now - job.overdue_since)
         yield Problem(job.job_type, f"{job.job_type}: late by {late}: {job.overdue_why}", "yamlsched doctor")
 
 
-def _old(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     limit = _span(job, "max-age", None)
     if limit is None or not job.enabled or job.retired_at is not None or job.paused:
         return
@@ -156,19 +156,19 @@ def _old(job: Job, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem(job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 
-JOB_CHECKS: tuple[Callable[[Job, Health, Thresholds], Iterator[Problem]], ...] = (_dead, _late, _old)
+JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (_dead, _late, _old)
 
 
-def _tag(job: Job, name: str) -> str | None:
+def _tag(job: JobHealth, name: str) -> str | None:
     return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
 
 
-def _number(job: Job, name: str, default: int) -> int:
+def _number(job: JobHealth, name: str, default: int) -> int:
     text = _tag(job, name)
     return int(text) if text is not None and text.isdigit() else default
 
 
-def _span(job: Job, name: str, default: timedelta | None) -> timedelta | None:
+def _span(job: JobHealth, name: str, default: timedelta | None) -> timedelta | None:
     text = _tag(job, name)
     if text is None:
         return default
@@ -178,18 +178,18 @@ def _span(job: Job, name: str, default: timedelta | None) -> timedelta | None:
         return default
 
 
-def in_force(health: Health) -> File | None:
+def in_force(health: Health) -> PresentedFile | None:
     """Return the file that was applied last."""
     return next((file for file in health.files if file.in_force), None)
 
 
-def drift(health: Health) -> list[File]:
+def drift(health: Health) -> list[PresentedFile]:
     """Return the files that are presented though another has been in force for long enough."""
     current = in_force(health)
-    return [file for file in health.files if not file.in_force and _drifting(file, current) > DRIFT]
+    return [file for file in health.files if not file.in_force and _drifting(file, current) > DRIFT_TOLERANCE]
 
 
-def _drifting(file: File, current: File | None) -> timedelta:
+def _drifting(file: PresentedFile, current: PresentedFile | None) -> timedelta:
     """Return how long ``file`` was presented beside ``current``: a deploy that reached its host in time ends that."""
     if file.presented_since_at is None or file.last_presented_at is None:
         return timedelta(0)
@@ -197,7 +197,7 @@ def _drifting(file: File, current: File | None) -> timedelta:
     return file.last_presented_at - max(file.presented_since_at, applied_at or file.presented_since_at)
 
 
-def state(job: Job, health: Health) -> str:
+def state(job: JobHealth, health: Health) -> str:
     """Return one word for how ``job`` is, the gravest first."""
     if job.retired_at is not None:
         return "retired"

@@ -18,7 +18,7 @@ VARIABLE = "YAMLSCHED_HEARTBEAT_URL"
 DEADLINE_SECONDS = 5.0
 """For all heartbeats of a tick together, however slowly their servers answer."""
 MAX_THREADS = 16
-SENT = ""
+NO_ERROR = ""
 
 
 def variable(job: str) -> str:
@@ -30,18 +30,18 @@ def variable(job: str) -> str:
     return f"{VARIABLE}_{re.sub('[^A-Z0-9]', '_', job.upper())}"
 
 
-def send(environ: Mapping[str, str], all_is_well: bool | None, jobs: Mapping[str, bool]) -> None:
-    """Report a tick, unless ``all_is_well`` is None, and jobs: true after a success, false after a death.
+def send(environ: Mapping[str, str], is_healthy: bool | None, jobs: Mapping[str, bool]) -> None:
+    """Report a tick, unless ``is_healthy`` is None, and jobs: true after a success, false after a death.
 
     What has no URL in ``environ`` is not reported. Never raises, and returns after ``DEADLINE_SECONDS`` at the latest:
     a monitor that is down or slow stops no work.
     """
-    signs = [(VARIABLE, all_is_well)] if all_is_well is not None else []
-    signs += [(variable(job), is_well) for job, is_well in jobs.items()]
-    wanted = [(name, environ[name].strip(), is_well) for name, is_well in signs if environ.get(name, "").strip()]
+    signs = [(VARIABLE, is_healthy)] if is_healthy is not None else []
+    signs += [(variable(job), succeeded) for job, succeeded in jobs.items()]
+    wanted = [(name, environ[name].strip(), succeeded) for name, succeeded in signs if environ.get(name, "").strip()]
     # Daemon threads, which the process's end does not wait for: a time-out of a socket is per read, and a server that
     # sends a byte now and then never exceeds it.
-    todo = deque((name, url if is_well else f"{url.rstrip('/')}/fail") for name, url, is_well in wanted)
+    todo = deque((name, url if succeeded else f"{url.rstrip('/')}/fail") for name, url, succeeded in wanted)
     errors: dict[str, str] = {}
     threads = [threading.Thread(target=_send_all, args=(todo, errors), daemon=True) for _ in wanted[:MAX_THREADS]]
     left = {name for name, _ in todo}
@@ -51,7 +51,7 @@ def send(environ: Mapping[str, str], all_is_well: bool | None, jobs: Mapping[str
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     for name in left:
-        if (error := errors.get(name, f"no answer within {DEADLINE_SECONDS:.0f} s")) != SENT:
+        if (error := errors.get(name, f"no answer within {DEADLINE_SECONDS:.0f} s")) != NO_ERROR:
             log.warning("heartbeat.failed", variable=name, error=error)
 
 
@@ -65,7 +65,7 @@ def _send_all(todo: deque[tuple[str, str]], errors: dict[str, str]) -> None:
 
 
 def _get(url: str) -> str:
-    """Ask for ``url``; return ``SENT``, or what is wrong in words that do not contain any of it."""
+    """Ask for ``url``; return ``NO_ERROR``, or what is wrong in words that do not contain any of it."""
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
@@ -73,7 +73,7 @@ def _get(url: str) -> str:
         return "not a valid http or https URL (without blanks, and without a user and password)"
     try:
         with urlopen(url, timeout=DEADLINE_SECONDS):
-            return SENT
+            return NO_ERROR
     except HTTPError as error:
         return f"HTTP {error.code}"
     except (OSError, ValueError, HTTPException) as error:

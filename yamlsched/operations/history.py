@@ -21,7 +21,7 @@ from yamlsched.ledger import settle_command
 from yamlsched.runs import Status
 from yamlsched.store import history
 
-CHILDREN = 100
+MAX_CHILDREN = 100
 """How many of the runs that a run enqueued are shown."""
 
 
@@ -39,15 +39,15 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Story:
+class RunDetails:
     """One run, and all that belongs to it."""
 
-    run: history.Run
-    failures: list[history.Failure]
-    effects: list[history.Effect]
-    children: list[history.Child]
-    parent: history.Run | None
-    actions: list[history.Action]
+    run: history.StoredRun
+    failures: list[history.FailedAttempt]
+    effects: list[history.RunEffect]
+    children: list[history.ChildRun]
+    parent: history.StoredRun | None
+    actions: list[history.OperatorAction]
 
 
 def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:
@@ -111,7 +111,7 @@ def unknown_job(name: str, namespace: str, known: list[str]) -> Refused:
 
 def runs(
     connection: psycopg.Connection[Any], namespace: str, chosen: Filter, limit: int, before: int | None = None
-) -> list[history.Row]:
+) -> list[history.RunRow]:
     """Return up to ``limit`` runs of ``chosen``, newest first; ``before`` is the last id of the page before."""
     key, worker = chosen.key, chosen.worker
     return history.runs(
@@ -159,22 +159,22 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
     return id
 
 
-def story(connection: psycopg.Connection[Any], id: int) -> Story:
+def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
     """Return everything about the run ``id``; raises Refused where there is none."""
     run = history.run(connection, id)
     if run is None:
         raise Refused(f"there is no run {id}, or it was pruned")
-    return Story(
+    return RunDetails(
         run=run,
         failures=history.failures(connection, id),
         effects=history.effects(connection, id),
-        children=history.children(connection, id, CHILDREN),
+        children=history.children(connection, id, MAX_CHILDREN),
         parent=history.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=history.actions(connection, run.namespace, id),
     )
 
 
-def next_step(run: history.Run, in_doubt: Sequence[str] = ()) -> str:
+def next_step(run: history.StoredRun, in_doubt: Sequence[str] = ()) -> str:
     """Return what a person may do about ``run`` now; empty where it takes its course.
 
     ``in_doubt`` are the keys of its effects that are.

@@ -15,9 +15,9 @@ import psycopg
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations.health import drift
 from yamlsched.store import health
-from yamlsched.store.health import Ended, Health
+from yamlsched.store.health import EndedRuns, Health
 
-BOUNDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
+DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
 """Seconds."""
 Sample = tuple[dict[str, str], float]
 
@@ -27,7 +27,7 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     now = health.read(connection, namespace, timedelta(hours=1))
     lines = [
         *render(now, health.dead(connection, namespace)),
-        *durations(health.ended(connection, namespace, BOUNDS), now),
+        *durations(health.ended(connection, namespace, DURATION_BOUNDS_SECONDS), now),
     ]
     return "\n".join(lines) + "\n"
 
@@ -113,7 +113,7 @@ def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
     )
 
 
-def durations(ended: list[Ended], now: Health) -> Iterator[str]:
+def durations(ended: list[EndedRuns], now: Health) -> Iterator[str]:
     """Yield what ended within the hour: counts by status, and how long the latest attempts of successes took."""
     name = "yamlsched_recent_run_duration_seconds"
     counts: dict[tuple[str, str], int] = {}
@@ -122,7 +122,7 @@ def durations(ended: list[Ended], now: Health) -> Iterator[str]:
     for part in ended:
         counts[part.job_type, part.status] = counts.get((part.job_type, part.status), 0) + part.runs
         if part.status == "succeeded":
-            buckets.setdefault(part.job_type, [0] * (len(BOUNDS) + 1))[part.bucket] += part.runs
+            buckets.setdefault(part.job_type, [0] * (len(DURATION_BOUNDS_SECONDS) + 1))[part.bucket] += part.runs
             sums[part.job_type] = sums.get(part.job_type, 0.0) + part.seconds
     label = {"namespace": now.namespace}
     yield from gauge(
@@ -135,7 +135,7 @@ def durations(ended: list[Ended], now: Health) -> Iterator[str]:
         yield f"# TYPE {name} histogram"
     for job, in_bucket in sorted(buckets.items()):
         given = {**label, "job": job}
-        for bound, runs in zip([*map(str, BOUNDS), "+Inf"], accumulate(in_bucket), strict=True):
+        for bound, runs in zip([*map(str, DURATION_BOUNDS_SECONDS), "+Inf"], accumulate(in_bucket), strict=True):
             yield sample(f"{name}_bucket", {**given, "le": bound}, float(runs))
         yield sample(f"{name}_sum", given, sums[job])
         yield sample(f"{name}_count", given, float(sum(in_bucket)))

@@ -11,9 +11,9 @@ import psycopg
 
 from yamlsched.errors import Refused
 from yamlsched.operations import instants
-from yamlsched.operations.actions import Answer, despite_deadlocks
+from yamlsched.operations.actions import ActionResult, retry_on_deadlock
 from yamlsched.store import actions
-from yamlsched.store.actions import Pausable, Record
+from yamlsched.store.actions import ActionRecord, PausableJob
 from yamlsched.sync import plan, settle
 
 
@@ -26,14 +26,14 @@ def pause(
     reason: str | None = None,
     until: datetime | timedelta | None = None,
     now: datetime | None = None,
-) -> list[Answer]:
+) -> list[ActionResult]:
     """Stop the jobs ``ids`` until ``until`` or ``resume``; what is running goes on.
 
     Of a pause that holds already, only what is given changes. The slots owed up to now are accounted for before. Raises
     Refused for an end that has passed.
     """
 
-    def attempt() -> list[Answer]:
+    def attempt() -> list[ActionResult]:
         with connection.transaction():
             instant, definitions, _ = settle(connection, namespace, list(ids), now)
             end = instants.after(until, instant)
@@ -51,12 +51,12 @@ def pause(
             _record(
                 connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
             )
-        return [Answer(job.job_type, job.id in changed, _paused(job, after[job.id])) for job in before]
+        return [ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id])) for job in before]
 
-    return despite_deadlocks(attempt)
+    return retry_on_deadlock(attempt)
 
 
-def _paused(before: Pausable, after: Pausable) -> str:
+def _paused(before: PausableJob, after: PausableJob) -> str:
     """Say how the pause of a job stands now."""
     if after.retired_at is not None:
         return "was removed from schedules.yaml: there is nothing to pause"
@@ -75,10 +75,10 @@ def resume(
     who: str,
     *,
     now: datetime | None = None,
-) -> list[Answer]:
+) -> list[ActionResult]:
     """Let the paused jobs ``ids`` go on. The slots of the pause are recorded as skipped, and not run."""
 
-    def attempt() -> list[Answer]:
+    def attempt() -> list[ActionResult]:
         with connection.transaction():
             instant, definitions, _ = settle(connection, namespace, list(ids), now)
             before = actions.jobs(connection, ids, instant)
@@ -88,12 +88,12 @@ def resume(
             _record(connection, namespace, who, "resume", resumed, instant)
             if changed:
                 actions.wake(connection, [namespace])
-        return [Answer(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
+        return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
 
-    return despite_deadlocks(attempt)
+    return retry_on_deadlock(attempt)
 
 
-def _resumed(job: Pausable, changed: bool) -> str:
+def _resumed(job: PausableJob, changed: bool) -> str:
     if not changed:
         return "is not paused"
     return "resumed" if job.is_paused else "had already resumed when its pause ended; the pause is cleared"
@@ -109,9 +109,9 @@ def _record(
     namespace: str,
     who: str,
     verb: str,
-    changes: list[tuple[Pausable, dict[str, Any]]],
+    changes: list[tuple[PausableJob, dict[str, Any]]],
     now: datetime,
 ) -> None:
-    records = [Record(namespace, f"job:{job.job_type}", detail) for job, detail in changes]
+    records = [ActionRecord(namespace, f"job:{job.job_type}", detail) for job, detail in changes]
     if records:
         actions.record(connection, who, verb, records, now)

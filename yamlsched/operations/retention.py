@@ -15,16 +15,16 @@ from yamlsched.definitions.job import Retention
 from yamlsched.operations.instants import LONGEST
 from yamlsched.store import definitions, files, retention
 
-BATCH = 1_000
+BATCH_ROWS = 1_000
 """Rows of one statement: it takes some tens of milliseconds, and nobody waits for its locks."""
 MAX_JOBS_NAMED = 10
 """In one log line."""
-REST = 2.0
+REST_RATIO = 2.0
 """After a batch, a pause of so many times what it took: workers keep most of the server."""
 
 
 @dataclass
-class Housekept:
+class HousekeepingReport:
     """What was tidied up. ``complete`` is false where the budget ran out: there is more."""
 
     cancelled: int = 0
@@ -35,7 +35,7 @@ class Housekept:
     complete: bool = False
 
 
-def kept(stored: dict[str, str]) -> Retention:
+def retention_of(stored: dict[str, str]) -> Retention:
     """Return the retention that the file in force was applied with."""
     known = {field.name for field in fields(Retention)}
     return Retention(**{name: min(durations.parse(text), LONGEST) for name, text in stored.items() if name in known})
@@ -46,14 +46,14 @@ def _cancel_retired(
     namespace: str,
     deadline: float,
     now: datetime | None,
-    done: Housekept,
-    progress: Callable[[Housekept], None] | None,
+    done: HousekeepingReport,
+    progress: Callable[[HousekeepingReport], None] | None,
 ) -> bool:
     """Cancel what retired jobs left undone; return whether that is complete."""
     after = (0, 0)
     while True:
         begun = time.monotonic()
-        runs = definitions.cancel_retired(connection, namespace, now, after, BATCH)
+        runs = definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS)
         if runs:
             jobs = sorted({run.job_type for run in runs})
             named = ",".join(jobs[:MAX_JOBS_NAMED]) + (
@@ -64,11 +64,11 @@ def _cancel_retired(
             done.cancelled += len(runs)
             if progress:
                 progress(done)
-        if len(runs) < BATCH:
+        if len(runs) < BATCH_ROWS:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(REST * (time.monotonic() - begun))
+        time.sleep(REST_RATIO * (time.monotonic() - begun))
 
 
 def housekeep(
@@ -76,24 +76,24 @@ def housekeep(
     namespace: str,
     budget_seconds: float,
     now: datetime | None = None,
-    progress: Callable[[Housekept], None] | None = None,
-) -> Housekept:
+    progress: Callable[[HousekeepingReport], None] | None = None,
+) -> HousekeepingReport:
     """Cancel what retired jobs left undone, and prune by the retention of the file in force.
 
     Stops between two batches once ``budget_seconds`` are over; what was done stays done. Two at once share the work.
     """
     deadline = time.monotonic() + budget_seconds
-    done = Housekept()
+    done = HousekeepingReport()
     if not _cancel_retired(connection, namespace, deadline, now, done, progress):
         return done
     file = retention.in_force(connection, namespace, now)
-    keep = kept(file.retention)
+    keep = retention_of(file.retention)
     before = {name: file.now - getattr(keep, name) for name in ("succeeded", "dead", "cancelled")}
 
-    place: retention.Place | None = retention.Place()
+    place: retention.PrunePosition | None = retention.PrunePosition()
     while place is not None:
         begun = time.monotonic()
-        pruned, following = retention.runs(connection, namespace, before, place, BATCH, file.now)
+        pruned, following = retention.runs(connection, namespace, before, place, BATCH_ROWS, file.now)
         place = following if pruned or following != place else None  # all of a batch may be held by somebody
         done.runs += pruned
         if progress:
@@ -101,9 +101,9 @@ def housekeep(
         if time.monotonic() > deadline:
             return done
         if place is not None:
-            time.sleep(REST * (time.monotonic() - begun))
+            time.sleep(REST_RATIO * (time.monotonic() - begun))
     for name, forget in (("keys", retention.keys), ("effects", retention.effects)):
-        while gone := forget(connection, namespace, file.now - getattr(keep, name), BATCH):
+        while gone := forget(connection, namespace, file.now - getattr(keep, name), BATCH_ROWS):
             setattr(done, name, getattr(done, name) + gone)
             if progress:
                 progress(done)

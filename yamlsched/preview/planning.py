@@ -17,7 +17,7 @@ from yamlsched.preview.compare import compare
 from yamlsched.preview.values import Entry, Level, Note, Preview, Side
 from yamlsched.store import definitions, files, preview, slots
 from yamlsched.store.files import Standing
-from yamlsched.store.preview import Applied
+from yamlsched.store.preview import AppliedDefinition
 from yamlsched.store.slots import Gap, Holder
 from yamlsched.sync import ScheduleFile, converge, plan
 from yamlsched.sync.files import Ours, Verdict, explain, is_known, verdict
@@ -162,7 +162,7 @@ class _Accounts:
 def _account(
     connection: Connection[Any],
     namespace: str,
-    stored: Iterable[Applied],
+    stored: Iterable[AppliedDefinition],
     changed: set[int],
     now: datetime,
     recompute: bool,
@@ -195,7 +195,7 @@ def _account(
     return found
 
 
-def _entries(stored: Iterable[Applied]) -> dict[str, Entry]:
+def _entries(stored: Iterable[AppliedDefinition]) -> dict[str, Entry]:
     entries = {}
     for applied in stored:
         if applied.retired_at is None:
@@ -204,7 +204,7 @@ def _entries(stored: Iterable[Applied]) -> dict[str, Entry]:
     return entries
 
 
-def _job(applied: Applied) -> Job:
+def _job(applied: AppliedDefinition) -> Job:
     """Return the job that a row is; without slots where its expression or its zone is not known here."""
     expression = None
     with suppress(CronError, KeyError):
@@ -252,7 +252,7 @@ def _keys(base: Side, head: Side, at: datetime, until: datetime) -> Iterable[str
             yield from (key for key, _ in effects.keyed(entry.job, at, until))
 
 
-def _stays_away(applied: Applied, loaded: Loaded) -> bool:
+def _stays_away(applied: AppliedDefinition, loaded: Loaded) -> bool:
     return applied.retired_at is not None and applied.job_type not in loaded.jobs
 
 
@@ -273,7 +273,7 @@ def _noted(edit: Preview, returned: Mapping[str, datetime | None], others: list[
     return replace(edit, jobs=tuple(jobs), notes=tuple(notes))
 
 
-def _paused(stored: Iterable[Applied], jobs: Mapping[str, Job], now: datetime) -> Iterable[Paused]:
+def _paused(stored: Iterable[AppliedDefinition], jobs: Mapping[str, Job], now: datetime) -> Iterable[Paused]:
     for applied in stored:
         is_over = applied.paused_until is not None and applied.paused_until <= now
         if applied.paused_at is not None and not is_over and (applied.retired_at is None or applied.job_type in jobs):

@@ -15,7 +15,7 @@ from yamlsched.store.statements import load
 
 
 @dataclass(frozen=True)
-class Standing:
+class LockedRun:
     """How a run is, and what of its job decides whether it may be retried."""
 
     id: int
@@ -32,7 +32,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Pausable:
+class PausableJob:
     """A job, and the pause it is under."""
 
     id: int
@@ -50,7 +50,7 @@ class Pausable:
 
 
 @dataclass(frozen=True)
-class Record:
+class ActionRecord:
     """A line of the audit trail: what was acted on, ``run:<id>`` or ``job:<name>``."""
 
     namespace: str
@@ -58,16 +58,16 @@ class Record:
     detail: dict[str, Any]
 
 
-def hold_jobs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
+def lock_jobs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
     """Keep syncs from editing the jobs of the runs ``ids`` until the transaction ends."""
     connection.execute(load("actions")["lock_jobs"], {"ids": list(ids)})
 
 
-def hold(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> dict[int, Standing]:
+def lock_runs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> dict[int, LockedRun]:
     """Lock the runs ``ids`` until the transaction ends, and return how they are by then."""
-    connection.execute(load("actions")["lock"], {"ids": list(ids)})
-    with connection.cursor(row_factory=class_row(Standing)) as cursor:
-        rows = cursor.execute(load("actions")["standing"], {"ids": list(ids), "now": now}).fetchall()
+    connection.execute(load("actions")["lock_runs"], {"ids": list(ids)})
+    with connection.cursor(row_factory=class_row(LockedRun)) as cursor:
+        rows = cursor.execute(load("actions")["run_states"], {"ids": list(ids), "now": now}).fetchall()
     return {row.id: row for row in rows}
 
 
@@ -94,9 +94,9 @@ def cancel(
     return _ids(connection, "cancel", {"ids": list(ids), "expected": list(expected), "now": now})
 
 
-def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[Pausable]:
+def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[PausableJob]:
     """Return how the jobs ``ids`` are."""
-    with connection.cursor(row_factory=class_row(Pausable)) as cursor:
+    with connection.cursor(row_factory=class_row(PausableJob)) as cursor:
         return cursor.execute(load("actions")["jobs"], {"ids": list(ids), "now": now}).fetchall()
 
 
@@ -123,7 +123,11 @@ def _next_slots(nexts: Mapping[int, datetime | None]) -> dict[str, Any]:
 
 
 def record(
-    connection: psycopg.Connection[Any], who: str, verb: str, records: Sequence[Record], now: datetime | None = None
+    connection: psycopg.Connection[Any],
+    who: str,
+    verb: str,
+    records: Sequence[ActionRecord],
+    now: datetime | None = None,
 ) -> None:
     """Write the audit trail of what ``who`` did."""
     parameters = {

@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 
 from yamlsched.store.statements import load
 
-NEEDED = {
+REQUIRED_PRIVILEGES = {
     "migrations": "SELECT",
     "namespaces": "SELECT,INSERT,UPDATE",
     "job_definitions": "SELECT,INSERT,UPDATE",
@@ -28,7 +28,7 @@ NEEDED = {
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerInfo:
     """What the server says of itself and of this session."""
 
     version: int  # 150018 is 15.18
@@ -46,8 +46,8 @@ class Server:
     is_superuser: bool
 
 
-def server(connection: psycopg.Connection[Any]) -> Server:
-    with connection.cursor(row_factory=class_row(Server)) as cursor:
+def server(connection: psycopg.Connection[Any]) -> ServerInfo:
+    with connection.cursor(row_factory=class_row(ServerInfo)) as cursor:
         [answer] = cursor.execute(load("doctor")["server"]).fetchall()
     return answer
 
@@ -77,9 +77,9 @@ def has_identity(connection: psycopg.Connection[Any]) -> bool:
     return bool(connection.execute(load("identity")["identity"]).fetchall())
 
 
-def lacking(connection: psycopg.Connection[Any]) -> list[str]:
+def missing_privileges(connection: psycopg.Connection[Any]) -> list[str]:
     """Return the tables, with the privileges on them, that the session's role lacks."""
-    parameters = {"tables": list(NEEDED), "privileges": list(NEEDED.values())}
+    parameters = {"tables": list(REQUIRED_PRIVILEGES), "privileges": list(REQUIRED_PRIVILEGES.values())}
     return [row.lacks for row in connection.execute(load("doctor")["privileges"], parameters).fetchall()]
 
 
@@ -89,5 +89,5 @@ def can_enqueue(connection: psycopg.Connection[Any]) -> bool:
 
 
 def can_read(connection: psycopg.Connection[Any]) -> bool:
-    [row] = connection.execute(load("doctor")["can_read"], {"tables": list(NEEDED)}).fetchall()
+    [row] = connection.execute(load("doctor")["can_read"], {"tables": list(REQUIRED_PRIVILEGES)}).fetchall()
     return bool(row.can)

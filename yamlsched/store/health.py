@@ -12,12 +12,12 @@ from psycopg.rows import class_row
 
 from yamlsched.store.statements import load
 
-MAX_IN_DOUBT = 100
+MAX_EFFECTS_IN_DOUBT = 100
 """Effects in doubt that are listed; all are counted."""
 
 
 @dataclass(frozen=True)
-class Job:
+class JobHealth:
     """A line of the view job_health, and how many of its runs died of late."""
 
     job_type: str
@@ -55,7 +55,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Stuck:
+class StuckRun:
     """A run past its lease or its timeout."""
 
     run_id: int
@@ -67,7 +67,7 @@ class Stuck:
 
 
 @dataclass(frozen=True)
-class InDoubt:
+class EffectInDoubt:
     """An effect of which nobody knows whether it happened. ``job_type`` is None where its run was pruned."""
 
     key: str
@@ -80,7 +80,7 @@ class InDoubt:
 
 
 @dataclass(frozen=True)
-class File:
+class PresentedFile:
     """A version of schedules.yaml that is in force, or that hosts presented last."""
 
     hash: str
@@ -105,7 +105,7 @@ class RefusedFile:
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerHost:
     """A host that works."""
 
     host: str
@@ -121,19 +121,19 @@ class Health:
     now: datetime
     last_tick_at: datetime | None
     last_tick_host: str | None
-    jobs: list[Job]
-    stuck: list[Stuck]
-    in_doubt: list[InDoubt]  # at most MAX_IN_DOUBT
+    jobs: list[JobHealth]
+    stuck: list[StuckRun]
+    in_doubt: list[EffectInDoubt]  # at most MAX_EFFECTS_IN_DOUBT
     in_doubt_counts: dict[tuple[str | None, str], int]  # by job and what they wait for
-    files: list[File]
+    files: list[PresentedFile]
     refused: list[RefusedFile]
-    workers: list[Worker]
+    workers: list[WorkerHost]
 
 
 def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
     """Return how ``namespace`` stands; ``dead_within`` counts the runs that died in the last ``within``."""
     sql = load("health")
-    parameters = {"namespace": namespace, "within": within, "most": MAX_IN_DOUBT}
+    parameters = {"namespace": namespace, "within": within, "most": MAX_EFFECTS_IN_DOUBT}
     with connection.transaction():
         [clock] = connection.execute(sql["clock"], parameters).fetchall()
         return Health(
@@ -141,23 +141,25 @@ def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta)
             now=clock.now,
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
-            jobs=connection.cursor(row_factory=class_row(Job)).execute(sql["jobs"], parameters).fetchall(),
-            stuck=connection.cursor(row_factory=class_row(Stuck)).execute(sql["stuck"], parameters).fetchall(),
-            in_doubt=connection.cursor(row_factory=class_row(InDoubt)).execute(sql["in_doubt"], parameters).fetchall(),
+            jobs=connection.cursor(row_factory=class_row(JobHealth)).execute(sql["jobs"], parameters).fetchall(),
+            stuck=connection.cursor(row_factory=class_row(StuckRun)).execute(sql["stuck"], parameters).fetchall(),
+            in_doubt=connection.cursor(row_factory=class_row(EffectInDoubt))
+            .execute(sql["in_doubt"], parameters)
+            .fetchall(),
             in_doubt_counts={
                 (row.job_type, row.waits_for): row.effects
                 for row in connection.execute(sql["in_doubt_counts"], parameters).fetchall()
             },
-            files=connection.cursor(row_factory=class_row(File)).execute(sql["files"], parameters).fetchall(),
+            files=connection.cursor(row_factory=class_row(PresentedFile)).execute(sql["files"], parameters).fetchall(),
             refused=connection.cursor(row_factory=class_row(RefusedFile))
             .execute(sql["refused"], parameters)
             .fetchall(),
-            workers=connection.cursor(row_factory=class_row(Worker)).execute(sql["workers"], parameters).fetchall(),
+            workers=connection.cursor(row_factory=class_row(WorkerHost)).execute(sql["workers"], parameters).fetchall(),
         )
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRuns:
     """Runs of a job that ended in a state within the hour, whose latest attempts exceed ``bucket`` of the bounds."""
 
     job_type: str
@@ -167,10 +169,10 @@ class Ended:
     seconds: float
 
 
-def ended(connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float]) -> list[Ended]:
+def ended(connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float]) -> list[EndedRuns]:
     """Return what ended within the hour, by job, state and duration; ``bounds`` are seconds."""
     parameters = {"namespace": namespace, "bounds": [float(bound) for bound in bounds]}
-    with connection.cursor(row_factory=class_row(Ended)) as cursor:
+    with connection.cursor(row_factory=class_row(EndedRuns)) as cursor:
         return cursor.execute(load("health")["ended"], parameters).fetchall()
 
 

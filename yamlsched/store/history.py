@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSummary:
     """A job as far as it is needed to choose it."""
 
     id: int
@@ -30,7 +30,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """A line of history."""
 
     id: int
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """One run, and of its job what explains it."""
 
     id: int
@@ -88,7 +88,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedAttempt:
     """A failed or lost attempt."""
 
     attempt: int
@@ -102,7 +102,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Effect:
+class RunEffect:
     """An effect that the run began."""
 
     key: str
@@ -116,7 +116,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Child:
+class ChildRun:
     """A run that the run's handler enqueued."""
 
     id: int
@@ -126,7 +126,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Action:
+class OperatorAction:
     """What an operator did to the run."""
 
     at: datetime
@@ -151,9 +151,9 @@ def namespace_of_file(connection: psycopg.Connection[Any], sha256: str, host: st
     return found[0] if found else None
 
 
-def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[Job]:
+def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary]:
     """Return the jobs of ``namespace`` by name, those that left the file included."""
-    return _all(connection, Job, "jobs", {"namespace": namespace})
+    return _all(connection, JobSummary, "jobs", {"namespace": namespace})
 
 
 def runs(
@@ -169,7 +169,7 @@ def runs(
     key_like: str | None = None,
     worker: str | None = None,
     before: int | None = None,
-) -> list[Row]:
+) -> list[RunRow]:
     """Return up to ``limit`` runs with an id below ``before``, newest first.
 
     ``key_like`` and ``worker`` are patterns of LIKE;
@@ -190,7 +190,7 @@ def runs(
         "before": before,
         "limit": limit,
     }
-    return _all(connection, Row, "runs", parameters)
+    return _all(connection, RunRow, "runs", parameters)
 
 
 def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:
@@ -199,10 +199,10 @@ def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> 
     return (row.id, row.pruned_at) if row else None
 
 
-def run(connection: psycopg.Connection[Any], id: int) -> Run | None:
+def run(connection: psycopg.Connection[Any], id: int) -> StoredRun | None:
     """Return a run. A payload or result that Python cannot read is its JSON text."""
     set_json_loads(_readable, connection)
-    found = _all(connection, Run, "run", {"id": id})
+    found = _all(connection, StoredRun, "run", {"id": id})
     return found[0] if found else None
 
 
@@ -213,20 +213,20 @@ def _readable(text: str | bytes) -> Any:
         return text if isinstance(text, str) else text.decode()
 
 
-def failures(connection: psycopg.Connection[Any], id: int) -> list[Failure]:
-    return _all(connection, Failure, "failures", {"id": id})
+def failures(connection: psycopg.Connection[Any], id: int) -> list[FailedAttempt]:
+    return _all(connection, FailedAttempt, "failures", {"id": id})
 
 
-def effects(connection: psycopg.Connection[Any], id: int) -> list[Effect]:
-    return _all(connection, Effect, "effects", {"id": id})
+def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:
+    return _all(connection, RunEffect, "effects", {"id": id})
 
 
-def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[Child]:
-    return _all(connection, Child, "children", {"id": id, "limit": limit})
+def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[ChildRun]:
+    return _all(connection, ChildRun, "children", {"id": id, "limit": limit})
 
 
-def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[Action]:
-    return _all(connection, Action, "actions", {"namespace": namespace, "id": id})
+def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[OperatorAction]:
+    return _all(connection, OperatorAction, "actions", {"namespace": namespace, "id": id})
 
 
 def _all(

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-ONE_HOST_SECONDS, OF_SEVERAL_SECONDS = 10, 3
+SINGLE_HOST_TIMEOUT_SECONDS, MULTI_HOST_TIMEOUT_SECONDS = 10, 3
 """The default connect_timeout, which holds for each host."""
 
 Host = tuple[str, str, str]
@@ -28,7 +28,7 @@ def in_order(given: Mapping[str, Any]) -> dict[str, Any]:
     hosts = _hosts(given)
     parameters = dict(given)
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
-        parameters["connect_timeout"] = ONE_HOST_SECONDS if len(hosts) < 2 else OF_SEVERAL_SECONDS
+        parameters["connect_timeout"] = SINGLE_HOST_TIMEOUT_SECONDS if len(hosts) < 2 else MULTI_HOST_TIMEOUT_SECONDS
     if len(hosts) > 1 and "load_balance_hosts" not in given:
         last = _recall(hosts)
         ordered = sorted(hosts, key=lambda host: host != last)
@@ -44,7 +44,7 @@ def seconds_to_connect(given: Mapping[str, Any]) -> float:
     try:
         each = max(2.0, float(str(timeout)))
     except ValueError:
-        each = ONE_HOST_SECONDS
+        each = SINGLE_HOST_TIMEOUT_SECONDS
     return max(1, len(_hosts(given))) * each + 5
 
 
@@ -58,7 +58,7 @@ def remember(given: Mapping[str, Any], info: psycopg.ConnectionInfo) -> None:
         return
     _last[hosts] = answered
     with contextlib.suppress(OSError):
-        file = _note(hosts)
+        file = _note_file(hosts)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         if _is_ours(file.parent):
             new = file.with_suffix(f".{os.getpid()}")
@@ -71,13 +71,13 @@ def _recall(hosts: tuple[Host, ...]) -> Host:
     if hosts not in _last:
         found: tuple[str, ...] = ()
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            file = _note(hosts)
+            file = _note_file(hosts)
             found = tuple(file.read_text().split("\n")) if _is_ours(file.parent) else ()
         _last[hosts] = next((host for host in hosts if host == found), hosts[0])
     return _last[hosts]
 
 
-def _note(hosts: tuple[Host, ...]) -> Path:
+def _note_file(hosts: tuple[Host, ...]) -> Path:
     import tempfile
 
     name = hashlib.sha256(repr(hosts).encode()).hexdigest()[:16]

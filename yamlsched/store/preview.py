@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied(Definition):
+class AppliedDefinition(Definition):
     """A whole row of job_definitions."""
 
     handler: str
@@ -53,9 +53,9 @@ def now(connection: Connection[Any], given: datetime | None) -> datetime:
     return instant
 
 
-def definitions(connection: Connection[Any], namespace: str) -> list[Applied]:
+def definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefinition]:
     """Return all jobs of a namespace, by name."""
-    with connection.cursor(row_factory=class_row(Applied)) as cursor:
+    with connection.cursor(row_factory=class_row(AppliedDefinition)) as cursor:
         cursor.execute(load("preview")["definitions"], {"namespace": namespace})
         return cursor.fetchall()
 

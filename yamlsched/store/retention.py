@@ -12,7 +12,7 @@ from yamlsched.store.statements import load
 
 
 @dataclass(frozen=True)
-class InForce:
+class FileInForce:
     """What the file in force keeps; without one, ``id`` is None."""
 
     id: int | None
@@ -21,26 +21,26 @@ class InForce:
 
 
 @dataclass(frozen=True)
-class Place:
+class PrunePosition:
     """Where the next batch of runs begins."""
 
     definition: int = 0
     since: datetime = datetime.min.replace(tzinfo=UTC)
 
 
-def in_force(connection: psycopg.Connection[Any], namespace: str, now: datetime | None) -> InForce:
+def in_force(connection: psycopg.Connection[Any], namespace: str, now: datetime | None) -> FileInForce:
     [row] = connection.execute(load("retention")["in_force"], {"namespace": namespace, "now": now}).fetchall()
-    return InForce(row.id, row.retention or {}, row.now)
+    return FileInForce(row.id, row.retention or {}, row.now)
 
 
 def runs(
     connection: psycopg.Connection[Any],
     namespace: str,
     before: dict[str, datetime],
-    place: Place,
+    place: PrunePosition,
     limit: int,
     now: datetime,
-) -> tuple[int, Place | None]:
+) -> tuple[int, PrunePosition | None]:
     """Prune up to ``limit`` runs that ended ``before`` their state's instant; return how many, and where to go on."""
     parameters = {
         **before,
@@ -51,7 +51,7 @@ def runs(
         "now": now,
     }
     [row] = connection.execute(load("retention")["runs"], parameters).fetchall()
-    return row.pruned, Place(row.definition, row.last) if row.seen == limit else None
+    return row.pruned, PrunePosition(row.definition, row.last) if row.seen == limit else None
 
 
 def keys(connection: psycopg.Connection[Any], namespace: str, before: datetime, limit: int) -> int:

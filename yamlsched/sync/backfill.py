@@ -14,7 +14,7 @@ from yamlsched.keys import slot_key
 from yamlsched.slots import slots
 from yamlsched.store import actions, definitions
 from yamlsched.store import slots as store
-from yamlsched.store.actions import Record
+from yamlsched.store.actions import ActionRecord
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Holder, NewRun
 from yamlsched.wall import utc
@@ -123,7 +123,7 @@ def backfill(
                 if runs:
                     store.wake(connection, namespace)
                     detail = {"first": utc(runs[0].slot), "last": utc(runs[-1].slot), "runs": len(runs)}
-                    trail = Record(namespace, f"job:{job.job_type}", detail)
+                    trail = ActionRecord(namespace, f"job:{job.job_type}", detail)
                     actions.record(connection, who, "backfill", [trail], instant)
         result.made += missing
         result.writing = []

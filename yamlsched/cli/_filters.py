@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from yamlsched.operations.history import Filter
 
 
-def instant(text: str) -> datetime | timedelta:
+def time_or_duration(text: str) -> datetime | timedelta:
     """Read an option: a time in RFC 3339, or a duration back from now or ahead of it."""
     try:
         return instants.parse(text)
@@ -25,7 +25,7 @@ def instant(text: str) -> datetime | timedelta:
         raise click.BadParameter(str(error)) from None
 
 
-def local(text: str) -> date | datetime:
+def local_time(text: str) -> date | datetime:
     """Read an option: a date, a time on a wall clock that is known later, or an instant."""
     from yamlsched import wall
 
@@ -35,7 +35,7 @@ def local(text: str) -> date | datetime:
         raise click.BadParameter(str(error)) from None
 
 
-def clock(text: str) -> time | None:
+def time_of_day(text: str) -> time | None:
     """Return the time of day that an option writes as 17:30; None for anything else."""
     try:
         return time.fromisoformat(text) if re.fullmatch(r"\d\d:\d\d", text) else None
@@ -55,7 +55,7 @@ namespace_option = click.option(
     "--namespace", metavar="NAME", help="The namespace (the file's; without a file, the only one in the database)."
 )
 
-FILTERS = [
+FILTER_OPTIONS = [
     click.option("--job", "jobs", multiple=True, metavar="JOB", help="Runs of this job; may be repeated."),
     click.option(
         "--tag", "tags", multiple=True, metavar="TAG", help="Runs of jobs with this tag; repeated: with all of them."
@@ -65,24 +65,24 @@ FILTERS = [
     ),
     click.option(
         "--since",
-        type=instant,
+        type=time_or_duration,
         metavar="TIME",
         help="Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z, or 90m for "
         "the last 90 minutes.",
     ),
-    click.option("--until", type=instant, metavar="TIME", help="And before this time."),
+    click.option("--until", type=time_or_duration, metavar="TIME", help="And before this time."),
     namespace_option,
 ]
 
 
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``FILTERS``."""
-    for option in reversed(FILTERS):
+    """Add the options of ``FILTER_OPTIONS``."""
+    for option in reversed(FILTER_OPTIONS):
         function = option(function)
     return function
 
 
-def chosen(now: datetime, **given: Any) -> Filter:
+def build_filter(now: datetime, **given: Any) -> Filter:
     """Return the filter that the options ``given`` write."""
     from yamlsched.operations.history import Filter
 

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _choice, _output
+from yamlsched.cli import FINDINGS, OK, _filters, _output
 from yamlsched.cli._settings import Settings
 
 if TYPE_CHECKING:
     import psycopg
 
-    from yamlsched.operations.actions import Answer
+    from yamlsched.operations.actions import ActionResult
 
-PAGE = 5_000
+PAGE_RUNS = 5_000
 """Runs that are chosen by one statement."""
 
 by_option = click.option("--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host).")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show which runs would change, and change nothing.")
 
-Act = Callable[..., "list[Answer]"]
+Action = Callable[..., "list[ActionResult]"]
 
 
-def on_runs(
+def change_runs(
     settings: Settings,
     verb: str,
     names: Sequence[str],
@@ -34,7 +34,7 @@ def on_runs(
     given: dict[str, Any],
     yes: bool,
     dry_run: bool,
-    act: Act,
+    act: Action,
 ) -> int:
     """Find the runs that ``names`` or the filter ``given`` mean, ask, ``act`` on them, and print what became of each.
 
@@ -60,14 +60,14 @@ def on_runs(
             expected = tuple(Status)
         else:
             expected = tuple(Status(status) for status in statuses)
-            wanted = _choice.chosen(now(connection), statuses=statuses, **given)
-            ids = everything(connection, namespace, wanted)
+            wanted = _filters.build_filter(now(connection), statuses=statuses, **given)
+            ids = matching_ids(connection, namespace, wanted)
             if not ids:
                 is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}
                 click.echo("no unfinished runs" if is_open else "no matching runs", err=True)
                 return OK
         if dry_run:
-            answer_dry(settings, verb, ids)
+            report_dry_run(settings, verb, ids)
             return OK
         if not names:
             confirm(f"{verb} {_output.count(len(ids), 'run')}", yes)
@@ -75,14 +75,14 @@ def on_runs(
     return report(settings, answers)
 
 
-def everything(connection: psycopg.Connection[Any], namespace: str, chosen: Any) -> list[int]:
+def matching_ids(connection: psycopg.Connection[Any], namespace: str, chosen: Any) -> list[int]:
     """Return the ids of all runs of a filter, oldest first."""
     from yamlsched.operations import history
 
     ids: list[int] = []
-    while page := history.runs(connection, namespace, chosen, PAGE, before=ids[-1] if ids else None):
+    while page := history.runs(connection, namespace, chosen, PAGE_RUNS, before=ids[-1] if ids else None):
         ids += [row.id for row in page]
-        if len(page) < PAGE:
+        if len(page) < PAGE_RUNS:
             break
     return ids[::-1]
 
@@ -98,7 +98,7 @@ def confirm(what: str, yes: bool) -> None:
         raise click.Abort
 
 
-def answer_dry(settings: Settings, verb: str, ids: list[int]) -> None:
+def report_dry_run(settings: Settings, verb: str, ids: list[int]) -> None:
     if settings.wants_json:
         click.echo(_output.document(dry_run=True, verb=verb, run_ids=ids))
     else:
@@ -106,7 +106,7 @@ def answer_dry(settings: Settings, verb: str, ids: list[int]) -> None:
         click.echo(f"would {verb} {_output.count(len(ids), 'run')}: {' '.join(map(str, ids[:20]))}{more}")
 
 
-def report(settings: Settings, answers: list[Answer]) -> int:
+def report(settings: Settings, answers: list[ActionResult]) -> int:
     """Print what became of each; 1 where something could not be done."""
     if settings.wants_json:
         click.echo(_output.document(results=answers))
@@ -120,7 +120,9 @@ def report(settings: Settings, answers: list[Answer]) -> int:
     return OK if all(answer.changed for answer in answers) else FINDINGS
 
 
-def jobs(connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]) -> list[int]:
+def select_jobs(
+    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]
+) -> list[int]:
     """Return the ids of the jobs that are meant; with neither names nor tags, of all that are in the file."""
     from yamlsched.operations import history
     from yamlsched.store.history import jobs as all_jobs
