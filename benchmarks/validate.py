@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.contenders.ours import HANDLERS, Ours, command
 from benchmarks.definitions import schedule
 from benchmarks.harness import PYTHON, Bench, alternate, cost
-from yamlsched.definitions import zones
+from yamlsched.definitions import timezones
 
 PART = "validate"
 LOADER = "yaml.CSafeLoader"
@@ -30,7 +30,7 @@ def run(bench: Bench) -> None:
     compare(bench, f"{bench.sizes.jobs:,} jobs", file)
     for name, handlers in (("one module", bench.sizes.jobs), ("modules of 100", 100)):
         compare(bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, name, handlers))
-    names = sorted(zone for zone in zones.names() if "/" in zone)[:ZONES]
+    names = sorted(zone for zone in timezones.names() if "/" in zone)[:ZONES]
     times = [
         f'cron: "{n % 60} {n // 60 % 24} * * {n % 7}", timezone: {names[n % ZONES]}' for n in range(bench.sizes.jobs)
     ]

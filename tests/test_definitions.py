@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from yamlsched import cron, durations, jsontext
 from yamlsched.backoff import POLICIES, Backoff
-from yamlsched.definitions.differences import REPORTS
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.load import Loaded, load
 from yamlsched.definitions.schema import HANDLER, JOB_KEYS, SCHEMA, Schema
+from yamlsched.definitions.schema.errors import REPORTERS
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 301))
@@ -412,7 +412,7 @@ def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
     used = {keyword for schema in schemas(SCHEMA) for keyword in schema}
     notes = {"$schema", "title", "description", "default", "examples", "definitions"}
     containers = {"$ref", "items", "properties", "patternProperties", "propertyNames", "if", "then", "else"}
-    assert used - notes - containers == REPORTS.keys()
+    assert used - notes - containers == REPORTERS.keys()
     assert all("description" in schema and "type" in schema for schema in schemas(SCHEMA) if "examples" in schema)
     for schema in schemas(SCHEMA):
         for key, inner in schema.get("properties", {}).items():

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.definitions import checks, handlers, sources
+from yamlsched.definitions import checks, handlers, lookup
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.load import load
 
@@ -352,7 +352,7 @@ def test_each_file_is_read_and_parsed_once_however_many_handlers_it_has(folder: 
     loaded = load(f"version: 1\njobs:\n{jobs}".encode(), "s.yaml", None)
     opened: list[Path] = []
     named: list[str] = []
-    bind = sources.bindings.read
+    bind = lookup.bindings.read
 
     def counting_open(file: Path, mode: str) -> Any:
         opened.append(file)
@@ -362,8 +362,8 @@ def test_each_file_is_read_and_parsed_once_however_many_handlers_it_has(folder: 
         named.append(module)
         return bind(body, module)
 
-    monkeypatch.setattr(sources, "open", counting_open, raising=False)
-    monkeypatch.setattr(sources.bindings, "read", counting_bind)
+    monkeypatch.setattr(lookup, "open", counting_open, raising=False)
+    monkeypatch.setattr(lookup.bindings, "read", counting_bind)
 
     assert handlers.check(loaded, [folder]) == []
 
@@ -372,7 +372,7 @@ def test_each_file_is_read_and_parsed_once_however_many_handlers_it_has(folder: 
 
 
 def test_a_source_file_that_is_too_large_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "MAX_SOURCE_BYTES", 30)
+    monkeypatch.setattr(lookup, "MAX_SOURCE_BYTES", 30)
     write(folder, {"m0_large.py": "# " + "x" * 29 + "\n", "m0_small.py": "def go(): ...\n"})
 
     assert by_reading(folder, job("m0_large.run")) == []
@@ -385,7 +385,7 @@ def test_a_misspelt_name_is_compared_with_a_bounded_number_of_others(folder: Pat
     [found] = by_reading(folder, job("m0_many.run_7x"))
 
     assert found.remedy.startswith('Did you mean "run_')
-    assert len(sources._public(folder / "m0_many.py")) == 2000
+    assert len(lookup._public(folder / "m0_many.py")) == 2000
 
 
 def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
@@ -394,7 +394,7 @@ def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
 
     assert [one.code for one in checks.check(loaded, folder / "schedules.yaml", []).errors] == ["YS302"]
 
-    assert sources._parsed.cache_info().currsize == sources.look_up.cache_info().currsize == 0
+    assert lookup._parsed.cache_info().currsize == lookup.look_up.cache_info().currsize == 0
 
 
 def test_reading_the_source_of_handlers_warns_nobody(folder: Path):

@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
-from yamlsched.definitions import build, handlers, paths, report, rules, schema_copy, silence, zones
-from yamlsched.definitions.advice.check import check as advise
+from yamlsched.definitions import build, catalog, formats, handlers, paths, suppressions, timezones
 from yamlsched.definitions.diagnostic import Diagnostic, Note
+from yamlsched.definitions.lint.check import check as lint
 from yamlsched.definitions.load import load
-from yamlsched.definitions.schema import JOB_KEYS, SCHEMA
+from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, editor_copy
 from yamlsched.enqueueing import LARGEST_PAYLOAD
 from yamlsched.operations import doctor
 from yamlsched.zones import zone
@@ -42,12 +42,12 @@ def all_checks(data: bytes, file: str = "schedules.yaml", environment: str | Non
     loaded = load(data, file, environment)
     path = paths.search_path(MISTAKES / file, loaded.paths)
     by_reading = [*paths.check(loaded, MISTAKES / file), *handlers.check(loaded, path)]
-    found = [*loaded.diagnostics, *by_reading, *advise(loaded, NOW), *schema_copy.check(loaded, MISTAKES / file)]
-    return silence.heed(found, loaded.source)
+    found = [*loaded.diagnostics, *by_reading, *lint(loaded, NOW), *editor_copy.check(loaded, MISTAKES / file)]
+    return suppressions.apply_suppressions(found, loaded.source)
 
 
 def output(file: Path) -> str:
-    text = report.as_text(all_checks(file.read_bytes(), file.name), [file.name])
+    text = formats.as_text(all_checks(file.read_bytes(), file.name), [file.name])
     return text + "\n" if text else ""
 
 
@@ -65,17 +65,17 @@ def test_every_code_has_a_page_and_a_file_that_shows_it():
     used = set(re.findall(r'"(YS[0-9]{3})"', source))
     shown = {code for file in FILES for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())}
 
-    assert used == set(rules.pages())
+    assert used == set(catalog.pages())
     # the rest has tests of its own: a thousand mistakes, an environment, an import, owners
     assert used - shown == {"YS016", "YS116", "YS309", "YS410"}
     assert len(FILES) >= 80
 
 
 def blocks(code: str) -> list[str]:
-    return re.findall(r"```yaml\n(.*?)```", rules.page(code), re.S)
+    return re.findall(r"```yaml\n(.*?)```", catalog.page(code), re.S)
 
 
-@pytest.mark.parametrize("code", [code for code in rules.pages() if blocks(code)])
+@pytest.mark.parametrize("code", [code for code in catalog.pages() if blocks(code)])
 def test_the_first_example_of_a_page_has_the_mistake_and_the_second_has_none(code: str):
     wrong, right = blocks(code)
 
@@ -84,7 +84,7 @@ def test_the_first_example_of_a_page_has_the_mistake_and_the_second_has_none(cod
 
 
 def test_the_documents_hold_the_pages_that_explain_prints():
-    assert (ROOT / "docs/diagnostics.md").read_text() == rules.PAGES.read_text()
+    assert (ROOT / "docs/diagnostics.md").read_text() == catalog.PAGES.read_text()
 
 
 def test_a_payload_is_limited_here_as_where_it_is_stored():
@@ -92,7 +92,7 @@ def test_a_payload_is_limited_here_as_where_it_is_stored():
 
 
 def test_every_zone_that_is_taken_can_be_had():
-    assert {zone(name).key for name in zones.names()} == zones.names()
+    assert {zone(name).key for name in timezones.names()} == timezones.names()
 
 
 def test_one_mistake_behind_an_anchor_is_one_diagnostic_with_its_uses():
@@ -319,12 +319,12 @@ def test_json_is_one_document_with_a_version(folder: Path):
 EVIL = "\n::error::x\x1b[31m\u2028\x9b##[group]##vso[task.x]"
 
 
-@pytest.mark.parametrize("format", report.FORMATS)
+@pytest.mark.parametrize("format", formats.FORMATS)
 def test_no_format_passes_on_control_characters_or_commands_for_ci(format: str):
     found = Diagnostic(f"a{EVIL}.yaml", 1, 1, 2, "YS102", "error", f"m{EVIL}", f"r{EVIL}", f"s: {EVIL[1:]}")
     found = replace(found, notes=(Note(f"::n{EVIL}", 1, 1, EVIL),))
 
-    lines = report.FORMATS[format]([found, replace(found, file="::f")], [found.file, "::f"]).split("\n")
+    lines = formats.FORMATS[format]([found, replace(found, file="::f")], [found.file, "::f"]).split("\n")
 
     assert all(line.isprintable() for line in lines)
     commands = [line for line in lines if line.lstrip().startswith("::")]
@@ -377,7 +377,7 @@ def test_a_file_name_that_is_not_unicode_is_reported_in_each_format(folder: Path
     name = os.fsdecode(b"a\xff.yaml")
     Path(name).write_text(BAD)
 
-    for format in report.FORMATS:
+    for format in formats.FORMATS:
         result = run("validate", "--format", format, name)
         assert (result.return_value, "YS102" in result.output) == (1, True), result.exception
 
@@ -488,7 +488,7 @@ SARIF = {
 def test_sarif_has_the_structure_that_2_1_0_demands(file: Path):
     found = all_checks(file.read_bytes(), file.name)
 
-    log = json.loads(report.as_sarif(found, [file.name]))
+    log = json.loads(formats.as_sarif(found, [file.name]))
 
     jsonschema.Draft7Validator(SARIF).validate(log)
     [one_run] = log["runs"]
@@ -507,13 +507,13 @@ def test_explain_prints_the_page_of_a_code_and_lists_all(folder: Path):
     assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)
 
 
-@pytest.mark.parametrize("code", rules.pages())
+@pytest.mark.parametrize("code", catalog.pages())
 def test_a_page_says_why_and_reads_well_on_a_terminal(code: str):
-    title, why, *_ = rules.as_text(code).split("\n\n")
+    title, why, *_ = catalog.as_text(code).split("\n\n")
 
     assert title.startswith(f"{code}: ")
     assert why not in ("Wrong:", "Right:")
-    assert re.search(r"```|\]\(|^#|\*\*", rules.as_text(code)) is None
+    assert re.search(r"```|\]\(|^#|\*\*", catalog.as_text(code)) is None
 
 
 def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path):
@@ -566,8 +566,8 @@ def assert_told(data: bytes) -> None:
         assert 1 <= one.line <= lines
         assert 1 <= one.column < one.end_column
         assert one.message
-        assert "\n" not in report.one_line(one)
-    for write in report.FORMATS.values():
+        assert "\n" not in formats.one_line(one)
+    for write in formats.FORMATS.values():
         write(found, ["schedules.yaml"])
 
 

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 
 from yamlsched import display
 from yamlsched.cli import _output, cli
-from yamlsched.definitions import report
+from yamlsched.definitions import formats
 from yamlsched.definitions.diagnostic import Diagnostic, Note
 from yamlsched.definitions.load import load
 from yamlsched.preview import document, markdown, text
@@ -175,13 +175,13 @@ def test_a_diagnostic_is_as_many_lines_whatever_it_quotes(hostile: str) -> None:
             word, 1, 1, 2, "YS102", "error", f"unknown {word}", word, f"x: {word}", (Note(word, 1, 1, word),)
         )
 
-    for write in (report.as_text, report.as_concise):
+    for write in (formats.as_text, formats.as_concise):
         shown = write([diagnostic(hostile)], [hostile])
         assert_safe_lines(shown)
         assert shown.count("\n") == write([diagnostic(BENIGN)], [BENIGN]).count("\n")
     # one workflow command for each, and no other
-    assert len(re.findall("(?m)^::", report.as_github([diagnostic(hostile)], [hostile]))) == 1
-    assert "\n" not in report.as_github([diagnostic(hostile)], [hostile])
+    assert len(re.findall("(?m)^::", formats.as_github([diagnostic(hostile)], [hostile]))) == 1
+    assert "\n" not in formats.as_github([diagnostic(hostile)], [hostile])
 
 
 def test_a_source_line_that_is_a_command_is_none_in_the_output(tmp_path: Path) -> None:

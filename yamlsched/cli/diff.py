@@ -69,9 +69,9 @@ def command(
 
 
 def read(file: Path) -> bytes:
-    from yamlsched.definitions import reading
+    from yamlsched.definitions import schedule_file
 
-    return reading.read(file, "; name the schedule with --file or YAMLSCHED_FILE")
+    return schedule_file.read(file, "; name the schedule with --file or YAMLSCHED_FILE")
 
 
 def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
@@ -88,7 +88,7 @@ def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
 
 def refuse(loaded: Loaded) -> int:
     """Show the errors of a file; 1."""
-    from yamlsched.definitions.report import as_text
+    from yamlsched.definitions.formats import as_text
 
     click.echo(as_text(loaded.diagnostics, []), err=True)
     return FINDINGS

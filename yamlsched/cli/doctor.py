@@ -44,7 +44,7 @@ def database(settings: Settings, namespace: str | None, is_valid: bool) -> list[
     import tzdata  # type: ignore[import-untyped]
 
     from yamlsched import store
-    from yamlsched.definitions import reading
+    from yamlsched.definitions import schedule_file
     from yamlsched.operations import doctor, health, history
     from yamlsched.operations.doctor import Check
 
@@ -69,7 +69,7 @@ def database(settings: Settings, namespace: str | None, is_valid: bool) -> list[
                 return [*found, Check("namespace", "warn", str(error), "pass --namespace")]
             now = health.read(connection, namespace, health.Thresholds().within)
             found.append(doctor.ticking(now, socket.gethostname()))
-            own = hashlib.sha256(reading.read(settings.file)).hexdigest() if settings.file.is_file() else None
+            own = hashlib.sha256(schedule_file.read(settings.file)).hexdigest() if settings.file.is_file() else None
             found += doctor.files(now, str(tzdata.IANA_VERSION), own, is_valid)
     except EnvironmentFailed as error:
         found.append(Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"))

@@ -27,9 +27,9 @@ from yamlsched.errors import NoDatabase, Refused
 @click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated.")
 @click.pass_obj
 def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
-    from yamlsched.definitions.diagnostic import did_you_mean
     from yamlsched.definitions.load import load
     from yamlsched.definitions.paths import search_path
+    from yamlsched.definitions.wording import did_you_mean
     from yamlsched.sync import ScheduleFile
     from yamlsched.testing import FakeRun, call
     from yamlsched.worker.child import resolve

@@ -95,25 +95,25 @@ def _parse(expression: str) -> Cron:
 
 
 def _zone(name: str) -> str:
-    from yamlsched.definitions import zones
+    from yamlsched.definitions import timezones
 
-    if name not in zones.names():
-        _, reason, remedy = zones.explain(name)
+    if name not in timezones.names():
+        _, reason, remedy = timezones.explain(name)
         raise Refused(f"{reason}. {remedy}")
     return name
 
 
 def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, str]], str, int]:
     """Return name, cron and timezone of the file's jobs that have slots, the file's timezone, and the exit code."""
-    from yamlsched.definitions import reading
-    from yamlsched.definitions.diagnostic import near
+    from yamlsched.definitions import schedule_file
     from yamlsched.definitions.load import load
+    from yamlsched.definitions.wording import closest_match
 
-    loaded = load(reading.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
+    loaded = load(schedule_file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:
-        guess = near(name, loaded.jobs)
+        guess = closest_match(name, loaded.jobs)
         hint = f' Did you mean "{guess}"?' if guess else _known(list(loaded.jobs))
         raise Refused(f'no job "{name}" in {settings.file}, or it has errors.{hint}')
     jobs = []

@@ -25,8 +25,8 @@ from yamlsched.cli._work import read_schedule, sync_options
 @click.pass_obj
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
     from yamlsched.definitions import checks
+    from yamlsched.definitions.formats import as_text
     from yamlsched.definitions.load import load
-    from yamlsched.definitions.report import as_text
     from yamlsched.preview import document, markdown, plan_text, planning
     from yamlsched.sync.files import Verdict
 

@@ -43,7 +43,7 @@ def command(
     no_handlers: bool,
 ) -> int:
     from yamlsched.cli import _output
-    from yamlsched.definitions.report import FORMATS, as_text
+    from yamlsched.definitions.formats import FORMATS, as_text
     from yamlsched.display import safe_line
 
     files = files or (settings.file,)
@@ -77,13 +77,14 @@ def _check(
     look_at_handlers: bool,
 ) -> tuple[list[Diagnostic], int]:
     """Return all that is wrong with a file, and how many jobs it has, sound or not."""
-    from yamlsched.definitions import handlers, reading, schema_copy, silence
-    from yamlsched.definitions.advice.check import check as advise
+    from yamlsched.definitions import handlers, schedule_file, suppressions
+    from yamlsched.definitions.lint.check import check as lint
     from yamlsched.definitions.load import load
     from yamlsched.definitions.paths import check as check_paths
     from yamlsched.definitions.paths import search_path
+    from yamlsched.definitions.schema import editor_copy
 
-    loaded = load(reading.read(file), str(file), environment)
+    loaded = load(schedule_file.read(file), str(file), environment)
     found = list(loaded.diagnostics)
     path = search_path(file, loaded.paths, paths)
     if look_at_handlers:
@@ -93,9 +94,9 @@ def _check(
         if imports:
             known = {(one.line, one.column) for one in by_reading}
             found += [one for one in handlers.check_by_import(loaded, path) if (one.line, one.column) not in known]
-    found += [*advise(loaded, now, require_owner), *schema_copy.check(loaded, file)]
-    found = silence.heed(found, loaded.source)
-    if reading.leads_elsewhere(file):
+    found += [*lint(loaded, now, require_owner), *editor_copy.check(loaded, file)]
+    found = suppressions.apply_suppressions(found, loaded.source)
+    if schedule_file.leads_outside_its_directory(file):
         # a pull request can make it a link to any file of the machine that checks it
         found = [replace(one, source="") for one in found]
     return found, len(loaded.entries)

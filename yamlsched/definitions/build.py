@@ -9,11 +9,12 @@ from typing import Any
 
 from yamlsched import cron, durations
 from yamlsched.backoff import Backoff
-from yamlsched.definitions import zones
-from yamlsched.definitions.diagnostic import Findings, Path, quoted, where
+from yamlsched.definitions import timezones
+from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.node import Node
 from yamlsched.definitions.schema import SCHEMA
-from yamlsched.definitions.tree import Node
+from yamlsched.definitions.wording import Path, quoted, where
 from yamlsched.errors import CronError
 from yamlsched.jsontext import stored_size
 
@@ -100,10 +101,10 @@ class Reader:
             return None
 
     def timezone(self, node: Node, path: Path, use: Use) -> str | None:
-        if node.value in zones.names():
+        if node.value in timezones.names():
             return str(node.value)
         if node.value not in self.timezone_errors:
-            self.timezone_errors[node.value] = zones.explain(node.value, self.found.source.closest_match)
+            self.timezone_errors[node.value] = timezones.explain(node.value, self.found.source.closest_match)
         code, reason, remedy = self.timezone_errors[node.value]
         self.found.add(code, node, path, use, f"{where(path)}: {reason}", remedy)
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yamlsched.definitions import handlers, paths, silence, sources
+from yamlsched.definitions import handlers, lookup, paths, suppressions
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Calls, Loaded
@@ -28,9 +28,9 @@ def check(loaded: Loaded, file: Path, given: Sequence[str] | None) -> Checked:
     if given is not None:
         path = [*paths.search_path(file, loaded.paths, given), *(Path(entry) for entry in sys.path if entry)]
         by_reading = [*paths.check(loaded, file), *handlers.check(loaded, path)]
-    found = silence.heed([*loaded.diagnostics, *by_reading], loaded.source)
+    found = suppressions.apply_suppressions([*loaded.diagnostics, *by_reading], loaded.source)
     wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, path)} if by_reading else set()
-    sources.forget()  # a worker runs for weeks, and the syntax trees of all handlers are large
+    lookup.forget()  # a worker runs for weeks, and the syntax trees of all handlers are large
     return Checked(
         [one for one in found if one.severity == ERROR],
         {name: job for name, job in loaded.jobs.items() if name not in wrong},
@@ -38,4 +38,4 @@ def check(loaded: Loaded, file: Path, given: Sequence[str] | None) -> Checked:
 
 
 def _is_wrong(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> bool:
-    return any(not silence.is_silenced(one) for one in handlers.check_again(loaded, calls, path))
+    return any(not suppressions.is_suppressed(one) for one in handlers.check_again(loaded, calls, path))

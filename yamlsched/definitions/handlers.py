@@ -11,13 +11,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yamlsched.definitions import sources
+from yamlsched.definitions import lookup
 from yamlsched.definitions.bindings import Function
-from yamlsched.definitions.diagnostic import Diagnostic, Findings, did_you_mean, quoted, where
-from yamlsched.definitions.diagnostic import Path as KeyPath
+from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.load import Calls, Loaded
-from yamlsched.definitions.sources import Missing
-from yamlsched.definitions.tree import Node
+from yamlsched.definitions.lookup import Missing
+from yamlsched.definitions.node import Node
+from yamlsched.definitions.wording import Path as KeyPath
+from yamlsched.definitions.wording import did_you_mean, quoted, where
 
 
 def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
@@ -27,7 +29,7 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
     """
     found = Findings(loaded.source)
     folders = tuple(path)
-    sources.forget()
+    lookup.forget()
     for calls in loaded.calls():
         if found.is_full:
             break
@@ -47,7 +49,7 @@ def _check_calls(loaded: Loaded, calls: Calls, folders: tuple[Path, ...], found:
         if dotted is None:
             continue
         node, place, use = loaded.value(calls.job, key)
-        result = sources.look_up(dotted, folders)
+        result = lookup.look_up(dotted, folders)
         if isinstance(result, Missing):
             found.add(result.code, node, place, use, f"{where(place)}: {result.message}", result.remedy)
         elif result is None or result.decorator_list:
@@ -97,7 +99,7 @@ class Parameters(NamedTuple):
 
 def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
     """Return why no call of ``handler`` with these payload keys can succeed; None where the source does not say so."""
-    found = sources.look_up(handler, tuple(path))
+    found = lookup.look_up(handler, tuple(path))
     if found is None or isinstance(found, Missing) or found.decorator_list:
         return None
     parameters = Parameters.of(found)
@@ -172,7 +174,7 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     """Return why the callable cannot be imported, or cannot take its arguments; "" if it can."""
     import importlib
 
-    module, name = sources.split(dotted)
+    module, name = lookup.split(dotted)
     try:
         handler: Any = importlib.import_module(module)
         for part in name.split("."):

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from yamlsched.definitions import build, shape, tree
-from yamlsched.definitions.diagnostic import ERROR, MOST, Diagnostic, Findings, Path, Source, quoted
+from yamlsched.definitions import build, parse
+from yamlsched.definitions.diagnostic import ERROR, Diagnostic
+from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
 from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.node import Node
 from yamlsched.definitions.schema import JOB_KEYS
-from yamlsched.definitions.tree import Node
+from yamlsched.definitions.schema import check as schema_check
+from yamlsched.definitions.source import Source
+from yamlsched.definitions.wording import Path, quoted
 
 
 @dataclass(frozen=True)
@@ -133,10 +137,10 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
 
 
 def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -> Loaded:
-    source, root, diagnostics = tree.parse(data, file)
+    source, root, diagnostics = parse.parse(data, file)
     found = Findings(source)
     if root is not None and not is_validated:
-        shape.check(root, found)
+        schema_check.check(root, found)
     if root is None or not isinstance(root.value, dict):
         return _loaded(None, "UTC", (), Retention(), (), {}, diagnostics, found, root)
 
@@ -198,9 +202,9 @@ def _loaded(
     root: Node | None,
 ) -> Loaded:
     all_of_them = sorted([*diagnostics, *found.diagnostics()], key=lambda diagnostic: diagnostic.order)
-    ordered = tuple(all_of_them[:MOST])
-    if len(all_of_them) >= MOST:
+    ordered = tuple(all_of_them[:MAX_DIAGNOSTICS])
+    if len(all_of_them) >= MAX_DIAGNOSTICS:
         end = len(found.source.text)
-        message = f"only the first {MOST:,} errors are reported"
+        message = f"only the first {MAX_DIAGNOSTICS:,} errors are reported"
         ordered += (found.source.diagnostic("YS016", end, end, message, "Fix them, and run it again."),)
     return Loaded(namespace, timezone, environments, retention, paths, jobs, ordered, found.source, root, found.wrong)

@@ -7,7 +7,9 @@ from os.path import isdir  # does not raise where a directory cannot be looked i
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yamlsched.definitions.diagnostic import Diagnostic, Findings, quoted
+from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.findings import Findings
+from yamlsched.definitions.wording import quoted
 
 if TYPE_CHECKING:
     from yamlsched.definitions.load import Loaded

@@ -38,15 +38,16 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[C
     """Look at the file and at its handlers, without importing them."""
     import sys
 
-    from yamlsched.definitions import handlers, paths, reading, schema_copy
+    from yamlsched.definitions import handlers, paths, schedule_file
     from yamlsched.definitions.load import load
+    from yamlsched.definitions.schema import editor_copy
 
     if not file.is_file():
         what = f"{file} does not exist"
         return None, [
             Check("file", "warn", what, "run it beside schedules.yaml, pass --file, or start with: yamlsched init")
         ]
-    loaded = load(reading.read(file), str(file), environment)
+    loaded = load(schedule_file.read(file), str(file), environment)
     mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
     if mistakes:
         what = f"{file} has {mistakes} error{'' if mistakes == 1 else 's'}"
@@ -60,7 +61,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[C
             else "check the keys environments and enabled"
         )
         found = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
-    found += [Check("schema", "warn", one.message, one.remedy) for one in schema_copy.check(loaded, file)]
+    found += [Check("schema", "warn", one.message, one.remedy) for one in editor_copy.check(loaded, file)]
     path = [*paths.search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
     missing = [d for d in (*paths.check(loaded, file), *handlers.check(loaded, path)) if d.severity == "error"]
     if missing:

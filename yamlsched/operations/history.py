@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.definitions import reading
+from yamlsched.definitions import schedule_file
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.ledger import settle_command
 from yamlsched.runs import Status
@@ -58,7 +58,7 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
     if given:
         return given
     if file.is_file():
-        data = reading.read(file)
+        data = schedule_file.read(file)
         place = (hashlib.sha256(data).hexdigest(), socket.gethostname(), os.path.abspath(file))
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
             return history.namespace_of_file(connection, *place) or _namespace_within(data, file)

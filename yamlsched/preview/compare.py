@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from yamlsched.definitions.diagnostic import quoted
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.wording import quoted
 from yamlsched.preview import effects, fields, pileups, words
 from yamlsched.preview.values import Change, Entry, FieldChange, JobChange, Level, Moved, Note, Preview, Side, Taken
 from yamlsched.store.slots import Holder

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 from yamlsched import backoff, durations
-from yamlsched.definitions.diagnostic import listed
 from yamlsched.definitions.job import Catchup, Job, Overlap
+from yamlsched.definitions.wording import join_words
 from yamlsched.preview.values import Entry, Level, Note, Side
 from yamlsched.sync.plan import NONE_WINDOW, offset
 
@@ -173,4 +173,4 @@ def _shown(duration: timedelta) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return listed(names, "and")
+    return join_words(names, "and")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from yamlsched import __version__
-from yamlsched.definitions import reading
+from yamlsched.definitions import schedule_file
 from yamlsched.errors import Refused
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
@@ -73,7 +73,7 @@ class ScheduleFile:
     @classmethod
     def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
         """Raises EnvironmentFailed where the file cannot be read."""
-        data = reading.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
+        data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
         return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
 
     @cached_property

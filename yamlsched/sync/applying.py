@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from yamlsched import log
-from yamlsched.definitions import checks, load, report
+from yamlsched.definitions import checks, formats, load
 from yamlsched.definitions.checks import Checked
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Loaded
@@ -94,7 +94,7 @@ def _refuse(
     """Report the errors of a file, and let the one that this host presented before stand for it."""
     presented, errors = schedule.presented(), max(1, len(checked.errors))
     synced.namespace = store.stand_in(connection, presented, now, errors, loaded.namespace) or loaded.namespace
-    synced.find(*(report.text(found) for found in checked.errors))
+    synced.find(*(formats.text(found) for found in checked.errors))
     log.error("sync.refused", file=schedule.path, hash=schedule.ours.hash[:8], mistakes=errors)
     _report_left_out(schedule, loaded, checked.jobs, errors)
     if synced.namespace is not None:

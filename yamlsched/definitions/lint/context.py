@@ -9,14 +9,16 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from yamlsched import cron
-from yamlsched.definitions.diagnostic import WARNING, Findings, where
+from yamlsched.definitions.diagnostic import WARNING
+from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Loaded
+from yamlsched.definitions.wording import where
 
 DAY = 1440
 
 
-class Advice:
+class Linter:
     """The findings, and what the looks at single jobs share."""
 
     def __init__(self, loaded: Loaded, now: datetime) -> None:

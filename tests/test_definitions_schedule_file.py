@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from yamlsched.cli import cli
-from yamlsched.definitions import reading
+from yamlsched.definitions import schedule_file
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
 
@@ -31,18 +31,18 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, kind: str
         file = tmp_path / ("a" * 300)
 
     with pytest.raises(EnvironmentFailed, match="cannot be read"):
-        reading.read(file)
+        schedule_file.read(file)
 
 
 @pytest.mark.parametrize("more, codes", [(-1, []), (0, []), (1, ["YS013"]), (1_000_000, ["YS013"])])
 def test_a_file_of_ten_million_bytes_is_read_and_not_one_byte_more(tmp_path: Path, more: int, codes: list[str]):
     file = tmp_path / "schedules.yaml"
     start = b"version: 1\njobs: {}\n#"
-    file.write_bytes(start + b"x" * (reading.MAX_BYTES + more - len(start)))
+    file.write_bytes(start + b"x" * (schedule_file.MAX_FILE_BYTES + more - len(start)))
 
-    data = reading.read(file)
+    data = schedule_file.read(file)
 
-    assert len(data) == reading.MAX_BYTES + min(more, 1)
+    assert len(data) == schedule_file.MAX_FILE_BYTES + min(more, 1)
     assert [one.code for one in load(data, str(file), None).diagnostics] == codes
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from yamlsched.definitions import bindings
 from yamlsched.definitions.bindings import Bindings, Function
-from yamlsched.definitions.diagnostic import did_you_mean, quoted
+from yamlsched.definitions.wording import did_you_mean, quoted
 
 MAX_IMPORT_HOPS = 8
 """How many re-exports are followed."""

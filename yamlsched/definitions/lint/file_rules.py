@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 
 from yamlsched.cron import days
-from yamlsched.definitions.advice.shared import Advice
-from yamlsched.definitions.diagnostic import WARNING, quoted
+from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.lint.context import Linter
+from yamlsched.definitions.wording import quoted
 
 MIN_CROWD = 5
 """From this number on, jobs that start in one minute are reported."""
@@ -23,10 +24,10 @@ MAX_COMMON_TAGS = 10_000
 MIN_TAG_CHARS = 3
 
 
-def crowds(advice: Advice) -> None:
+def crowds(linter: Linter) -> None:
     """Point at minutes in which many jobs start. Jobs that start every few minutes are not counted."""
     by_minute: dict[tuple[str, int], list[Job]] = defaultdict(list)
-    for job in advice.loaded.jobs.values():
+    for job in linter.loaded.jobs.values():
         if job.cron is not None and job.enabled and not job.spread and len(job.cron.times) <= MAX_TIMES_A_DAY:
             for minute in job.cron.times:
                 by_minute[job.timezone, minute].append(job)
@@ -41,7 +42,7 @@ def crowds(advice: Advice) -> None:
         others = ", ".join(names[1:MAX_NAMED]) + more
         when = f"{minute // 60:02d}:{minute % 60:02d} {timezone}{'' if is_daily else ' on some days'}"
         message = f"{len(names)} jobs start at {when}, also {others}"
-        advice.add_for_cron("YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes.")
+        linter.add_for_cron("YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes.")
 
 
 def _together(jobs: list[Job]) -> tuple[list[Job], bool]:
@@ -84,10 +85,10 @@ def _without_one(word: str) -> list[str]:
     return [word, *(word[:at] + word[at + 1 :] for at in range(len(word)))]
 
 
-def odd_tags(advice: Advice) -> None:
+def odd_tags(linter: Linter) -> None:
     """Point at a tag of one job that is one edit away from a tag of several."""
     users: dict[str, list[Job]] = defaultdict(list)
-    for job in advice.loaded.jobs.values():
+    for job in linter.loaded.jobs.values():
         for tag in job.tags:
             users[tag].append(job)
     common = [tag for tag, jobs in users.items() if len(jobs) > 1]
@@ -99,12 +100,12 @@ def odd_tags(advice: Advice) -> None:
             known.setdefault(shortened, tag)
     for tag, jobs in users.items():
         is_suspect = len(jobs) == 1 and len(tag) > MIN_TAG_CHARS
-        candidates = _without_one(tag) if is_suspect and not advice.found.is_full else []
+        candidates = _without_one(tag) if is_suspect and not linter.found.is_full else []
         found = (known[shortened] for shortened in candidates if shortened in known)
         meant = next((other for other in found if not _is_variant(tag, other)), "")
         if meant:
-            node, path, use = advice.loaded.value(jobs[0].name, "tags")
+            node, path, use = linter.loaded.value(jobs[0].name, "tags")
             number, item = next((number, item) for number, item in enumerate(node.value) if item.value == tag)
             message = f"the tag {quoted(tag)} is used once, {quoted(meant)} by {len(users[meant])} jobs"
             remedy = f'Did you mean "{meant}"?'
-            advice.found.add("YS415", item, (*path, number), use, message, remedy, severity=WARNING)
+            linter.found.add("YS415", item, (*path, number), use, message, remedy, severity=WARNING)

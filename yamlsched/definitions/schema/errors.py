@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.definitions.diagnostic import Findings, Path, listed, quoted, where
-from yamlsched.definitions.patterns import PATTERNS, not_a_duration, not_a_tag
+from yamlsched.definitions.findings import Findings
+from yamlsched.definitions.node import Node
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, Schema
-from yamlsched.definitions.tree import Node
+from yamlsched.definitions.schema.patterns import PATTERNS, not_a_duration, not_a_tag
+from yamlsched.definitions.wording import Path, join_words, quoted, where
 
 Use = int | None
 
@@ -23,7 +24,7 @@ TYPES = {
     "boolean": "true or false",
 }
 
-ELSEWHERE = {
+OTHER_NAMES = {
     "args": "payload",
     "attempts": "max_attempts",
     "callable": "handler",
@@ -113,7 +114,7 @@ def _convert(node: Node, expected: str, path: Path) -> str:
 def _not_a_choice(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
     choices = schema["enum"]
     message = f"{where(path)}: {quoted(node.value)} is not one of {', '.join(choices)}"
-    remedy = found.source.did_you_mean(node.value, choices, f"Write {listed(choices)}.")
+    remedy = found.source.did_you_mean(node.value, choices, f"Write {join_words(choices)}.")
     found.add("YS104", node, path, use, message, remedy)
 
 
@@ -220,8 +221,8 @@ def _unknown_key(
     absent = [name for name in properties if name not in node.value]
     folded = key.lower().replace("-", "_")
     meant = found.source.closest_match(key, absent, 0.7) or found.source.closest_match(key, properties, 0.75)
-    if meant is None and ELSEWHERE.get(folded) in properties:
-        meant = ELSEWHERE[folded]
+    if meant is None and OTHER_NAMES.get(folded) in properties:
+        meant = OTHER_NAMES[folded]
     value = node.value[key]
     key_node = value.key or value
     if path == ("defaults",) and key in JOB_KEYS:
@@ -253,7 +254,7 @@ def _defaults() -> dict[str, Schema]:
 
 
 Report = Callable[[Node, Schema, Path, Use, Findings], None]
-REPORTS: dict[str, Report] = {
+REPORTERS: dict[str, Report] = {
     "additionalProperties": _unknown_keys,
     "const": _not_the_version,
     "dependencies": _without_cron,

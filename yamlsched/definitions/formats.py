@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from yamlsched import __version__, log
-from yamlsched.definitions import rules
+from yamlsched.definitions import catalog
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.display import safe_line, without_commands
 
 FORMAT_VERSION = 1
 Paint = Callable[[str, str], str]
-WIDEST = 140
+MAX_SHOWN_CHARS = 140
 """How much of a long source line is shown."""
 
 
@@ -56,10 +56,10 @@ def text(found: Diagnostic, paint: Paint = _plain) -> str:
 
 def _window(found: Diagnostic) -> tuple[int, int]:
     """Return which part of a long line to show: one that has the mistake's beginning in it."""
-    if len(found.source) <= WIDEST:
+    if len(found.source) <= MAX_SHOWN_CHARS:
         return 0, len(found.source)
-    first = max(0, min(found.column - 1 - WIDEST // 3, len(found.source) - WIDEST))
-    return first, first + WIDEST
+    first = max(0, min(found.column - 1 - MAX_SHOWN_CHARS // 3, len(found.source) - MAX_SHOWN_CHARS))
+    return first, first + MAX_SHOWN_CHARS
 
 
 def _width(shown: str) -> int:
@@ -144,8 +144,8 @@ def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
                         "rules": [
                             {
                                 "id": code,
-                                "shortDescription": {"text": rules.title(code)},
-                                "help": {"text": rules.page(code), "markdown": rules.page(code)},
+                                "shortDescription": {"text": catalog.title(code)},
+                                "help": {"text": catalog.page(code), "markdown": catalog.page(code)},
                             }
                             for code in codes
                         ],

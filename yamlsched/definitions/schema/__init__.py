@@ -8,7 +8,7 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-FILE = Path(__file__).with_name("schedules.schema.json")
+FILE = Path(__file__).parent.with_name("schedules.schema.json")
 SCHEMA: Schema = json.loads(FILE.read_text("utf-8"))
 JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
 NAME: str = SCHEMA["properties"]["namespace"]["pattern"]

@@ -10,11 +10,12 @@ from typing import Any
 
 from yamlsched import backoff as delays
 from yamlsched import durations
-from yamlsched.definitions.advice.shared import Advice, interval
-from yamlsched.definitions.diagnostic import WARNING, where
+from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.job import Catchup, Job, Overlap
+from yamlsched.definitions.lint.context import Linter, interval
 from yamlsched.definitions.load import Calls
-from yamlsched.definitions.zones import ABBREVIATIONS
+from yamlsched.definitions.timezones import ABBREVIATIONS
+from yamlsched.definitions.wording import where
 
 COMMAND = re.compile(
     r"(subprocess|builtins|runpy|pty|code|posix)[.:].+|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
@@ -37,8 +38,8 @@ REFERENCE = re.compile(r"/run/secrets/|\$\{|\$[A-Z_]+$|(arn|aws-sm|env|file|gsm|
 """Keys and values that say where a secret is, which is right."""
 
 
-def retries(advice: Advice, job: Job) -> None:
-    keys = [key for key in ("backoff", "max_attempts") if advice.is_written(job, key)]
+def retries(linter: Linter, job: Job) -> None:
+    keys = [key for key in ("backoff", "max_attempts") if linter.is_written(job, key)]
     if job.cron is None or job.overlap is Overlap.ALLOW or not keys:
         return
     longest = replace(job.backoff, jitter=0.0)
@@ -47,11 +48,11 @@ def retries(advice: Advice, job: Job) -> None:
         effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
         message = f"{where(('jobs', job.name))}: retries take up to {durations.show(total)}, but slots come every "
         message += f"{durations.show(interval(job.cron))}: a failing run {effect}"
-        advice.add("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
+        linter.add("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
 
 
-def timeout(advice: Advice, job: Job) -> None:
-    if job.cron is None or job.overlap is not Overlap.WAIT or not advice.is_written(job, "timeout"):
+def timeout(linter: Linter, job: Job) -> None:
+    if job.cron is None or job.overlap is not Overlap.WAIT or not linter.is_written(job, "timeout"):
         return
     apart = durations.show(interval(job.cron))
     if job.timeout > interval(job.cron):
@@ -59,70 +60,70 @@ def timeout(advice: Advice, job: Job) -> None:
             f"{where(('jobs', job.name))}: an attempt may take {durations.show(job.timeout)}, but slots come every "
         )
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
-        advice.add("YS407", job, "timeout", f"{message}{apart}: later slots wait", remedy)
+        linter.add("YS407", job, "timeout", f"{message}{apart}: later slots wait", remedy)
 
 
-def catchup(advice: Advice, job: Job) -> None:
+def catchup(linter: Linter, job: Job) -> None:
     if job.cron is not None and job.catchup is Catchup.ALL and interval(job.cron) < FREQUENT:
         message = f"{where(('jobs', job.name))}: after a day of downtime it runs {len(job.cron.times):,} times"
-        advice.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
+        linter.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
-def lease(advice: Advice, job: Job) -> None:
-    if job.lease > LONG_LEASE and advice.is_written(job, "lease"):
+def lease(linter: Linter, job: Job) -> None:
+    if job.lease > LONG_LEASE and linter.is_written(job, "lease"):
         message = f"a run whose worker dies stays locked for up to {durations.show(job.lease)}"
         remedy = f"Write at most {durations.show(LONG_LEASE)}: a lease is renewed while the handler runs."
-        advice.add_where_written("YS417", job, "lease", message, remedy)
+        linter.add_where_written("YS417", job, "lease", message, remedy)
 
 
-def jitter(advice: Advice, job: Job) -> None:
+def jitter(linter: Linter, job: Job) -> None:
     if job.backoff.policy != "fixed" or job.backoff.jitter or job.max_attempts == 1:
         return
-    node, path, use = advice.loaded.value(job.name, "backoff")
+    node, path, use = linter.loaded.value(job.name, "backoff")
     if isinstance(node.value, dict) and "jitter" in node.value:
         message = f"{where((*path, 'jitter'))}: runs that fail together are retried together, each time"
         spot, remedy = node.value["jitter"], "Write jitter: 0.1 or more."
-        advice.found.add("YS418", spot, (*path, "jitter"), use, message, remedy, severity=WARNING)
+        linter.found.add("YS418", spot, (*path, "jitter"), use, message, remedy, severity=WARNING)
 
 
-def payload_size(advice: Advice, job: Job) -> None:
+def payload_size(linter: Linter, job: Job) -> None:
     size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
     if size > LARGE_PAYLOAD_BYTES:
         message = f"{size:,} bytes are copied into every run"
-        advice.add_where_written(
+        linter.add_where_written(
             "YS419", job, "payload", message, "Store the data elsewhere, and pass its path or key."
         )
 
 
-def last_attempt(advice: Advice, job: Job) -> None:
-    if job.max_attempts == 1 and job.on_dead is None and job.enabled and advice.is_written(job, "max_attempts"):
+def last_attempt(linter: Linter, job: Job) -> None:
+    if job.max_attempts == 1 and job.on_dead is None and job.enabled and linter.is_written(job, "max_attempts"):
         message = "the first failure is final, and nothing is called"
-        advice.add_where_written("YS420", job, "max_attempts", message, "Add on_dead, or more attempts.")
+        linter.add_where_written("YS420", job, "max_attempts", message, "Add on_dead, or more attempts.")
 
 
-def commands(advice: Advice, calls: Calls) -> None:
+def commands(linter: Linter, calls: Calls) -> None:
     if calls.handler is not None and COMMAND.fullmatch(calls.handler):
-        node, path, use = advice.loaded.value(calls.job, "handler")
+        node, path, use = linter.loaded.value(calls.job, "handler")
         message = f"{where(path)}: {calls.handler} executes its payload, which whoever may enqueue can set"
         remedy = "Write a function that runs the command and raises if it fails."
-        advice.found.add("YS421", node, path, use, message, remedy, severity=WARNING)
+        linter.found.add("YS421", node, path, use, message, remedy, severity=WARNING)
 
 
-def secrets(advice: Advice, calls: Calls) -> None:
+def secrets(linter: Linter, calls: Calls) -> None:
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
             is_reference = REFERENCE_KEY.search(key) or (isinstance(inner, str) and REFERENCE.match(inner))
             if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference:
-                node, path, use = advice.loaded.value(calls.job, *keys, key)
+                node, path, use = linter.loaded.value(calls.job, *keys, key)
                 message = f"{where(path)} looks like a secret: payloads are stored unencrypted in the database"
                 remedy = "Let the handler read it from its environment."
-                advice.found.add("YS409", node.key or node, path, use, message, remedy, severity=WARNING)
+                linter.found.add("YS409", node.key or node, path, use, message, remedy, severity=WARNING)
             look(inner, (*keys, key))
 
     look(calls.payload, ("payload",))
 
 
-def zone_names(advice: Advice, job: Job) -> None:
+def zone_names(linter: Linter, job: Job) -> None:
     if job.cron is None:
         return
     name = job.timezone
@@ -133,31 +134,31 @@ def zone_names(advice: Advice, job: Job) -> None:
         reason, remedy = f"{name} is {hours} h {side} UTC: its sign is reversed", "Write a place."
     else:
         return
-    if advice.is_written(job, "timezone"):
-        advice.add("YS412", job, "timezone", f"{where(('jobs', job.name))}: timezone {reason}", remedy)
+    if linter.is_written(job, "timezone"):
+        linter.add("YS412", job, "timezone", f"{where(('jobs', job.name))}: timezone {reason}", remedy)
     else:
-        assert advice.loaded.root is not None
-        node = advice.loaded.root.value["timezone"]
-        advice.found.add("YS412", node, ("timezone",), None, f"timezone {reason}", remedy, severity=WARNING)
+        assert linter.loaded.root is not None
+        node = linter.loaded.root.value["timezone"]
+        linter.found.add("YS412", node, ("timezone",), None, f"timezone {reason}", remedy, severity=WARNING)
 
 
-def backoff(advice: Advice, job: Job) -> None:
-    if not advice.is_written(job, "backoff"):
+def backoff(linter: Linter, job: Job) -> None:
+    if not linter.is_written(job, "backoff"):
         return
-    node, path, use = advice.loaded.value(job.name, "backoff")
+    node, path, use = linter.loaded.value(job.name, "backoff")
     written, given = node.value, job.backoff
 
     def add(key: str, message: str, remedy: str) -> None:
         spot = written[key].key or written[key]
         message = f"{where(path)}: {message}"
-        advice.found.add("YS414", spot, (*path, key), use, message, remedy, severity=WARNING)
+        linter.found.add("YS414", spot, (*path, key), use, message, remedy, severity=WARNING)
 
     if given.policy == "steps":
         for key in ("delay", "max_delay"):
             if key in written:
                 add(key, f"{key} has no effect with the policy steps", "Remove it.")
         # a job that makes fewer attempts than the defaults provide for is as it should be
-        has_own_attempts = advice.loaded.value(job.name, "max_attempts")[1] == ("jobs", job.name, "max_attempts")
+        has_own_attempts = linter.loaded.value(job.name, "max_attempts")[1] == ("jobs", job.name, "max_attempts")
         is_of_one_place = path[0] != "defaults" or not has_own_attempts
         if len(given.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
             message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(given.delays)} delays"

@@ -8,10 +8,11 @@ import shlex
 from pathlib import Path
 
 from yamlsched import __version__
-from yamlsched.definitions import reading
-from yamlsched.definitions.diagnostic import WARNING, Diagnostic, quoted
+from yamlsched.definitions import schedule_file
+from yamlsched.definitions.diagnostic import WARNING, Diagnostic
 from yamlsched.definitions.load import Loaded
 from yamlsched.definitions.schema import FILE, SCHEMA
+from yamlsched.definitions.wording import quoted
 from yamlsched.errors import EnvironmentFailed
 
 MODELINE = re.compile(r"^#[ \t]*yaml-language-server:[ \t]*\$schema=(\S+)", re.M)
@@ -27,7 +28,7 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     name = named[1] if named else FILE.name
     copy = file.resolve().parent / name
     try:
-        is_current = json.loads(reading.read(copy)) == SCHEMA
+        is_current = json.loads(schedule_file.read(copy)) == SCHEMA
     except EnvironmentFailed:
         if not named:
             return []  # nobody asked for a copy

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from yamlsched.definitions.diagnostic import near, quoted
+from yamlsched.definitions.wording import closest_match, quoted
 
 ClosestMatch = Callable[[str, Iterable[str], float], str | None]
 
@@ -65,7 +65,7 @@ def _cities() -> dict[str, str]:
     return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
 
 
-def explain(text: str, closest_match: ClosestMatch = near) -> tuple[str, str, str]:
+def explain(text: str, closest_match: ClosestMatch = closest_match) -> tuple[str, str, str]:
     """Return code, reason and remedy for a name that is no zone."""
     meant = ABBREVIATIONS.get(text.upper())
     if meant:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from yamlsched import durations
-from yamlsched.definitions.diagnostic import Findings, Path, quoted, where
+from yamlsched.definitions.findings import Findings
+from yamlsched.definitions.node import Node
 from yamlsched.definitions.schema import HANDLER, NAME, PATH
-from yamlsched.definitions.tree import Node
+from yamlsched.definitions.wording import Path, quoted, where
 
 Use = int | None
 

@@ -9,20 +9,20 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from yamlsched import cron, cron_fields, slots, zones
-from yamlsched.definitions.advice.shared import DAY, Advice
-from yamlsched.definitions.diagnostic import listed, quoted
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.lint.context import DAY, Linter
+from yamlsched.definitions.wording import join_words, quoted
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
 
-def clock_change(advice: Advice, job: Job) -> None:
+def clock_change(linter: Linter, job: Job) -> None:
     if job.cron is None or not job.enabled:
         return
     zone = zones.zone(job.timezone)
     notes: list[str] = []
-    for change in _clock_changes(zone, advice.now):
+    for change in _clock_changes(zone, linter.now):
         if job.cron.wildcard:
             notes += _swallowed(job.cron, zone, change)
         else:
@@ -31,7 +31,7 @@ def clock_change(advice: Advice, job: Job) -> None:
             notes += _repeated(job.cron, zone, change)
     if notes:
         remedy = "Choose an hour without clock changes, or suppress this warning."
-        advice.add_for_cron("YS401", job, 1, "; ".join(notes), remedy)
+        linter.add_for_cron("YS401", job, 1, "; ".join(notes), remedy)
 
 
 @lru_cache(maxsize=1024)
@@ -86,7 +86,7 @@ def _midnights(start: datetime, end: datetime) -> list[datetime]:
     return [first + timedelta(days=number) for number in range((end - MINUTE - first).days + 1)] if start < end else []
 
 
-def day_fields(advice: Advice, job: Job) -> None:
+def day_fields(linter: Linter, job: Job) -> None:
     if job.cron is None:
         return
     month_day, weekday = job.cron.fields[cron_fields.DAY_OF_MONTH], job.cron.fields[cron_fields.DAY_OF_WEEK]
@@ -96,10 +96,10 @@ def day_fields(advice: Advice, job: Job) -> None:
     if not message:
         message = f"it fires on day-of-month {month_day} and also on day-of-week {weekday}: one match is enough"
         remedy = "Write * in one of the two, or split the job in two."
-    advice.add_for_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
+    linter.add_for_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
-def uneven_steps(advice: Advice, job: Job) -> None:
+def uneven_steps(linter: Linter, job: Job) -> None:
     if job.cron is None:
         return
     for index, (text, rule) in enumerate(zip(job.cron.fields, cron_fields.FIELDS, strict=True)):
@@ -117,11 +117,11 @@ def uneven_steps(advice: Advice, job: Job) -> None:
             left = rule.size - values[-1] + values[0]
             shorter = f"{left} {rule.name}{'s' * (left > 1)}"
             message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {shorter} later"
-            remedy = f"Even steps are {listed([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
-        advice.add_for_cron("YS403", job, index, message, remedy)
+            remedy = f"Even steps are {join_words([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
+        linter.add_for_cron("YS403", job, index, message, remedy)
 
 
-def late_days(advice: Advice, job: Job) -> None:
+def late_days(linter: Linter, job: Job) -> None:
     if job.cron is None or cron.is_restricted(job.cron.fields[cron_fields.DAY_OF_WEEK]):
         return
     text = job.cron.fields[cron_fields.DAY_OF_MONTH]
@@ -132,13 +132,13 @@ def late_days(advice: Advice, job: Job) -> None:
     common_year = 2025
     without = [month for month in months if not cron.days(job.cron.date_fields, common_year, month)]
     if without:
-        names = listed([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
+        names = join_words([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
-        advice.add_for_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
+        linter.add_for_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
-def simpler(advice: Advice, job: Job) -> None:
+def simpler(linter: Linter, job: Job) -> None:
     """Offer a shorter expression that fires at the same instants, clock changes included."""
     if job.cron is None or job.cron.text.startswith("@"):
         return
@@ -154,7 +154,7 @@ def simpler(advice: Advice, job: Job) -> None:
     )
     if other.wildcard == job.cron.wildcard and other.times == job.cron.times and same_days:
         message = f"{quoted(job.cron.text)} means the same as {quoted(other.text)}"
-        advice.add_for_cron("YS411", job, changed[0], message, f'Write "{other.text}".')
+        linter.add_for_cron("YS411", job, changed[0], message, f'Write "{other.text}".')
 
 
 def _simpler_field(index: int, text: str) -> str:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from yamlsched.definitions.diagnostic import LONGEST_LINE, Diagnostic, Source, quoted
+from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.source import MAX_LINE_CHARS, Source
+from yamlsched.definitions.wording import quoted
 
 if TYPE_CHECKING:
-    from yamlsched.definitions.tree import Node
+    from yamlsched.definitions.node import Node
 
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """What YAML 1.2 does not let a text contain, and the line breaks of YAML 1.1 that 1.2 does not know."""
@@ -164,7 +166,7 @@ PROBLEMS = (
 
 def _value(source: Source, at: int) -> str:
     """Return what is written from ``at`` to the end of the value: of the line, or of an item in brackets."""
-    found = VALUE.match(source.text, at, at + LONGEST_LINE)
+    found = VALUE.match(source.text, at, at + MAX_LINE_CHARS)
     value = found[0].rstrip() if found else ""
     if value.count("}") > value.count("{") or value.count("]") > value.count("["):
         value = re.split(r", |[]}]", value, maxsplit=1)[0].rstrip()

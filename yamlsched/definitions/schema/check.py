@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from yamlsched.definitions.diagnostic import Findings, Key, Path
-from yamlsched.definitions.differences import LAST, REPORTS, Report, policy_and_delays, wrong_type
+from yamlsched.definitions.findings import Findings, Key
+from yamlsched.definitions.node import BAD, Node
 from yamlsched.definitions.schema import SCHEMA, Schema
-from yamlsched.definitions.tree import BAD, Node
+from yamlsched.definitions.schema.errors import LAST, REPORTERS, Report, policy_and_delays, wrong_type
+from yamlsched.definitions.wording import Path
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -92,7 +93,7 @@ def _check(validator: Validator, node: Node, path: Path, use: Use, found: Findin
             del place[place.index("backoff") + 1 :]
             report = policy_and_delays
         else:
-            report = REPORTS[str(error.validator)]
+            report = REPORTERS[str(error.validator)]
         inner, its_use = _follow(node, use, place)
         if of_key:
             inner = inner.key or inner

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from yamlsched.errors import EnvironmentFailed
 
-MAX_BYTES = 10_000_000
+MAX_FILE_BYTES = 10_000_000
 
 
 def read(file: Path, remedy: str = "") -> bytes:
@@ -23,7 +23,7 @@ def read(file: Path, remedy: str = "") -> bytes:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise EnvironmentFailed(f"{file} cannot be read: it is not a regular file{remedy}")
             with open(descriptor, "rb", closefd=False) as opened:
-                return opened.read(MAX_BYTES + 1)
+                return opened.read(MAX_FILE_BYTES + 1)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
@@ -31,7 +31,7 @@ def read(file: Path, remedy: str = "") -> bytes:
         raise EnvironmentFailed(f"{file} cannot be read: {reason}{remedy}") from error
 
 
-def leads_elsewhere(file: Path) -> bool:
+def leads_outside_its_directory(file: Path) -> bool:
     """Say whether the file is a link to one outside of its directory."""
     folder = Path(os.path.abspath(file)).parent.resolve()
     return not file.resolve().is_relative_to(folder)

@@ -14,9 +14,13 @@ from typing import Any
 
 import yaml
 
-from yamlsched.definitions import syntax
-from yamlsched.definitions.diagnostic import MOST, Diagnostic, Source, quoted
-from yamlsched.definitions.reading import MAX_BYTES
+from yamlsched.definitions import yaml_errors
+from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.findings import MAX_DIAGNOSTICS
+from yamlsched.definitions.node import BAD, Node
+from yamlsched.definitions.schedule_file import MAX_FILE_BYTES
+from yamlsched.definitions.source import Source
+from yamlsched.definitions.wording import quoted
 from yamlsched.jsontext import LARGEST_INTEGER as MAX_INTEGER_BITS
 
 MAX_DEPTH = 50
@@ -38,59 +42,13 @@ CORE = "tag:yaml.org,2002:"
 TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
 
 
-class Bad:
-    """Stands for a value that has been reported already, so that nobody reports it again."""
-
-    def __repr__(self) -> str:
-        return "BAD"
-
-
-BAD = Bad()
-
-
-class Node:
-    """A value and its place, from offset ``at`` to ``end``.
-
-    ``value`` of a mapping is a dict of nodes, each with the node of its ``key``; of a sequence a list of nodes.
-    ``use`` is the offset of the alias or merge key through which this place is reached, if it is written elsewhere.
-    ``flawed`` says that a mistake in or below it has been reported.
-    """
-
-    __slots__ = ("at", "end", "flawed", "height", "key", "size", "style", "use", "value")
-
-    def __init__(self, value: Any, at: int, end: int, style: str | None = None, size: int = 1) -> None:
-        self.value = value
-        self.at = at
-        self.end = end
-        self.style = style
-        self.size = size
-        self.height = 0
-        self.flawed = value is BAD
-        self.use: int | None = None
-        self.key: Node | None = None
-
-    def used(self, at: int) -> Node:
-        """Return this node as it is seen through an alias at ``at``."""
-        node = Node(self.value, self.at, self.end, self.style, self.size)
-        node.height, node.flawed, node.key, node.use = self.height, self.flawed, self.key, at
-        return node
-
-    def plain(self) -> Any:
-        """Return the value without its places."""
-        if isinstance(self.value, dict):
-            return {key: node.plain() for key, node in self.value.items()}
-        if isinstance(self.value, list):
-            return [node.plain() for node in self.value]
-        return self.value
-
-
 def parse(data: bytes, file: str) -> tuple[Source, Node | None, list[Diagnostic]]:
     """Return the source, its one document, and the mistakes in it.
 
     The document is None where the text is not YAML that we take: then the mistakes say why. In a document that is
     returned with mistakes, ``BAD`` stands in the place of what was wrong.
     """
-    source, found = syntax.decode(data, file, MAX_BYTES)
+    source, found = yaml_errors.decode(data, file, MAX_FILE_BYTES)
     if found:
         return source, None, found
     builder = _Builder(source)
@@ -101,7 +59,7 @@ def parse(data: bytes, file: str) -> tuple[Source, Node | None, list[Diagnostic]
     except yaml.YAMLError as error:
         root = None
         told = {(one.code, one.line) for one in builder.found}
-        reason = syntax.explain(error, source)
+        reason = yaml_errors.explain(error, source)
         if (reason.code, reason.line) not in told:
             builder.found.append(reason)
     return source, root, builder.found
@@ -121,7 +79,7 @@ class _Builder:
     def report(
         self, code: str, at: int, end: int, message: str, remedy: str = "", notes: list[tuple[int, str]] | None = None
     ) -> None:
-        if len(self.found) < MOST:
+        if len(self.found) < MAX_DIAGNOSTICS:
             self.found.append(self.source.diagnostic(code, at, end, message, remedy, notes or []))
 
     def document(self) -> Node | None:
@@ -164,9 +122,9 @@ class _Builder:
     def scalar(self, event: Any) -> Node:
         text, at, end, style = event.value, event.start_mark.index, event.end_mark.index, event.style
         if event.anchor is not None or event.tag is not None:
-            at = syntax.after_properties(self.source.text, at, end)
+            at = yaml_errors.after_properties(self.source.text, at, end)
         if style in (">", "|"):
-            at = syntax.after_header(self.source.text, at, end)
+            at = yaml_errors.after_header(self.source.text, at, end)
         size = 1 + (len(text) >> 6)
         if event.tag is not None:
             value = self.tagged(event, text, at, end)
@@ -233,9 +191,9 @@ class _Builder:
         name, at, end = event.anchor, event.start_mark.index, event.end_mark.index
         target = self.anchors.get(name, BAD)
         if target is BAD:
-            if len(self.found) < MOST:
-                known = [anchor for anchor, node in self.anchors.items() if node is not None][:MOST]
-                self.found.append(syntax.unknown_alias(self.source, name, at, end, known))
+            if len(self.found) < MAX_DIAGNOSTICS:
+                known = [anchor for anchor, node in self.anchors.items() if node is not None][:MAX_DIAGNOSTICS]
+                self.found.append(yaml_errors.unknown_alias(self.source, name, at, end, known))
             return Node(BAD, at, end)
         if target is None:
             self.report("YS014", at, end, f"the alias *{name} is inside &{name}, which makes it self-referencing")
@@ -271,7 +229,7 @@ class _Builder:
             self.refuse_tag(event)
             flawed = True
         if event.anchor is not None or event.tag is not None:
-            at = syntax.after_properties(self.source.text, at, len(self.source.text))
+            at = yaml_errors.after_properties(self.source.text, at, len(self.source.text))
         return _Open(is_mapping, at, event.anchor, flawed)
 
     def close(self, opened: _Open, end: int) -> Node:
@@ -301,8 +259,8 @@ class _Builder:
             name = key.value
             item.key = key
             if type(name) is not str:
-                if name is not BAD and len(self.found) < MOST:
-                    self.found.append(syntax.not_a_text_key(self.source, key))
+                if name is not BAD and len(self.found) < MAX_DIAGNOSTICS:
+                    self.found.append(yaml_errors.not_a_text_key(self.source, key))
                 key.flawed = True
             elif name in value:
                 first = value[name]

@@ -1,0 +1,116 @@
+"""The text of schedules.yaml, and the line and column of each offset in it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
+from yamlsched.definitions.diagnostic import ERROR, Diagnostic, Note
+from yamlsched.definitions.wording import MAX_WORD_CHARS, closest_match
+
+MAX_LINE_CHARS = 2_000
+"""Longer lines are truncated."""
+MAX_COMPARISONS = 50_000
+"""With how many words the misspelt ones of a file are compared."""
+
+
+def _line_starts(text: str) -> list[int]:
+    """Return the offset at which each line starts.
+
+    >>> _line_starts("a\\nb\\r\\n\\rc"), _line_starts("a\\n\\nb\\n")
+    ([0, 2, 5, 6], [0, 2, 3, 5])
+    """
+    if "\r" in text:
+        return [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+    # a third of the time, which ten million line breaks make two seconds
+    starts = [0, *accumulate(map((1).__add__, map(len, text.split("\n"))))]
+    starts.pop()
+    return starts
+
+
+class Source:
+    """The text of a file, and the way from an offset to a line and a column."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._starts = _line_starts(text)
+        self._line_bounds: dict[int, tuple[int, int]] = {}
+        self._comparisons = MAX_COMPARISONS
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and column of an offset, both from 1. The end of the text belongs to its last written line."""
+        at = max(0, min(at, len(self.text)))
+        line = bisect_right(self._starts, at)
+        if at == len(self.text) and line > 1 and at == self._starts[-1]:
+            line -= 1
+            return line, max(1, self._bounds(line)[1] - self._starts[line - 1] + 1)
+        return line, at - self._starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """Return a line, counted from 1, without its end."""
+        first, last = self._bounds(number)
+        return self.text[first:last]
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Return the offsets between which a line is written, blanks at its end left out."""
+        if number not in self._line_bounds:
+            first = self._starts[number - 1]
+            last = self._starts[number] if number < len(self._starts) else len(self.text)
+            self._line_bounds[number] = first, first + len(self.text[first:last].rstrip())
+        return self._line_bounds[number]
+
+    def within(self, value: str, at: int, end: int, style: str | None, start: int, stop: int) -> tuple[int, int]:
+        """Return the offsets of ``value[start:stop]``, where ``value`` is the scalar written from ``at`` to ``end``.
+
+        Its characters are looked for one after the other, past quotes, line breaks and indentation. The whole
+        scalar is returned where an escape makes that fail.
+        """
+        where = at + (style in ("'", '"'))
+        places = []
+        for character in value[:stop]:
+            if character.isspace():
+                where = max(where, at)
+            else:
+                where = self.text.find(character, where, end)
+                if where < 0:
+                    return at, end
+            places.append(where)
+            where += 1
+        if not places[start:stop]:
+            return at, end
+        return places[start], places[-1] + 1
+
+    def closest_match(self, word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+        """Return what ``near`` does; None once a file has had MAX_COMPARISONS of them, which take half a second."""
+        if self._comparisons <= 0:
+            return None
+        candidates = [other for other in words if len(other) <= MAX_WORD_CHARS]
+        self._comparisons -= len(candidates)
+        return closest_match(word, candidates, cutoff)
+
+    def did_you_mean(self, word: str, words: Iterable[str], otherwise: str = "") -> str:
+        """Return the remedy for a misspelt word: the closest match, else ``otherwise``."""
+        meant = self.closest_match(word, words)
+        return f'Did you mean "{meant}"?' if meant else otherwise
+
+    def diagnostic(
+        self,
+        code: str,
+        at: int,
+        end: int,
+        message: str,
+        remedy: str = "",
+        notes: Iterable[tuple[int, str]] = (),
+        severity: str = ERROR,
+    ) -> Diagnostic:
+        """Return the diagnostic for the text from offset ``at`` to ``end``; what goes past the line is cut off."""
+        line, column = self.place(at)
+        first, last = self._bounds(line)
+        last = min(last, first + MAX_LINE_CHARS)
+        source = self.text[first:last] if column <= MAX_LINE_CHARS else ""
+        end_column = max(column + 1, column + min(end, last) - at)
+        placed = tuple(Note(self.file, *self.place(where), text) for where, text in notes)
+        return Diagnostic(self.file, line, column, end_column, code, severity, message, remedy, source, placed)

@@ -1,0 +1,59 @@
+"""How messages name values, lists of words and places in the file, and which word was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+MAX_WORD_CHARS = 100
+"""A longer word is not compared with others."""
+Path = tuple[str | int, ...]
+"""The keys and list positions that lead to a value, from the top."""
+
+
+def quoted(value: Any, longest: int = 60) -> str:
+    """Return a value as messages show it: in double quotes if it is text, on one line, cut when long."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)[: longest + 1]
+    text = "".join(c if c.isprintable() else "\\" + f"x{ord(c):02x}" for c in text)
+    if len(text) > longest:
+        text = text[: longest - 3] + "..."
+    return f'"{text}"' if isinstance(value, str) else text
+
+
+def closest_match(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the one of ``words`` that ``word`` was probably meant to be."""
+    if len(word) > MAX_WORD_CHARS:
+        return None
+    by_fold = {w.casefold().replace("-", "_").replace(" ", "_"): w for w in words}
+    folded = word.casefold().replace("-", "_").replace(" ", "_")
+    found = get_close_matches(folded, by_fold, n=1, cutoff=cutoff)
+    return by_fold[found[0]] if found else None
+
+
+def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
+    """Return the remedy for a misspelt word: the nearest one, else ``otherwise``."""
+    meant = closest_match(word, words)
+    return f'Did you mean "{meant}"?' if meant else otherwise
+
+
+def join_words(words: Iterable[str], last: str = "or") -> str:
+    """Return words as a sentence lists them: ``wait, skip or allow``."""
+    *head, tail = words
+    return f"{', '.join(head)} {last} {tail}" if head else tail
+
+
+def where(path: Path) -> str:
+    """Name the value at ``path`` as messages do: ``delay of backoff of job "cleanup"``."""
+    if path[:1] == ("jobs",) and len(path) > 1:
+        base, rest = f"job {quoted(str(path[1]))}", path[2:]
+    elif not path:
+        return "the file"
+    else:
+        base, rest = str(path[0]), path[1:]
+    parts = [f"item {part + 1}" if isinstance(part, int) else part for part in reversed(rest)]
+    return " of ".join([*parts, base])
