@@ -275,7 +275,7 @@ where r.id = any (array(
     for no key update of m skip locked))
 returning r.id;
 
--- name: fates
+-- name: ownership
 -- What became of runs: ours still (also one that is locked just now), finished by our claim, or somebody else's.
 select r.id, r.status, r.locked_by, r.attempts
 from yamlsched.job_runs r
@@ -366,7 +366,7 @@ with outcome as materialized (
 )
 select f.id, f.run_at from finished f;
 
--- name: give_back_claim
+-- name: release_claim
 -- A claim whose answer was lost may have happened: nothing of it was begun. The claim's runs are looked for among the
 -- unfinished ones, of which each kind has its own index.
 update yamlsched.job_runs r

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from working import Process, Project, a_project, is_alive, until
 
-from yamlsched.worker.wire import Memory
+from yamlsched.worker.executors.processes.protocol import Memory
 
 DONE = ("succeeded", 1, 1, 1, 0)
 RELEASED = ("queued", 0, 1, 0, 0)
@@ -29,16 +29,16 @@ def test_the_run_at_work_is_known_while_the_report_of_the_one_before_is_unread()
     memory = Memory()
     assert memory.running() is None
 
-    assert memory.begin(0)
+    assert memory.start(0)
     assert memory.running() == 0
     memory.ended(0)
     assert memory.running() is None
-    assert memory.begin(1)
+    assert memory.start(1)
     assert memory.running() == 1
 
-    assert not memory.take_back(1)
-    assert memory.take_back(2)
-    assert not memory.begin(2)
+    assert not memory.withdraw(1)
+    assert memory.withdraw(2)
+    assert not memory.start(2)
     assert memory.running() == 1
 
 
@@ -109,15 +109,15 @@ def test_a_program_that_a_handler_starts_does_not_inherit_ignored_signals(projec
 
 WAIT_FOR_ITS_DEATH = """
 import os, pathlib, select, time
-from yamlsched.worker import forked
-worker, real = os.getpid(), forked.run
+from yamlsched.worker.executors.processes import bootstrap
+worker, real = os.getpid(), bootstrap.run
 def run(parent, commands, *given):
     select.select([commands], [], [])
     pathlib.Path(os.environ["ACTS"], "handed").touch()
     while os.getppid() == worker:
         time.sleep(0.01)
     real(parent, commands, *given)
-forked.run = run
+bootstrap.run = run
 """
 
 
@@ -215,13 +215,13 @@ def test_a_child_that_is_stopped_before_it_starts_a_run_keeps_it_from_nobody(pro
 
 HANG_AFTER_THE_HANDLER = """
 import time
-from yamlsched.worker import child
-real = child.Child._tell
+from yamlsched.worker.executors.processes import runner
+real = runner.Runner._tell
 def tell(self, now, report=None):
     if report is not None and report.end == "raised":
         time.sleep(600)
     real(self, now, report)
-child.Child._tell = tell
+runner.Runner._tell = tell
 """
 
 

@@ -10,8 +10,8 @@ import pytest
 from operating import a_job, a_run
 
 from yamlsched.store.runs import Scope
-from yamlsched.worker import claiming
-from yamlsched.worker.claiming import Claims
+from yamlsched.worker import claims
+from yamlsched.worker.claims import Claims
 from yamlsched.worker.sessions import Database, Session
 from yamlsched.worker.worker import SESSION
 
@@ -26,7 +26,7 @@ async def claims_of(dsn: str, *limits: int) -> list[tuple[int, int]]:
         assert answer is not None
         kinds = [run.job_type.startswith("nightly") for run in answer[0].runs]
         taken.append((kinds.count(True), kinds.count(False)))
-    assert claims.is_dry == (taken[-1] == (0, 0))
+    assert claims.is_exhausted == (taken[-1] == (0, 0))
     await session.drop()
     return taken
 
@@ -50,7 +50,7 @@ def test_the_first_claim_asks_for_all_kinds_of_runs_because_it_may_be_the_only_o
 def test_while_others_are_due_slot_runs_are_asked_for_once_in_a_while_and_never_by_each_claim(
     db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "LOOK_AGAIN", 0.0)  # the while
+    monkeypatch.setattr(claims, "POLL_INTERVAL_SECONDS", 0.0)  # the while
     due(db, slot_runs=20, others=20)
 
     assert asyncio.run(claims_of(dsn, 4, 4, 4, 4)) == [(2, 2), (0, 4), (2, 2), (0, 4)]

@@ -160,11 +160,12 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.executors.processes import pool"
 POINTS = [
     ("after the claim", "pool.Pool.dispatch", 0, Becomes("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported another way
     ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Becomes("succeeded", 2, 2, 2, 1)),
-    ("after the finish", "tally.Tally.note_successes", 1, Becomes("succeeded", 1, 1, 1, 0)),
+    ("after the finish", "report.RunReport.note_successes", 1, Becomes("succeeded", 1, 1, 1, 0)),
 ]
 
 
@@ -175,7 +176,7 @@ def test_a_worker_that_is_killed_loses_no_run(
     project.sync(nothing={})
     run = project.enqueue("nothing", count=2)[nth]
 
-    before = f"import os, signal; from yamlsched.worker import outcomes, pool, tally; {function} = {DIE}"
+    before = f"import os, signal; {MODULES}; {function} = {DIE}"
     project.work("--concurrency", "1", before=before, code=-signal.SIGKILL)
     project.end_leases()
     project.work()

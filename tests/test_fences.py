@@ -109,7 +109,7 @@ def test_of_a_claim_without_an_answer_only_what_still_runs_under_it_is_given_bac
     db.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
     before = row(db, run.id)
 
-    assert write(dsn, lambda connection, run: store.give_back_claim(connection, "default", "A"), run) == 0
+    assert write(dsn, lambda connection, run: store.release_claim(connection, "default", "A"), run) == 0
 
     assert row(db, run.id) == before
 
@@ -126,9 +126,7 @@ def test_a_run_that_goes_another_way_while_its_claim_is_being_given_back_is_left
         changed = row(other, run.id)
 
         # when the claim is given back, which has to wait for it
-        answer = threads.submit(
-            write, dsn, lambda connection, _: store.give_back_claim(connection, "default", "A"), run
-        )
+        answer = threads.submit(write, dsn, lambda connection, _: store.release_claim(connection, "default", "A"), run)
         until(
             lambda: value(
                 db,
@@ -158,8 +156,8 @@ def test_only_a_death_is_reported_and_only_to_an_on_dead(
 def test_a_claim_without_an_answer_is_given_back_in_its_own_namespace(db: psycopg.Connection[Any], dsn: str) -> None:
     run = a_claimed_run(db)
 
-    assert write(dsn, lambda connection, run: store.give_back_claim(connection, "elsewhere", "A"), run) == 0
-    assert write(dsn, lambda connection, run: store.give_back_claim(connection, "default", "A"), run) == 1
+    assert write(dsn, lambda connection, run: store.release_claim(connection, "elsewhere", "A"), run) == 0
+    assert write(dsn, lambda connection, run: store.release_claim(connection, "default", "A"), run) == 1
 
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
 
@@ -190,7 +188,7 @@ def test_the_statements_of_the_fence_are_all_tried() -> None:
     fenced = {name for name, text in load("runs").items() if b"'running'" in text and b"update yamlsched" in text}
 
     assert fenced == {
-        "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "give_back_claim", "claim", "claim_waiting",
+        "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "release_claim", "claim", "claim_waiting",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from working import Project, a_project, until
 from yamlsched.definitions.job import Job
 from yamlsched.runs import ClaimedRun
 from yamlsched.worker import clock
-from yamlsched.worker.children import Held
+from yamlsched.worker.executors.processes.child_handle import Attempt
 from yamlsched.worker.leases import Leases, lose, margin
 from yamlsched.worker.sessions import Unanswered
 
@@ -55,7 +55,7 @@ def test_a_lease_that_is_shortened_in_the_file_lets_nobody_else_take_a_run_at_wo
 
 def test_a_run_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     run = ClaimedRun(7, "purge", None, None, 2, 5, "{}", False, 120.0, "A")
-    held = Held(run, Job(name="purge", handler="h.f"), 0.0, 0.0)
+    held = Attempt(run, Job(name="purge", handler="h.f"), 0.0, 0.0)
 
     assert lose(held, "lost")
     assert not lose(held, "cancelled")
@@ -70,9 +70,9 @@ def test_of_two_claims_of_one_run_in_the_same_hands_the_earlier_one_is_lost(atte
     # given the end of an attempt of which nobody knows whether it was written, and a later claim of the same run
     now = clock.now()
     job = Job(name="purge", handler="h.f")
-    earlier = Held(ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100)
-    later = Held(ClaimedRun(7, "purge", None, None, attempt, 5, "{}", False, 120.0, "B"), job, now + 70, now - 50)
-    lost: list[Held] = []
+    earlier = Attempt(ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100)
+    later = Attempt(ClaimedRun(7, "purge", None, None, attempt, 5, "{}", False, 120.0, "B"), job, now + 70, now - 50)
+    lost: list[Attempt] = []
 
     class Silence:
         """A session whose server does not answer."""

@@ -16,7 +16,7 @@ from working import Project, a_project, until
 from yamlsched.definitions.job import Job
 from yamlsched.runs import End, Ending, Status
 from yamlsched.store import runs as store
-from yamlsched.worker.children import Held
+from yamlsched.worker.executors.processes.child_handle import Attempt
 from yamlsched.worker.outcomes import SUCCESSES, Item, Outcomes
 from yamlsched.worker.sessions import Database, Session
 from yamlsched.worker.worker import SESSION
@@ -46,7 +46,7 @@ async def write(dsn: str, count: int, told: Told, enough: int, meanwhile: str = 
         return (await store.claim_waiting(connection, "default", "A", count)).runs
 
     job = Job(name="purge", handler="h.f")
-    held = [Held(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]
+    held = [Attempt(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]
     other = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     await other.execute(meanwhile.encode())
     outcomes = Outcomes(session, session, "default", str, told.one, told.many, lambda: None)

@@ -10,7 +10,7 @@ import pytest
 
 from yamlsched.runs import ClaimedRun
 from yamlsched.store.connection import concealer
-from yamlsched.worker.output import KEPT, MAX_PASSED_ON_BYTES, Output
+from yamlsched.worker.executors.processes.output import KEPT, MAX_PASSED_ON_BYTES, Output
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
 

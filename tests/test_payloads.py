@@ -12,7 +12,7 @@ from operating import command_line
 from working import Project, a_project
 
 from yamlsched.errors import Discard
-from yamlsched.worker.child import payload_misfit, read_payload
+from yamlsched.worker.executors.processes.runner import payload_misfit, read_payload
 
 
 def plain(days: int, dry_run: bool = False) -> None: ...

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from working import Project, a_project, until
 
 from yamlsched.runs import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, MAX_STACK_CHARS
-from yamlsched.worker.wire import LONGEST_FRAME, Frames, frame
+from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, Frames, frame
 
 PAGE, PIPE = 4_096, 65_536
 EDGES = [0, 1] + [edge + off for edge in (PAGE, PIPE - 128, PIPE - 64) for off in (-1, 0, 1)]
@@ -51,7 +51,7 @@ def test_a_frame_is_complete_with_its_last_byte_and_not_before() -> None:
     assert frames.feed(whole[-1:]) == [[b"x" * PIPE]]
 
 
-@pytest.mark.parametrize("length, content", [(LONGEST_FRAME + 1, b""), (3, b"xyz"), (0, b"")])
+@pytest.mark.parametrize("length, content", [(MAX_FRAME_BYTES + 1, b""), (3, b"xyz"), (0, b"")])
 def test_what_is_not_a_frame_is_refused(length: int, content: bytes) -> None:
     with pytest.raises(ValueError, match="frame"):
         Frames().feed(length.to_bytes(4, "little") + content)
@@ -173,7 +173,7 @@ def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:
 
 def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_is_written(project: Project) -> None:
     project.sync(fans_out={"lease": "1m", "max_attempts": 1}, nothing={}, nap={})
-    count = LONGEST_FRAME // LARGEST_PAYLOAD + 1
+    count = MAX_FRAME_BYTES // LARGEST_PAYLOAD + 1
     [large] = project.enqueue("fans_out", {"count": count, "size": LARGEST_PAYLOAD})
     naps = project.enqueue("nap", count=20)
 
@@ -190,13 +190,13 @@ def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_
 
 POISON = """
 import os
-from yamlsched.worker import child, wire
-class Frames(wire.Frames):
+from yamlsched.worker.executors.processes import protocol, runner
+class Frames(protocol.Frames):
     def feed(self, piece):
         if b"poison" in piece:
             os._exit(9)
         return super().feed(piece)
-child.Frames = Frames
+runner.Frames = Frames
 """
 
 
@@ -241,13 +241,13 @@ def test_what_a_dying_child_was_handed_and_had_not_started_costs_nothing(project
 
 KILLER = """
 import os, signal
-from yamlsched.worker import child
-real = child.Child._attempt
+from yamlsched.worker.executors.processes import runner
+real = runner.Runner._attempt
 def attempt(self, task):
     if task[-1][0] == {run}:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, task)
-child.Child._attempt = attempt
+runner.Runner._attempt = attempt
 """
 
 
@@ -255,8 +255,8 @@ def test_where_no_child_comes_to_be_ready_runs_are_released_and_the_worker_says_
     project.sync(nothing={})
     runs = project.enqueue("nothing", count=10)
 
-    die = "import os; from yamlsched.worker import forked; forked.let_go = lambda *_, **__: os._exit(4)"
-    process = project.work(before=die, code=3)
+    before = "import os; from yamlsched.worker.executors.processes import bootstrap; bootstrap.let_go = "
+    process = project.work(before=f"{before}lambda *_, **__: os._exit(4)", code=3)
 
     assert "child processes die before they are ready for a run: the process exited with status 4" in process.text
     assert {project.became(run) for run in runs} == {("queued", 0, 0, 0, 0)}

@@ -1,4 +1,4 @@
-"""Claim, heartbeat, outcomes and fates, statement by statement; ``now`` is passed in."""
+"""Claim, heartbeat, outcomes and ownership, statement by statement; ``now`` is passed in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timede
 SUCCESS = Outcome(Status.SUCCEEDED)
 FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host", error_type="OSError", stack="at x", output="o")
 DEATH = Outcome(Status.DEAD, error="no route to host")
-GIVEN_BACK = Outcome(Status.QUEUED, refund=True)
+RELEASED = Outcome(Status.QUEUED, refund=True)
 Ask = Callable[..., Any]
 
 
@@ -40,7 +40,7 @@ def ask(dsn: str) -> Iterator[Ask]:
         )
 
         def call(function: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
-            if function is not store.fates:
+            if function is not store.ownership:
                 named.setdefault("now", NOON)
             return runner.run(function(connection, *given, **named))  # type: ignore[arg-type]
 
@@ -449,7 +449,7 @@ def test_a_heartbeat_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask
         assert ask(store.heartbeat, runs, now=NOON + MINUTE) == {pointed_at}
 
 
-@pytest.mark.parametrize("outcome", [SUCCESS, SUCCESS._replace(result='{"n": 1}'), FAILURE, DEATH, GIVEN_BACK])
+@pytest.mark.parametrize("outcome", [SUCCESS, SUCCESS._replace(result='{"n": 1}'), FAILURE, DEATH, RELEASED])
 def test_an_outcome_is_written_by_the_claim_that_holds_the_run_and_by_no_other(
     db: psycopg.Connection[Any], ask: Ask, outcome: Outcome
 ) -> None:
@@ -510,7 +510,7 @@ def test_a_run_that_is_given_back_has_not_been_attempted(db: psycopg.Connection[
     due(db, a_job(db))
     run = one(ask)
 
-    ask(store.finish, [(run, GIVEN_BACK)])
+    ask(store.finish, [(run, RELEASED)])
 
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
     assert one(ask, "B").attempt == 1
@@ -531,7 +531,7 @@ def test_a_lease_that_is_over_lets_another_worker_in_and_shuts_the_first_one_out
     assert [(lost.id, lost.attempt, lost.locked_by) for lost in taken.lost] == [(held_by_a.id, 1, "A")]
     assert ask(store.heartbeat, [held_by_a], now=later) == set()
     assert ask(store.finish, [(held_by_a, SUCCESS)], now=later) == {}
-    assert ask(store.fates, [held_by_a]) == {held_by_a.id: LOST}
+    assert ask(store.ownership, [held_by_a]) == {held_by_a.id: LOST}
     [failure] = db.execute("select attempt, worker, error, error_type from yamlsched.job_failures").fetchall()
     assert tuple(failure) == (1, "A", "lost its worker", "LostWorker")
 
@@ -641,7 +641,7 @@ def test_a_run_whose_attempts_were_edited_is_lost_to_its_worker_and_taken_up_aft
 
     assert ask(store.finish, [(run, SUCCESS)]) == {}
     assert ask(store.heartbeat, [run]) == set()
-    assert ask(store.fates, [run]) == {run.id: LOST}
+    assert ask(store.ownership, [run]) == {run.id: LOST}
     assert one(ask, "B", now=NOON + LEASE + SECOND).attempt == 4
 
 
@@ -692,16 +692,16 @@ def test_the_fate_of_a_run_says_whose_doing_it_was(db: psycopg.Connection[Any], 
     for _ in range(6):
         due(db, job)
     running, succeeded, failed, back, cancelled, lost = claim(ask).runs
-    ask(store.finish, [(succeeded, SUCCESS), (failed, FAILURE), (back, GIVEN_BACK)])
+    ask(store.finish, [(succeeded, SUCCESS), (failed, FAILURE), (back, RELEASED)])
     db.execute(
         "update yamlsched.job_runs set status = 'cancelled', locked_until = null, finished_at = now() where id = %s",
         [cancelled.id],
     )
     db.execute("update yamlsched.job_runs set locked_by = 'B' where id = %s", [lost.id])
 
-    fates = ask(store.fates, [running, succeeded, failed, back, cancelled, lost])
+    ownership = ask(store.ownership, [running, succeeded, failed, back, cancelled, lost])
 
-    assert list(fates.values()) == [OURS, "succeeded", "failed", "queued", "cancelled", LOST]
+    assert list(ownership.values()) == [OURS, "succeeded", "failed", "queued", "cancelled", LOST]
 
 
 def test_a_claim_whose_answer_was_lost_is_given_back_at_no_cost(db: psycopg.Connection[Any], ask: Ask) -> None:
@@ -712,7 +712,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_at_no_cost(db: psycopg.Conn
     [other] = claim(ask, "B").runs
 
     async def give_back(connection: Any, now: Any) -> int:
-        return await store.give_back_claim(connection, "default", "lost")
+        return await store.release_claim(connection, "default", "lost")
 
     assert ask(give_back) == 2
     assert ask(give_back) == 0
@@ -769,7 +769,7 @@ def test_no_statement_on_a_few_runs_reads_a_table_of_many(db: psycopg.Connection
     runs = claim(ask, limit=50).runs
     ask(store.heartbeat, runs)
     ask(store.finish, [(run, outcome) for run, outcome in zip(runs, [SUCCESS, FAILURE] * 25, strict=True)])
-    ask(store.fates, runs)
+    ask(store.ownership, runs)
     plans = "\n".join(
         line[0] for line in db.execute(
             "explain update yamlsched.job_runs r set status = 'succeeded' where r.id = any (%(ids)s::bigint[]) "

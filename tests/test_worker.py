@@ -275,7 +275,8 @@ def test_children_are_used_again_and_replaced_after_a_number_of_runs(project: Pr
     project.sync(surroundings={})
     runs = project.enqueue("surroundings", count=10)
 
-    project.work("--concurrency", "1", before="from yamlsched.worker import pool; pool.RECYCLE_AFTER = 5")
+    before = "from yamlsched.worker.executors.processes import pool; pool.MAX_RUNS_PER_CHILD = 5"
+    project.work("--concurrency", "1", before=before)
 
     pids = [project.row(run).result["pid"] for run in runs]
     assert len(set(pids)) == 2

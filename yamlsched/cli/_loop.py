@@ -22,7 +22,7 @@ from yamlsched.store import runs
 from yamlsched.store.connection import reason
 from yamlsched.sync import MAX_SECONDS, ScheduleFile, Synced, claimable_jobs, make_due
 from yamlsched.worker import clock
-from yamlsched.worker.aside import aside
+from yamlsched.worker.helper_process import run_in_helper
 from yamlsched.worker.worker import Worker, wait
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Syncing:
             begun = clock.now()
             try:
                 async with asyncio.timeout(LONGEST):
-                    news = await aside(self._sync)
+                    news = await run_in_helper(self._sync)
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
                 text = reason(error) if isinstance(error, psycopg.Error) else str(error) or f"took over {LONGEST:.0f} s"
                 log.warning("sync.failed", error=text)
@@ -102,13 +102,13 @@ class Syncing:
 
     async def _tell(self, worker: Worker, is_well: bool) -> None:
         """Send the heartbeats of the minute that is over. Where that is cut short, its outcomes are told again."""
-        outcomes = worker.tally.take_jobs()
+        outcomes = worker.report.take_jobs()
         is_well = is_well and Status.DEAD not in outcomes.values()
         try:
             async with asyncio.timeout(LONGEST_TELLING):
-                await aside(partial(tell, outcomes, is_well))
+                await run_in_helper(partial(tell, outcomes, is_well))
         except BaseException as error:
-            worker.tally.give_back_jobs(outcomes)
+            worker.report.restore_jobs(outcomes)
             if not isinstance(error, (TimeoutError, EnvironmentFailed)):
                 raise
             log.warning("heartbeat.failed", error=str(error) or f"took over {LONGEST_TELLING:.0f} s")
@@ -121,7 +121,7 @@ class Syncing:
                 f'"{news.namespace}": restart the worker'
             )
         self.may_claim = news.may_claim
-        worker.withhold(not news.may_claim)
+        worker.pause_claims(not news.may_claim)
         if news.jobs is not None and news.scope is not None:
             self.hash, self.jobs, self.names = news.hash, news.valid, frozenset(news.jobs)
             worker.reload(news.jobs, news.scope)

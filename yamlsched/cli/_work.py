@@ -143,7 +143,7 @@ def worker_for(
     file: Path,
     max_seconds: float | None,
     options: Mapping[str, Any],
-    stays: bool = False,
+    is_continuous: bool = False,
 ) -> Worker:
     """Return the worker that the options ask for. Closes ``connection``: no session must be open when it forks."""
     from yamlsched import durations
@@ -157,7 +157,9 @@ def worker_for(
     limits = Limits(
         max_seconds=max_seconds, max_runs=options["max_runs"], max_connections=options["max_connections"], grace=grace
     )
-    return prepare(connection, dsn, namespace, jobs, file, limits, options["concurrency"], options["paths"], stays)
+    return prepare(
+        connection, dsn, namespace, jobs, file, limits, options["concurrency"], options["paths"], is_continuous
+    )
 
 
 def tell(outcomes: Mapping[str, Status], all_is_well: bool | None = None) -> None:

@@ -85,6 +85,6 @@ def _work(worker: Worker, outcomes: dict[str, Status]) -> bool:
     import asyncio
 
     try:
-        return not asyncio.run(worker.drain()).has_dead
+        return not asyncio.run(worker.run()).has_dead
     finally:
-        outcomes.update(worker.tally.jobs)
+        outcomes.update(worker.report.jobs)

@@ -59,9 +59,9 @@ def once(
             return 1
         jobs = claimable_jobs(connection, schedule, found)
         worker = worker_for(connection, dsn, found.namespace, jobs, settings.file, max_seconds, options)
-        tally = asyncio.run(worker.drain(progress.show))
-    tell(tally.jobs)
-    return int(tally.has_dead or found.has_findings)
+        run_report = asyncio.run(worker.run(progress.show))
+    tell(run_report.jobs)
+    return int(run_report.has_dead or found.has_findings)
 
 
 def loop(
@@ -80,12 +80,12 @@ def loop(
             return 1
         namespace = str(result.namespace)
         jobs = claimable_jobs(connection, schedule, result)
-        worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options, stays=True)
+        worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options, is_continuous=True)
         hash = schedule.sha256 if result.is_readable else None
         valid = result.jobs or {}
         syncing = Syncing(settings, options, dsn, namespace, hash, valid, frozenset(jobs), seen.now)
         try:
-            asyncio.run(worker.drain(syncing.keep, systemd.keep_told, progress.show))
+            asyncio.run(worker.run(syncing.keep, systemd.keep_notified, progress.show))
         finally:
-            tell(worker.tally.jobs)
+            tell(worker.report.jobs)
     return 0

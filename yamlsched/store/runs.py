@@ -23,7 +23,7 @@ MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 BEFORE_ALL = ("-infinity", 0)
 """Before every run; see ``ClaimResult.past``."""
 OURS, LOST = "ours", "lost"
-"""What became of a run, beside the states that are final or waiting; see ``fates``."""
+"""What became of a run, beside the states that are final or waiting; see ``ownership``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ async def heartbeat(
     return renewed
 
 
-async def fates(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> dict[int, str]:
+async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> dict[int, str]:
     """Return what became of ``runs``: ``OURS``, ``LOST``, or the status in which our claim has left it.
 
     ``locked_by`` is new for each claim and stays when the run leaves it, so it tells by itself whose doing that was.
     """
-    cursor = await connection.execute(load("runs")["fates"], {"ids": [run.id for run in runs]})
+    cursor = await connection.execute(load("runs")["ownership"], {"ids": [run.id for run in runs]})
     rows = {row.id: row for row in await cursor.fetchall()}
     answer = {}
     for run in runs:
@@ -222,10 +222,10 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
     }
 
 
-async def give_back_claim(connection: psycopg.AsyncConnection[Any], namespace: str, token: str) -> int:
+async def release_claim(connection: psycopg.AsyncConnection[Any], namespace: str, token: str) -> int:
     """Give back, at no cost, what a claim took whose answer never arrived; return how many runs that were."""
     cursor = await connection.execute(
-        load("runs")["give_back_claim"], {"namespace": namespace, "token": token, "now": None}
+        load("runs")["release_claim"], {"namespace": namespace, "token": token, "now": None}
     )
     return len(await cursor.fetchall())
 

@@ -11,7 +11,7 @@ from yamlsched import log
 from yamlsched.runs import End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.worker import clock
-from yamlsched.worker.children import Held
+from yamlsched.worker.executors.processes.child_handle import Attempt
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 LOOK_EVERY = 0.1  # seconds
@@ -32,9 +32,9 @@ class Leases:
     def __init__(
         self,
         session: Session,
-        held: Callable[[], Iterable[Held]],
-        on_lost: Callable[[Held, str], None],
-        on_over: Callable[[Held], None],
+        held: Callable[[], Iterable[Attempt]],
+        on_lost: Callable[[Attempt, str], None],
+        on_over: Callable[[Attempt], None],
     ) -> None:
         self._session, self._held, self._on_lost, self._on_over = session, held, on_lost, on_over
         self._is_due = asyncio.Event()
@@ -45,7 +45,7 @@ class Leases:
             await self._is_due.wait()
             self._is_due.clear()
             now = clock.now()
-            due: dict[int, Held] = {}
+            due: dict[int, Attempt] = {}
             # by age of the claim; of two claims after a refund both are the same attempt
             for held in sorted(self._held(), key=lambda held: (held.run.attempt, held.renewed)):
                 if self._must_renew(held, now):
@@ -55,30 +55,30 @@ class Leases:
             if due:
                 await self._renew(due, now)
 
-    def _must_renew(self, held: Held, now: float) -> bool:
+    def _must_renew(self, held: Attempt, now: float) -> bool:
         return now - held.renewed >= held.run.lease / 4 - LOOK_EVERY and not held.is_lost
 
-    async def _renew(self, due: dict[int, Held], sent: float) -> None:
+    async def _renew(self, due: dict[int, Attempt], sent: float) -> None:
         async def ask(connection: Connection) -> tuple[set[int], dict[int, str]]:
             renewed = await store.heartbeat(connection, [held.run for held in due.values()])
             others = [held.run for held in due.values() if held.run.id not in renewed]
-            return renewed, await store.fates(connection, others) if others else {}
+            return renewed, await store.ownership(connection, others) if others else {}
 
         try:
             within = max(LEAST_MARGIN, min(held.run.lease for held in due.values()) / 4)
-            renewed, fates = await self._session.run(ask, within)
+            renewed, ownership = await self._session.run(ask, within)
         except (Unanswered, psycopg.OperationalError):
             return  # again in a moment; `look` sees to it that no handler outlives its lease
         for run_id in renewed:
             held = due[run_id]
             held.renewed, held.lease_ends = sent, sent + held.run.lease
         still = {id(held) for held in self._held()}
-        for run_id, fate in fates.items():
+        for run_id, fate in ownership.items():
             # not renewed and not lost: another transaction has locked it, about to finish it. The next time will tell.
             if fate in (store.LOST, Status.CANCELLED) and id(due[run_id]) in still:
                 self._on_lost(due[run_id], fate)
 
-    def look(self, at_work: Iterable[Held]) -> None:
+    def look(self, at_work: Iterable[Attempt]) -> None:
         """Have renewed what is due, and find what is ``at_work`` under a lease that is about to end.
 
         To be called several times a second while there is anything in hand.
@@ -94,7 +94,7 @@ class Leases:
             self._is_due.set()
 
 
-def lose(held: Held, why: str) -> bool:
+def lose(held: Attempt, why: str) -> bool:
     """Note and log that the run is not ours any more; return False if that is known already.
 
     A heartbeat and an outcome may find it out at the same time.

@@ -20,7 +20,7 @@ from yamlsched.runs import SUCCESS_WITHOUT_RESULT, End, Ending, Outcome, Status,
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker import clock
-from yamlsched.worker.children import Held
+from yamlsched.worker.executors.processes.child_handle import Attempt
 from yamlsched.worker.leases import lose
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
@@ -36,7 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds, after the server gave up on a
 REFUSED = ("22", "23", "54", "YS")
 
 
-Success: TypeAlias = tuple[Held, float]
+Success: TypeAlias = tuple[Attempt, float]
 """An attempt whose handler returned nothing, and the seconds that it took."""
 
 
@@ -44,7 +44,7 @@ Success: TypeAlias = tuple[Held, float]
 class Item:
     """An attempt's end, on its way to the database."""
 
-    held: Held
+    held: Attempt
     ending: Ending
     outcome: Outcome
     enqueued: list[Any] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Outcomes:
     def _items(self) -> Iterable[Item]:
         return (*self._waiting, *self._writing, *self._large)
 
-    def held(self) -> Iterable[Held]:
+    def held(self) -> Iterable[Attempt]:
         """Return the runs whose outcomes are not written yet."""
         lists = (*self._successes.values(), self._writing_successes)
         successes = [held for ends in lists for held, _ in ends]
@@ -121,7 +121,7 @@ class Outcomes:
         self._first_end = min(ends, default=math.inf)
         return self._first_end <= now
 
-    def add(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
+    def add(self, held: Attempt, ending: Ending, enqueued: list[Any]) -> None:
         """Let the end of an attempt be written soon."""
         item = self._item(held, ending, enqueued)
         self._first_end = min(self._first_end, held.lease_ends)
@@ -149,7 +149,7 @@ class Outcomes:
         self._count += len(ends)
         self._news.set()
 
-    def _item(self, held: Held, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
+    def _item(self, held: Attempt, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
         job = held.job
         if len(held.run.payload) > SMALL_PAYLOAD:
             held.run = held.run._replace(payload="")
@@ -313,8 +313,8 @@ class Outcomes:
         rest = [item for item in items if item.held.run.id not in written]
         if not rest:
             return []
-        fates = await store.fates(connection, [item.held.run for item in rest])
-        return [item for item in rest if not self._is_settled(item, fates[item.held.run.id])]
+        ownership = await store.ownership(connection, [item.held.run for item in rest])
+        return [item for item in rest if not self._is_settled(item, ownership[item.held.run.id])]
 
     def _tell(self, item: Item, run_at: datetime | None) -> None:
         item.is_told = True

@@ -32,10 +32,10 @@ async def show(worker: Worker) -> None:
                 due = await session.run(partial(store.due, namespace=worker.work.namespace, most=MOST), within=EVERY)
             except (Unanswered, psycopg.Error):
                 due = None
-            done, now = sum(worker.tally.states.values()), clock.now()
+            done, now = sum(worker.report.states.values()), clock.now()
             rate += 0.5 * ((done - before) / (now - at) - rate)
             before, at = done, now
-            worker.lines.show(line(worker.tally.states[Status.SUCCEEDED], done, worker.pool.busy(), due, rate))
+            worker.lines.show(line(worker.report.states[Status.SUCCEEDED], done, worker.pool.busy(), due, rate))
     finally:
         worker.lines.show("")
         await session.drop()

@@ -21,7 +21,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.connection import describe, reason, seconds_to_connect
 from yamlsched.store.session import Settings
 from yamlsched.worker import clock
-from yamlsched.worker.aside import aside
+from yamlsched.worker.helper_process import run_in_helper
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
@@ -198,4 +198,4 @@ class Session:
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:
     """Look up a host's addresses in a process of its own: that may take long, and who forks must have no threads."""
-    return await aside(lambda: socket.getaddrinfo(host, port, **hints))
+    return await run_in_helper(lambda: socket.getaddrinfo(host, port, **hints))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched.definitions.job import Job
 from yamlsched.store import runs as store
-from yamlsched.worker.host_slots import HostSlots, default_count, folder_for
+from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
 from yamlsched.worker.worker import Limits, Work, Worker
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def prepare(
     limits: Limits,
     concurrency: int | None = None,
     path: Iterable[str] = (),
-    stays: bool = False,
+    is_continuous: bool = False,
 ) -> Worker:
     """Return a worker for what is due of ``jobs``, those of ``file``.
 
@@ -33,6 +33,6 @@ def prepare(
     """
     scope = store.scope(connection, namespace, jobs)
     connection.close()
-    count = concurrency or default_count()
+    count = concurrency or default_concurrency()
     work = Work(dsn, namespace, jobs, scope, file.resolve(), tuple(path))
-    return Worker(work, HostSlots(folder_for(file), count), count, limits, stays)
+    return Worker(work, ConcurrencyPermits(permit_folder(file), count), count, limits, is_continuous)

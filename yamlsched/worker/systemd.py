@@ -22,7 +22,7 @@ def notify(state: str) -> None:
             return
 
 
-async def keep_told(worker: Worker) -> None:
+async def keep_notified(worker: Worker) -> None:
     """Say when the worker is ready, that its event loop turns (every half of WATCHDOG_USEC), and when it stops."""
     every = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
     notify("READY=1")

@@ -1,7 +1,7 @@
 """The parent: claims, keeps leases, hands runs to children, writes outcomes.
 
-It is one thread around one event loop, because it forks. Four tasks go on at once: claiming (claiming.py), renewing
-leases (leases.py), writing outcomes (outcomes.py), and watching the children (pool.py); ``drain`` waits for their end.
+It is one thread around one event loop, because it forks. Four tasks go on at once: claims (claims.py), renewing
+leases (leases.py), writing outcomes (outcomes.py), and watching the children (pool.py); ``run`` waits for their end.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from yamlsched.runs import ClaimedRun, End, Ending, Status
 from yamlsched.store import runs as store
 from yamlsched.store.connection import concealer, in_utc
 from yamlsched.store.runs import Scope
-from yamlsched.worker import clock, forked
-from yamlsched.worker.children import Held
-from yamlsched.worker.claiming import LOOK_AGAIN, Claims
-from yamlsched.worker.host_slots import HostSlots
+from yamlsched.worker import clock
+from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
+from yamlsched.worker.executors.processes import bootstrap
+from yamlsched.worker.executors.processes.child_handle import Attempt
+from yamlsched.worker.executors.processes.pool import Pool
+from yamlsched.worker.executors.processes.protocol import Memory
 from yamlsched.worker.leases import LOOK_EVERY, UNRENEWED, Leases, lose
-from yamlsched.worker.lines import Lines, stderr_without_waiting
 from yamlsched.worker.outcomes import Item, Outcomes, Success
-from yamlsched.worker.pool import Pool
+from yamlsched.worker.permits import ConcurrencyPermits
+from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Database, Session, Unanswered
-from yamlsched.worker.tally import Tally
-from yamlsched.worker.wire import Memory
+from yamlsched.worker.stderr import NonBlockingStderr, non_blocking_stderr
 
 # A prepared statement is planned once, perhaps while there is nothing in the table: what reads all of a table, or sorts
 # what an index has in order, is no plan for later.
@@ -53,12 +54,12 @@ SESSION = {
 }
 PATIENCE = 30.0  # seconds for which a worker that holds no lease waits for a database that is away
 LAST_WORDS = 5.0  # seconds for which a worker that was stopped tries to reach the database
-IDLE_CHILDREN = 300.0  # seconds for which a worker that stays keeps children that have nothing to do
+IDLE_CHILDREN = 300.0  # seconds for which a worker that is_continuous keeps children that have nothing to do
 GIVE_BACK_AFTER = 1.0  # seconds for which a run may wait for a child while all of them are busy with long runs
 MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, going by the size of those that were claimed of late
 STOPPED = Ending(End.RELEASED, "stopped by a shutdown")
 NOT_OURS = Ending(End.RELEASED, "its job has left this host's file, or its entry there is not valid")
-NOT_BEGUN = Ending(End.RELEASED, "every child is busy")
+NOT_STARTED = Ending(End.RELEASED, "every child is busy")
 LOST = Ending(End.RELEASED, "its lease was lost")
 
 
@@ -93,18 +94,18 @@ class Work:
 class Worker:
     """See the module.
 
-    One that ``stays`` looks for more when nothing is due, until it is told to stop.
+    One that ``is_continuous`` looks for more when nothing is due, until it is told to stop.
     """
 
     work: Work
-    slots: HostSlots
+    permits: ConcurrencyPermits
     concurrency: int
     limits: Limits = Limits()
-    stays: bool = False
-    tally: Tally = field(default_factory=Tally)
+    is_continuous: bool = False
+    report: RunReport = field(default_factory=RunReport)
 
     def __post_init__(self) -> None:
-        self.waiting: deque[Held] = deque()  # claimed, and in no child's hands
+        self.waiting: deque[Attempt] = deque()  # claimed, and in no child's hands
         self.claimed = 0
         self._is_withheld = False
         self.stopped_at: float | None = None  # when it was told to stop
@@ -113,13 +114,13 @@ class Worker:
 
     # -- the life of a worker --------------------------------------------------------------------------------------
 
-    async def drain(self, *others: Callable[[Worker], Coroutine[Any, Any, None]]) -> Tally:
-        """Work until nothing is due (any more), and return the tally. ``others`` go on meanwhile.
+    async def run(self, *others: Callable[[Worker], Coroutine[Any, Any, None]]) -> RunReport:
+        """Work until nothing is due (any more), and return the report. ``others`` go on meanwhile.
 
         Raises EnvironmentFailed when the database is away for too long.
         """
         loop = asyncio.get_running_loop()
-        with in_utc() as self.zone, stderr_without_waiting() as lines, less_garbage_collection():
+        with in_utc() as self.zone, non_blocking_stderr() as lines, less_garbage_collection():
             self._begin(lines)
             loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or Exception(context)))
             handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self.stop)
@@ -138,7 +139,7 @@ class Worker:
                     self._changed.clear()
                     if self.failure is not None:
                         raise self.failure
-                return self.tally
+                return self.report
             except BaseException:
                 await self._give_up(own)
                 raise
@@ -153,16 +154,16 @@ class Worker:
                 await self.pool.close()
                 for session in self.sessions:
                     await session.drop()
-                self.slots.shrink(0)
+                self.permits.shrink(0)
 
-    def _begin(self, lines: Lines | None) -> None:
+    def _begin(self, lines: NonBlockingStderr | None) -> None:
         self.begun = clock.now()
         self.lines = lines
         self._changed, self._may_claim, self._has_work = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._is_dispatching = self._is_claiming = False
         self._usual_chars = 0.0  # of a payload, of late: a bit more than the mean where sizes differ
         self.database = Database(self.work.dsn)
-        on_open = store.listen if self.stays else None
+        on_open = store.listen if self.is_continuous else None
         self.sessions = (
             Session(self.database, SESSION, on_open, self._notified),
             Session(self.database, {**SESSION, "lock_timeout": "1s"}),
@@ -170,7 +171,7 @@ class Worker:
             Session(self.database, SESSION),
         )
         limit = self.limits.max_connections
-        self.permits = None if limit is None else Permits.within(limit)
+        self.session_permits = None if limit is None else Permits.within(limit)
         claims, writes, fan_outs, leases = self.sessions
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
         self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
@@ -180,12 +181,12 @@ class Worker:
             self.work.namespace,
             concealer(self.work.dsn),
             self._told,
-            self.tally.note_successes,
+            self.report.note_successes,
             self._written,
         )
         self.leases = Leases(leases, self.held, self._lose, self._unrenewed)
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[Attempt]:
         """Return all runs in this worker's hands."""
         return [*self.waiting, *(held for _, held in self.pool.holding()), *self.outcomes.held()]
 
@@ -214,13 +215,13 @@ class Worker:
                 else ""
             )
             raise EnvironmentFailed(f"the database was lost and did not return: {self.database.reason}{left}")
-        if self.in_hand() or not self.claims.is_settled or (self._is_claiming and not is_away):
+        if self.in_hand() or not self.claims.has_no_lost_claims or (self._is_claiming and not is_away):
             return False
         if not self.may_claim():
             if is_away and self.stop_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
-        return self.claims.is_dry and self.claims.next_retry is None and not self.stays
+        return self.claims.is_exhausted and self.claims.next_retry is None and not self.is_continuous
 
     def _gives_up(self) -> bool:
         """Say whether nothing is to be hoped from waiting for the database: every lease is over, or we are to stop."""
@@ -229,7 +230,7 @@ class Worker:
             return False
         if self.stopped_at is not None:
             return now - max(away, self.stopped_at) > LAST_WORDS
-        if self.stays or any(now < held.lease_ends for held in self.held() if not held.is_lost):
+        if self.is_continuous or any(now < held.lease_ends for held in self.held() if not held.is_lost):
             return False
         return now - away > PATIENCE or not self.may_claim()
 
@@ -247,7 +248,7 @@ class Worker:
 
     def _give_back_waiting(self) -> None:
         for child in self.pool.children.values():
-            self.waiting.extend(child.take_back())
+            self.waiting.extend(child.withdraw())
         while self.waiting:
             self._ended(self.waiting.popleft(), STOPPED, [])
 
@@ -258,7 +259,7 @@ class Worker:
         self.claims.look_now()
         self.changed()
 
-    def withhold(self, is_withheld: bool) -> None:
+    def pause_claims(self, is_withheld: bool) -> None:
         """Claim nothing for now, or go on claiming. What is running is not stopped."""
         if self._is_withheld and not is_withheld:
             self.claims.look_now()
@@ -295,9 +296,9 @@ class Worker:
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
-        self.slots.fill(min(self.concurrency, self.pool.busy() + len(self.waiting)))
+        self.permits.fill(min(self.concurrency, self.pool.busy() + len(self.waiting)))
         try:
-            self.pool.dispatch(self.waiting, self.slots.held)
+            self.pool.dispatch(self.waiting, self.permits.held)
         except EnvironmentFailed:
             if not self.pool.busy():
                 raise  # else one of the children at work will take it
@@ -309,14 +310,14 @@ class Worker:
         while True:
             self._may_claim.clear()
             limit = self._room()
-            if limit > 0 or not self.claims.is_settled:
+            if limit > 0 or not self.claims.has_no_lost_claims:
                 self._is_claiming = True
-                await self.claims.settle()
+                await self.claims.release_lost_claims()
                 if limit > 0 and await self._can_keep_leases():
                     await self._claim(limit)
                 self._is_claiming = False
                 self._changed.set()
-            if limit <= 0 or self.claims.is_dry:
+            if limit <= 0 or self.claims.is_exhausted:
                 await self._pause()
 
     async def _can_keep_leases(self) -> bool:
@@ -333,11 +334,11 @@ class Worker:
         return True
 
     async def _pause(self) -> None:
-        """Wait for news; a worker that stays is woken by the server, or looks again by itself."""
+        """Wait for news; a worker that is_continuous is woken by the server, or looks again by itself."""
         session = self.sessions[0]
-        if self.stays:
+        if self.is_continuous:
             session.watch()
-        await wait(self._may_claim, LOOK_AGAIN)
+        await wait(self._may_claim, POLL_INTERVAL_SECONDS)
         session.unwatch()
         self.claims.tick()
 
@@ -348,11 +349,11 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many more runs can be begun soon; takes the host's slots for them."""
-        if self.claims.is_dry or self._must_not_claim() or not self.outcomes.has_room():
+        if self.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
             return 0
-        held = self.slots.fill(self.concurrency)
+        held = self.permits.fill(self.concurrency)
         if held == 0:
-            self.claims.dry()  # other ticks of this host have all the slots: they do what is due
+            self.claims.set_exhausted()  # other ticks of this host have all the slots: they do what is due
             return 0
         soon, in_hand = self.pool.soon(held), len(self.waiting) + self._in_children()
         soon = min(soon, max(held, int(MAX_PAYLOAD_CHARS / max(1.0, self._usual_chars))))
@@ -366,8 +367,8 @@ class Worker:
 
     def _free_slots(self) -> None:
         """Leave to others of this host the slots that there is nothing for."""
-        if self.claims.is_dry or not self.may_claim():
-            self.slots.shrink(self.pool.busy() + len(self.waiting))
+        if self.claims.is_exhausted or not self.may_claim():
+            self.permits.shrink(self.pool.busy() + len(self.waiting))
 
     async def _claim(self, limit: int) -> None:
         answer = await self.claims.claim(limit, self.work.scope, unless=self._must_not_claim)
@@ -375,7 +376,7 @@ class Worker:
             return
         claim, sent = answer
         self.claimed += len(claim.runs)
-        self.tally.note_claim(claim)
+        self.report.note_claim(claim)
         if claim.dead:
             self.claims.look_now()  # for the runs that call their on_dead
         if claim.runs:
@@ -390,7 +391,7 @@ class Worker:
 
     def _take(self, run: ClaimedRun, sent: float) -> None:
         job = self.work.jobs.get(run.job_type)
-        held = Held(run, job or Job(name=run.job_type, handler=""), sent + run.lease, sent, None, sent)
+        held = Attempt(run, job or Job(name=run.job_type, handler=""), sent + run.lease, sent, None, sent)
         if self.stop_at is not None:
             self._ended(held, STOPPED, [])
         elif job is None:
@@ -406,7 +407,7 @@ class Worker:
 
     def _start_child(self, parent: int, commands: int, results: int, output: int, memory: Memory) -> None:
         work = self.work
-        forked.run(
+        bootstrap.run(
             parent,
             commands,
             results,
@@ -416,14 +417,14 @@ class Worker:
             work.namespace,
             work.search_path(),
             self.zone,
-            self.permits,
+            self.session_permits,
         )
 
     def _reap(self) -> None:
         self.pool.reap()
         self.changed()
 
-    def _ended(self, held: Held, ending: Ending, enqueued: list[Any]) -> None:
+    def _ended(self, held: Attempt, ending: Ending, enqueued: list[Any]) -> None:
         self.outcomes.add(held, ending, enqueued)
         self.changed()
 
@@ -431,11 +432,11 @@ class Worker:
         self.outcomes.add_successes(ends)
         self.changed()
 
-    def _came_back(self, runs: Iterable[Held]) -> None:
+    def _came_back(self, runs: Iterable[Attempt]) -> None:
         """Runs that were handed out and not begun: no attempt is spent, another child begins them."""
         again = []
         for held in runs:
-            held.begun, held.waits_since = None, clock.now()
+            held.started_at, held.waits_since = None, clock.now()
             if self.stop_at is not None or held.is_lost:
                 self._ended(held, STOPPED, [])
             else:
@@ -445,10 +446,10 @@ class Worker:
 
     async def _watch(self) -> None:
         while True:
-            if self.in_hand() or not self.stays:
+            if self.in_hand() or not self.is_continuous:
                 await asyncio.sleep(LOOK_EVERY)
             else:
-                await wait(self._has_work, LOOK_AGAIN)
+                await wait(self._has_work, POLL_INTERVAL_SECONDS)
             now = clock.now()
             self.pool.watch()
             at_work = self.pool.holding()
@@ -458,29 +459,29 @@ class Worker:
                 for child, held in at_work:
                     if child.current() is held:
                         self.pool.stop(child, held, STOPPED)
-            if self.waiting and self.pool.soon(self.slots.held) == 0:
+            if self.waiting and self.pool.soon(self.permits.held) == 0:
                 for held in [held for held in self.waiting if now - held.waits_since > GIVE_BACK_AFTER]:
                     self.waiting.remove(held)
-                    self._ended(held, NOT_BEGUN, [])
+                    self._ended(held, NOT_STARTED, [])
             self._free_slots()
-            if self.stays:
+            if self.is_continuous:
                 self.pool.retire(idle_for=IDLE_CHILDREN)
             self.changed()
 
     # -- leases ----------------------------------------------------------------------------------------------------
 
-    def _lose(self, held: Held, why: str) -> None:
+    def _lose(self, held: Attempt, why: str) -> None:
         """Stop a run that is ours no longer; whatever comes of it is discarded."""
         if lose(held, why):
             self._take_away(held, LOST, grace=0.5)
 
-    def _unrenewed(self, held: Held) -> None:
+    def _unrenewed(self, held: Attempt) -> None:
         """Stop a run before its lease ends. What becomes of it is written if the database comes back in time."""
         if held.stopped is None:
             log.warning("lease.unrenewed", job=held.run.job_type, run=held.run.id, key=held.run.key)
         self._take_away(held, UNRENEWED, grace=max(0.0, held.lease_ends - clock.now() - LOOK_EVERY))
 
-    def _take_away(self, held: Held, ending: Ending, grace: float) -> None:
+    def _take_away(self, held: Attempt, ending: Ending, grace: float) -> None:
         for child, other in self.pool.holding():
             if other is held:
                 self.pool.stop(child, held, ending, grace)
@@ -496,7 +497,7 @@ class Worker:
 
     def _told(self, item: Item, run_at: datetime | None) -> None:
         outcome = item.outcome
-        self.tally.note_end(item.held.run, item.ending, outcome, run_at)
+        self.report.note_end(item.held.run, item.ending, outcome, run_at)
         if outcome.status is Status.FAILED and outcome.delay is not None:
             self.claims.retry_in(outcome.delay.total_seconds())
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from yamlsched.worker.outcomes import Success
 
 
-class Tally:
+class RunReport:
     """``states`` counts the attempts by the state in which they left their run; ``jobs`` says of each job what its
     heartbeat says: succeeded, or dead if any run was. Runs that report a dead one (on_dead) say nothing of their job.
     """
@@ -32,7 +32,7 @@ class Tally:
         taken, self.jobs = self.jobs, {}
         return taken
 
-    def give_back_jobs(self, taken: dict[str, Status]) -> None:
+    def restore_jobs(self, taken: dict[str, Status]) -> None:
         """Undo ``take_jobs``, whatever has come in between."""
         for job, status in taken.items():
             self._note_job(job, status)

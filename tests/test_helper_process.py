@@ -12,8 +12,8 @@ import pytest
 from working import Project, a_project, until
 
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.worker import aside as module
-from yamlsched.worker.aside import aside
+from yamlsched.worker import helper_process as module
+from yamlsched.worker.helper_process import run_in_helper
 
 
 def refuse() -> int:
@@ -30,9 +30,9 @@ def refused() -> None:
 
 def test_a_helper_answers_with_what_it_returns_or_raises_whatever_its_size() -> None:
     for size in (0, 1, 65_535, 65_536, 65_537, 5_000_000):
-        assert len(asyncio.run(aside(lambda size=size: "x" * size))) == size  # type: ignore[misc]
+        assert len(asyncio.run(run_in_helper(lambda size=size: "x" * size))) == size  # type: ignore[misc]
     with pytest.raises(Refused, match="not that"):
-        asyncio.run(aside(refused))
+        asyncio.run(run_in_helper(refused))
 
 
 def test_a_helper_takes_no_notice_of_a_signal_to_all_processes() -> None:
@@ -41,7 +41,7 @@ def test_a_helper_takes_no_notice_of_a_signal_to_all_processes() -> None:
             os.kill(os.getpid(), number)
         return "still here"
 
-    assert asyncio.run(aside(signal_itself)) == "still here"
+    assert asyncio.run(run_in_helper(signal_itself)) == "still here"
 
 
 def half_an_answer(writing: int, do: Callable[[], object]) -> None:
@@ -53,11 +53,11 @@ def test_a_helper_that_dies_before_or_in_the_middle_of_its_answer_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
-        asyncio.run(aside(die))
+        asyncio.run(run_in_helper(die))
 
     monkeypatch.setattr(module, "_tell", half_an_answer)
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
-        asyncio.run(aside(int))
+        asyncio.run(run_in_helper(int))
 
 
 def test_a_helper_that_cannot_be_started_is_an_error_and_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_helper_that_cannot_be_started_is_an_error_and_leaves_no_descriptor(mo
     monkeypatch.setattr(os, "fork", refuse)
 
     with pytest.raises(EnvironmentFailed, match="no helper process can be started: Resource temporarily unavailable"):
-        asyncio.run(aside(int))
+        asyncio.run(run_in_helper(int))
 
     assert os.listdir("/proc/self/fd") == before
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
@@ -75,7 +75,7 @@ REFUSE_HELPERS = """
 import os, sys
 fork = os.fork
 def refuse():
-    if sys._getframe(1).f_code.co_filename.endswith("aside.py"):
+    if sys._getframe(1).f_code.co_filename.endswith("helper_process.py"):
         raise BlockingIOError(11, "Resource temporarily unavailable")
     return fork()
 os.fork = refuse

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from yamlsched.handler_sessions import Permits, sessions
-from yamlsched.worker.child import Child, standard_streams
-from yamlsched.worker.wire import Memory
+from yamlsched.worker.executors.processes.protocol import Memory
+from yamlsched.worker.executors.processes.runner import Runner, standard_streams
 
 PR_SET_PDEATHSIG = 1
 GARBAGE = gc.get_threshold()  # as handlers expect it: the worker collects less often
@@ -61,7 +61,7 @@ def run(
             os.environ["PGTZ"] = zone
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
         sys.path[:0] = [place for place in path if place not in sys.path[:1]]
-        child = Child(commands, results, output, memory, dsn, namespace)
+        child = Runner(commands, results, output, memory, dsn, namespace)
     except BaseException as error:
         os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
         os._exit(SETUP_EXIT)

@@ -14,21 +14,21 @@ from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import ClaimedRun, Ending
 from yamlsched.worker import clock
-from yamlsched.worker.child import CLOSED_PIPES
-from yamlsched.worker.forked import signals_blocked
-from yamlsched.worker.output import Output
-from yamlsched.worker.wire import GO_ON, NOT_BEGUN, PLACES, Frames, Memory, Task, frame
+from yamlsched.worker.executors.processes.bootstrap import signals_blocked
+from yamlsched.worker.executors.processes.output import Output
+from yamlsched.worker.executors.processes.protocol import GO_ON, NOT_STARTED, PLACES, Frames, Memory, Task, frame
+from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class Attempt:
     """A run that this worker holds, from its claim to its outcome."""
 
     run: ClaimedRun
     job: Job
     lease_ends: float  # on the clock that counts suspend, counted from before the claim was sent
     renewed: float
-    begun: float | None = None
+    started_at: float | None = None
     waits_since: float = 0.0
     stopped: Ending | None = None  # why its child is being killed
     is_lost: bool = False  # somebody else's by now: whatever comes of it is discarded
@@ -36,7 +36,7 @@ class Held:
 
 
 @dataclass(slots=True, eq=False)
-class Child:
+class ChildHandle:
     """One child, as its parent knows it."""
 
     pid: int
@@ -46,7 +46,7 @@ class Child:
     output: Output
     loop: asyncio.AbstractEventLoop
     frames: Frames = field(default_factory=Frames)
-    assigned: dict[int, Held] = field(default_factory=dict)  # by place
+    assigned: dict[int, Attempt] = field(default_factory=dict)  # by place
     withdrawn: set[int] = field(default_factory=set)  # places of runs taken back that it has not come upon yet
     unwritten: bytearray = field(default_factory=bytearray)
     next_place: int = 0
@@ -64,19 +64,19 @@ class Child:
         """Whether the pipe has taken all that was handed over: more would only wait in our memory."""
         return not self.unwritten
 
-    def current(self) -> Held | None:
+    def current(self) -> Attempt | None:
         """Return the run whose handler is executing now."""
         place = self.memory.running()
         return None if place is None else self.assigned.get(place)
 
-    def latest(self) -> Held | None:
+    def latest(self) -> Attempt | None:
         """Return the run that began last: what is printed is its."""
         for place in reversed(self.assigned):
-            if self.memory.state(place) != NOT_BEGUN:
+            if self.memory.state(place) != NOT_STARTED:
                 return self.assigned[place]
         return None
 
-    def send(self, runs: Iterable[Held]) -> None:
+    def send(self, runs: Iterable[Attempt]) -> None:
         """Hand over ``runs``, of which there are fewer than places."""
         tasks: list[Task] = []
         if not self.assigned:
@@ -100,17 +100,17 @@ class Child:
         """Say that what the run printed has been read."""
         self._write(frame(GO_ON))
 
-    def take_back(self) -> list[Held]:
+    def withdraw(self) -> list[Attempt]:
         """Take back the runs that it has not begun."""
         back = []
         for place, held in list(self.assigned.items()):
-            if self.memory.take_back(place):
+            if self.memory.withdraw(place):
                 del self.assigned[place]
                 self.withdrawn.add(place)
                 back.append(held)
         return back
 
-    def heard(self, place: int) -> Held | None:
+    def heard(self, place: int) -> Attempt | None:
         """Return the run at ``place``, which it holds no more; None: it was taken back."""
         held = self.assigned.pop(place, None)
         self.withdrawn.discard(place)
@@ -120,7 +120,7 @@ class Child:
             self.idle_since = clock.now()
         return held
 
-    def succeeded(self, successes: list[tuple[int, float]]) -> list[tuple[Held, float]]:
+    def succeeded(self, successes: list[tuple[int, float]]) -> list[tuple[Attempt, float]]:
         """Return the runs at these places, which it holds no more, each with the seconds that it took."""
         pop = self.assigned.pop
         ends = [(held, took) for place, took in successes if (held := pop(place, None)) is not None]
@@ -178,7 +178,7 @@ class Child:
             os.close(descriptor)
 
 
-def fork(start: Callable[[int, int, int, int, Memory], Any]) -> Child:
+def fork(start: Callable[[int, int, int, int, Memory], Any]) -> ChildHandle:
     """Start a child, which calls ``start`` with our process id and its ends of the pipes: commands, results, output.
 
     Raises EnvironmentFailed when the system gives no process.
@@ -208,7 +208,7 @@ def fork(start: Callable[[int, int, int, int, Memory], Any]) -> Child:
     for descriptor in (command_write, result_read, output_read):
         os.set_blocking(descriptor, False)
     loop = asyncio.get_running_loop()
-    return Child(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
+    return ChildHandle(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
 
 
 def cause(status: int, when: str = " during the run") -> str:

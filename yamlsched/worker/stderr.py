@@ -20,7 +20,7 @@ FAREWELL = 2.0  # seconds for which the end of the process waits for its last li
 CLEAR_LINE = b"\r\x1b[K"
 
 
-class Lines:
+class NonBlockingStderr:
     """Takes the place of ``sys.stderr``. ``status`` is a line that stays the last one on a terminal."""
 
     encoding, errors = "utf-8", "backslashreplace"
@@ -114,8 +114,8 @@ class Lines:
 
 
 @contextmanager
-def stderr_without_waiting() -> Iterator[Lines | None]:
-    """Let ``sys.stderr`` be ``Lines`` inside, where it is the process's own stderr (a test may have replaced it)."""
+def non_blocking_stderr() -> Iterator[NonBlockingStderr | None]:
+    """Replace ``sys.stderr`` by ``NonBlockingStderr``, unless something else (a test) has replaced it already."""
     before: Any = sys.stderr
     try:
         if before.fileno() != 2:
@@ -124,7 +124,7 @@ def stderr_without_waiting() -> Iterator[Lines | None]:
         yield None
         return
     before.flush()
-    lines = Lines()
+    lines = NonBlockingStderr()
     sys.stderr = lines
     try:
         yield lines

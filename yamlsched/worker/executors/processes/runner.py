@@ -32,12 +32,21 @@ from yamlsched import jsontext
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler_sessions import sessions
 from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, storable
-from yamlsched.worker.wire import GO_ON, LONGEST_FRAME, WITHDRAWN, Frames, Memory, Report, Task, frame
+from yamlsched.worker.executors.processes.protocol import (
+    GO_ON,
+    MAX_FRAME_BYTES,
+    WITHDRAWN,
+    Frames,
+    Memory,
+    Report,
+    Task,
+    frame,
+)
 
 IDLE_SESSION_SECONDS = 1.0  # after which the sessions of handlers are closed
 FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
 SLOW = 0.002  # seconds: of a run that takes longer the news is sent at once, so that the parent sends the next in time
-LONGEST_TEXT = 4_000  # characters of an error that are sent to the parent
+MAX_ERROR_CHARS = 4_000  # characters of an error that are sent to the parent
 BAD_EXIT = 70  # of a child that cannot go on
 decode = json.JSONDecoder().raw_decode  # of text as PostgreSQL writes it: without anything before and behind
 NOTHING = struct.pack("i", 0)  # the count of bytes in an empty pipe
@@ -48,7 +57,7 @@ class Stopped(BaseException):
     """Raised in the handler by SIGTERM, so that its ``finally`` blocks run before it is killed."""
 
 
-class Child:
+class Runner:
     """One child process, from fork to end."""
 
     def __init__(self, commands: int, results: int, output: int, memory: Memory, dsn: str, namespace: str) -> None:
@@ -105,7 +114,7 @@ class Child:
 
     def _carry_out(self, task: Task) -> None:
         place = task[0]
-        if not self.memory.begin(place):
+        if not self.memory.start(place):
             self._tell(time.perf_counter(), Report(place, WITHDRAWN))
             return
         self.begun, self.import_seconds = time.perf_counter(), 0.0
@@ -215,9 +224,9 @@ class Child:
 
     def _tell(self, now: float, report: Report | None = None) -> None:
         whole = frame((self.successes, report and tuple(report)))
-        if report is not None and len(whole) > LONGEST_FRAME:
+        if report is not None and len(whole) > MAX_FRAME_BYTES:
             runs = sum(len(texts) for _, texts, _, _ in report.enqueued or [])
-            text = f"it enqueued {runs} runs, {len(whole) >> 20} MiB, over the limit of {LONGEST_FRAME >> 20} MiB: "
+            text = f"it enqueued {runs} runs, {len(whole) >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20} MiB: "
             text += "enqueue fewer in one attempt, and let some of them enqueue the rest"
             refused = Report(report.place, End.RAISED.value, text, "EnqueueRefused", took=report.took)
             whole = frame((self.successes, tuple(refused._replace(has_output=report.has_output))))
@@ -348,10 +357,10 @@ def _report_of(place: int, error: BaseException) -> Report:
         text = str(error) or repr(error)
         if isinstance(error, SystemExit):
             text = f"called sys.exit({error.code!r})"
-        text = storable(text[:LONGEST_TEXT])
+        text = storable(text[:MAX_ERROR_CHARS])
     except Exception:
         text = "exception has no printable message"
-    name = storable(type(error).__name__[:LONGEST_TEXT])
+    name = storable(type(error).__name__[:MAX_ERROR_CHARS])
     return Report(place, end.value, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
 
 

@@ -1,4 +1,4 @@
-"""The child slots of a host, shared by all ticks and workers of one schedule through lock files."""
+"""The child permits of a host, shared by all ticks and workers of one schedule through lock files."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from yamlsched.errors import EnvironmentFailed
 
 
-class HostSlots:
-    """At most ``count`` slots are held at once by all processes that share ``folder``.
+class ConcurrencyPermits:
+    """At most ``count`` permits are held at once by all processes that share ``folder``.
 
-    A slot is a lock on a file: the kernel frees it when its holder dies, however it dies.
+    A permit is a lock on a file: the kernel frees it when its holder dies, however it dies.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._folder, self._paths = folder, [folder / f"slot-{n}" for n in range(count)]
+        self._folder, self._paths = folder, [folder / f"permit-{n}" for n in range(count)]
         self._held: dict[int, int] = {}
 
     @property
     def held(self) -> int:
-        """How many slots this process holds."""
+        """How many permits this process holds."""
         return len(self._held)
 
     def fill(self, wanted: int) -> int:
-        """Take free slots until ``wanted`` are held; return how many are.
+        """Take free permits until ``wanted`` are held; return how many are.
 
         Raises EnvironmentFailed when none is held and their files cannot be opened.
         """
@@ -60,18 +60,18 @@ class HostSlots:
             return os.open(path, flags, 0o600)
 
     def shrink(self, wanted: int) -> None:
-        """Free slots until no more than ``wanted`` are held."""
+        """Free permits until no more than ``wanted`` are held."""
         while len(self._held) > wanted:
             os.close(self._held.popitem()[1])
 
 
-def folder_for(file: Path) -> Path:
+def permit_folder(file: Path) -> Path:
     """Return the folder of lock files of the schedule ``file``, made if missing: the same for all its processes.
 
     It lies below the temporary directory, or below the home directory where somebody else has taken its name there.
     Raises EnvironmentFailed when both cannot be used.
     """
-    name = f"slots-{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]}"
+    name = f"permits-{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]}"
     faults = []
     for root in _roots():
         try:
@@ -96,6 +96,6 @@ def _roots() -> Iterator[Path]:
     yield Path(os.path.expanduser("~")) / ".cache" / "yamlsched"
 
 
-def default_count() -> int:
-    """Return the usual number of slots: the cores, at least 4."""
+def default_concurrency() -> int:
+    """Return the usual number of permits: the cores, at least 4."""
     return max(4, os.cpu_count() or 1)

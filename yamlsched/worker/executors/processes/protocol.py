@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 PLACES = 2048
 """Tasks that a child can hold at once."""
-NOT_BEGUN, BEGUN, DONE, ENDED = 0, 1, 2, 3  # ENDED: the handler is through, and its report is being sent
+NOT_STARTED, STARTED, DONE, ENDED = 0, 1, 2, 3  # ENDED: the handler is through, and its report is being sent
 READY, STOP = 2 * PLACES, 2 * PLACES + 1  # indexes of the bytes for the child as a whole
 GO_ON = "go on"
 WITHDRAWN = "withdrawn"  # the end of a task that was taken back before it began
-LONGEST_FRAME = 1 << 26  # bytes: reading one holds up the parent for a fraction of a second
+MAX_FRAME_BYTES = 1 << 26  # bytes: reading one holds up the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
 
 
@@ -72,19 +72,19 @@ class Memory:
 
     def clear(self, index: int) -> None:
         """Parent: make the place ready for a task."""
-        self._bytes[index] = NOT_BEGUN
+        self._bytes[index] = NOT_STARTED
         self._bytes[PLACES + index] = 0
 
-    def begin(self, index: int) -> bool:
+    def start(self, index: int) -> bool:
         """Child: say that the task begins; False if the parent has taken it back.
 
         Both sides write first and read then, so that at most one of them believes the task to be its own; the system
         call in between keeps the processor from doing it the other way round.
         """
-        self._bytes[index] = BEGUN
+        self._bytes[index] = STARTED
         os.getppid()
         if self._bytes[PLACES + index]:
-            self._bytes[index] = NOT_BEGUN
+            self._bytes[index] = NOT_STARTED
             return False
         return True
 
@@ -96,11 +96,11 @@ class Memory:
         """Child: say that the handler is through; its report says how."""
         self._bytes[index] = ENDED
 
-    def take_back(self, index: int) -> bool:
+    def withdraw(self, index: int) -> bool:
         """Parent: take the task back; False if it has begun."""
         self._bytes[PLACES + index] = 1
         os.getppid()
-        return self._bytes[index] == NOT_BEGUN
+        return self._bytes[index] == NOT_STARTED
 
     def state(self, index: int) -> int:
         """Parent: how far the task is."""
@@ -108,7 +108,7 @@ class Memory:
 
     def running(self) -> int | None:
         """Parent: the index of the task whose handler is executing."""
-        index = self._bytes.find(bytes([BEGUN]), 0, PLACES)
+        index = self._bytes.find(bytes([STARTED]), 0, PLACES)
         return None if index < 0 else index
 
 
@@ -130,7 +130,7 @@ class Frames:
         contents, start = [], 0
         while len(self._left) - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._left, start)
-            if length > LONGEST_FRAME:
+            if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes")
             end = start + LENGTH.size + length
             if len(self._left) < end:

@@ -14,7 +14,7 @@ import pytest
 from working import HERE, Project, a_project
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker.host_slots import HostSlots, folder_for
+from yamlsched.worker.permits import ConcurrencyPermits, permit_folder
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 def test_all_processes_of_a_file_share_one_folder_that_others_cannot_read(places: tuple[Path, Path]) -> None:
     temporary, _ = places
 
-    folder = folder_for(Path("schedules.yaml"))
+    folder = permit_folder(Path("schedules.yaml"))
 
-    assert folder == folder_for(Path("schedules.yaml").absolute()) != folder_for(Path("other.yaml"))
+    assert folder == permit_folder(Path("schedules.yaml").absolute()) != permit_folder(Path("other.yaml"))
     assert folder.parent == temporary / f"yamlsched-{os.getuid()}"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
 
@@ -44,10 +44,10 @@ def test_a_name_that_somebody_else_has_taken_in_the_temporary_directory_stops_no
     temporary, home = places
     (temporary / f"yamlsched-{os.getuid()}").symlink_to(tmp_path)
 
-    folder = folder_for(Path("schedules.yaml"))
+    folder = permit_folder(Path("schedules.yaml"))
 
     assert folder.parent == home / ".cache" / "yamlsched"
-    assert not list(tmp_path.glob("slots-*"))
+    assert not list(tmp_path.glob("permits-*"))
 
 
 @pytest.mark.parametrize("taken", ["symlink", "file"])
@@ -59,38 +59,38 @@ def test_where_no_folder_can_be_used_the_error_says_which_and_what_to_do(
         path.symlink_to(tmp_path / "nowhere") if taken == "symlink" else path.touch()
 
     with pytest.raises(EnvironmentFailed, match="set TMPDIR to a folder that this user may write to") as error:
-        folder_for(Path("schedules.yaml"))
+        permit_folder(Path("schedules.yaml"))
 
     assert str(temporary) in str(error.value)
     assert str(home) in str(error.value)
 
 
 def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path) -> None:
-    folder = tmp_path / "slots"
+    folder = tmp_path / "permits"
     folder.mkdir()
-    slots = HostSlots(folder, 3)
-    assert slots.fill(2) == 2
+    permits = ConcurrencyPermits(folder, 3)
+    assert permits.fill(2) == 2
 
     shutil.rmtree(folder)
 
-    assert slots.fill(3) == 3
-    assert [path.name for path in folder.iterdir()] == ["slot-2"]
-    slots.shrink(0)
+    assert permits.fill(3) == 3
+    assert [path.name for path in folder.iterdir()] == ["permit-2"]
+    permits.shrink(0)
 
 
 def test_permits_whose_files_cannot_be_opened_are_an_error_only_for_who_holds_none(tmp_path: Path) -> None:
-    folder = tmp_path / "slots"
+    folder = tmp_path / "permits"
     folder.mkdir()
-    (folder / "slot-0").symlink_to(tmp_path / "elsewhere")
-    (folder / "slot-2").symlink_to(tmp_path / "elsewhere")
+    (folder / "permit-0").symlink_to(tmp_path / "elsewhere")
+    (folder / "permit-2").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(EnvironmentFailed, match="slot-0 cannot be opened"):
-        HostSlots(folder, 3).fill(1)
+    with pytest.raises(EnvironmentFailed, match="permit-0 cannot be opened"):
+        ConcurrencyPermits(folder, 3).fill(1)
 
-    (folder / "slot-0").unlink()
-    slots = HostSlots(folder, 3)
-    assert slots.fill(3) == 2
-    slots.shrink(0)
+    (folder / "permit-0").unlink()
+    permits = ConcurrencyPermits(folder, 3)
+    assert permits.fill(3) == 2
+    permits.shrink(0)
     assert not (tmp_path / "elsewhere").exists()
 
 

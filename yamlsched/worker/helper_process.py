@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker import forked
+from yamlsched.worker.executors.processes import bootstrap
 
 T = TypeVar("T")
 
 
-async def aside(do: Callable[[], T]) -> T:
+async def run_in_helper(do: Callable[[], T]) -> T:
     """Return what ``do`` returns in a forked process, or raise what it raises there. Cancelled, it is killed.
 
     Raises EnvironmentFailed when it cannot be started, or dies without a result. The process has no descriptors of the
@@ -62,11 +62,11 @@ def _fork(do: Callable[[], object]) -> tuple[int, int]:
     pipe: tuple[int, ...] = ()
     try:
         pipe = reading, writing = os.pipe()
-        with forked.signals_blocked():
+        with bootstrap.signals_blocked():
             pid = os.fork()
             if pid == 0:
                 try:
-                    forked.let_go(parent, keep=(0, 1, 2, writing))
+                    bootstrap.let_go(parent, keep=(0, 1, 2, writing))
                     sys.stderr = sys.__stderr__  # the worker's own way to write belongs to its event loop
                     _tell(writing, do)
                 finally:

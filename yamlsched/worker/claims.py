@@ -17,7 +17,7 @@ from yamlsched.worker import clock
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 WITHIN = 20.0  # seconds
-LOOK_AGAIN = 1.0  # seconds after which a worker that found nothing due looks again
+POLL_INTERVAL_SECONDS = 1.0  # seconds after which a worker that found nothing due looks again
 ASK_FOR = 3.0  # seconds for which a claim whose answer was lost may still be on its way to the server
 MOST = 10_000  # runs in one claim
 PAUSE = 0.1  # seconds, after the server refused to wait for a lock or for a statement
@@ -29,7 +29,7 @@ class Claims:
 
     def __init__(self, session: Session, namespace: str, name: str) -> None:
         self._session, self._namespace, self._name = session, namespace, name
-        self.is_dry = False  # the last claim found less than it asked for, and nothing has changed since
+        self.is_exhausted = False  # the last claim found less than it asked for, and nothing has changed since
         self._news = 0  # what was heard during a claim came too late for it
         self.look_at = 0.0  # when a dry worker looks again
         self._most = MOST  # less for a while when the server gives up on long statements
@@ -44,13 +44,13 @@ class Claims:
         self._retries: list[float] = []  # when attempts that failed here are due again, as far as we stay for them
         self._unanswered: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
 
-    def dry(self, for_: float = LOOK_AGAIN) -> None:
+    def set_exhausted(self, for_: float = POLL_INTERVAL_SECONDS) -> None:
         """Note that nothing is to be had for a while."""
-        self.is_dry, self.look_at = True, clock.now() + for_
+        self.is_exhausted, self.look_at = True, clock.now() + for_
 
     def look_now(self) -> None:
         """Note that something may be due."""
-        self.is_dry = False
+        self.is_exhausted = False
         self._news += 1
 
     def retry_in(self, seconds: float) -> None:
@@ -66,18 +66,18 @@ class Claims:
     def tick(self) -> None:
         """Let what is due by the clock be looked for."""
         now = clock.now()
-        if self.is_dry and now >= self.look_at:
-            self.is_dry = False
+        if self.is_exhausted and now >= self.look_at:
+            self.is_exhausted = False
         while self._retries and self._retries[0] <= now:
             heapq.heappop(self._retries)
-            self.is_dry = False
+            self.is_exhausted = False
 
     @property
-    def is_settled(self) -> bool:
+    def has_no_lost_claims(self) -> bool:
         """Whether every claim's answer is known."""
         return not self._unanswered
 
-    async def settle(self) -> None:
+    async def release_lost_claims(self) -> None:
         """Give back, at no cost, what claims took whose answers were lost: nothing of it was begun.
 
         Such a claim may reach the server late: it is asked for again for some seconds.
@@ -85,7 +85,7 @@ class Claims:
         for token in list(self._unanswered):
 
             async def give_back(connection: Connection, token: str = token) -> int:
-                return await store.give_back_claim(connection, self._namespace, token)
+                return await store.release_claim(connection, self._namespace, token)
 
             try:
                 found = await self._session.run(give_back, WITHIN)
@@ -100,8 +100,8 @@ class Claims:
     ) -> tuple[store.ClaimResult, float] | None:
         """Claim up to ``limit`` runs; return them with the instant before that was sent, None without an answer.
 
-        Nothing is asked if ``unless`` says so when the session is there, which may have taken long. ``is_dry`` says
-        afterwards whether more may be due.
+        Nothing is asked if ``unless`` says so when the session is there, which may have taken long.
+        ``is_exhausted`` says afterwards whether more may be due.
         """
         limit, news = min(limit, self._most), self._news
         is_usual = self._is_usual and not (self._was_usual and clock.now() >= self._complete_at)
@@ -138,10 +138,10 @@ class Claims:
         if is_usual:
             return claim, sent
         # where runs had lost their worker, more of them may be due: only such a claim takes them
-        self._complete_at = clock.now() + (0.0 if claim.lost else LOOK_AGAIN)
+        self._complete_at = clock.now() + (0.0 if claim.lost else POLL_INTERVAL_SECONDS)
         walk_ended, self._after = claim.after == 0 and self._after == 0, claim.after
         if claim.is_contended:
             self._after = random.randrange(scope.newest + 1)  # workers that walk together hinder each other
         if len(claim.runs) + len(claim.dead) < limit and walk_ended and news == self._news:
-            self.dry()
+            self.set_exhausted()
         return claim, sent

@@ -15,24 +15,24 @@ from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import MAX_STACK_CHARS, End, Ending
 from yamlsched.worker import clock
-from yamlsched.worker.child import LONGEST_TEXT
-from yamlsched.worker.children import Child, Held, cause, fork
-from yamlsched.worker.lines import Lines
-from yamlsched.worker.wire import DONE, ENDED, NOT_BEGUN, WITHDRAWN, Memory, Report
+from yamlsched.worker.executors.processes.child_handle import Attempt, ChildHandle, cause, fork
+from yamlsched.worker.executors.processes.protocol import DONE, ENDED, NOT_STARTED, WITHDRAWN, Memory, Report
+from yamlsched.worker.executors.processes.runner import MAX_ERROR_CHARS
+from yamlsched.worker.stderr import NonBlockingStderr
 
-MESSAGE_SECONDS = 0.005  # of expected work that one message may hold
-LONGEST_MESSAGE = 200  # runs
-MESSAGE_BYTES = 1 << 18  # of payload
+MAX_MESSAGE_SECONDS = 0.005  # of expected work that one message may hold
+MAX_MESSAGE_RUNS = 200  # runs
+MAX_MESSAGE_BYTES = 1 << 18  # of payload
 SOON = 0.08  # seconds of expected work that may be claimed ahead
 QUICK = 0.04  # seconds: behind a run that takes less, another may wait in the same child
-RECYCLE_AFTER = 50_000  # runs, so that what handlers leak does not pile up
+MAX_RUNS_PER_CHILD = 50_000  # runs, so that what handlers leak does not pile up
 KILL_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 STUCK_AFTER = 0.2  # seconds after which runs that wait behind a running one go to another child
 FAREWELL = 2.0  # seconds for which children that have nothing to do are given to end
 DIED = "WorkerDied"  # the error_type of an attempt whose process died
 SPOILT = Ending(End.RAISED, "the handler wrote to a file descriptor that it did not open", DIED)
-FAILED_FORKS = 6  # children in a row that died before they were ready for runs: then no more are started
-FAILED_STARTS = 3  # children that died with a run in their hands before they started it: then it costs an attempt
+MAX_FAILED_FORKS = 6  # children in a row that died before they were ready for runs: then no more are started
+MAX_FAILED_STARTS = 3  # children that died with a run in their hands before they started it: then it costs an attempt
 READS_AT_ONCE = 16  # of one child's reports, so that a child that writes without end does not hold up the others
 START_WITHIN = 3.0  # seconds for a child to start what it was handed: then others get it
 
@@ -46,10 +46,10 @@ class Pool:
     def __init__(
         self,
         start: Callable[[int, int, int, int, Memory], Any],
-        on_end: Callable[[Held, Ending, list[Any]], None],
-        on_success: Callable[[list[tuple[Held, float]]], None],
-        on_back: Callable[[Iterable[Held]], None],
-        lines: Lines | None = None,
+        on_end: Callable[[Attempt, Ending, list[Any]], None],
+        on_success: Callable[[list[tuple[Attempt, float]]], None],
+        on_back: Callable[[Iterable[Attempt]], None],
+        lines: NonBlockingStderr | None = None,
     ) -> None:
         self._start, self._on_end, self._on_success, self._on_back, self._lines = (
             start,
@@ -59,7 +59,7 @@ class Pool:
             lines,
         )
         self._loop = asyncio.get_running_loop()
-        self.children: dict[int, Child] = {}
+        self.children: dict[int, ChildHandle] = {}
         self._seconds: dict[str, float] = {}  # expected, of a handler; by job
         self._typical: float | None = None  # of late, whatever the job
         self._cannot_fork = False  # the latest attempt failed
@@ -68,7 +68,7 @@ class Pool:
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
-    def dispatch(self, waiting: deque[Held], slots: int) -> None:
+    def dispatch(self, waiting: deque[Attempt], slots: int) -> None:
         """Hand ``waiting`` to children, of which no more than ``slots`` may be busy."""
         while waiting:
             busy = [child for child in self.children.values() if child.assigned]
@@ -76,13 +76,13 @@ class Pool:
             if child is None:
                 return
             child.send(self._message(waiting, max(1, len(waiting) // max(1, slots - len(busy)))))
-            child.is_ending = child.is_ending or child.handed >= RECYCLE_AFTER
+            child.is_ending = child.is_ending or child.handed >= MAX_RUNS_PER_CHILD
 
-    def _message(self, waiting: deque[Held], most: int) -> list[Held]:
+    def _message(self, waiting: deque[Attempt], most: int) -> list[Attempt]:
         """Take from ``waiting`` what is handed over at once: up to ``most`` runs of a few milliseconds in all."""
-        message: list[Held] = []
+        message: list[Attempt] = []
         size, job = 0, None
-        while waiting and size < MESSAGE_BYTES:
+        while waiting and size < MAX_MESSAGE_BYTES:
             held = waiting[0]
             if held.job is not job:
                 job, most = held.job, min(most, self.quota(held))
@@ -94,7 +94,7 @@ class Pool:
                 break  # by itself, so that its child's death is due to nothing else
         return message
 
-    def _child_for(self, held: Held, busy: list[Child], slots: int) -> Child | None:
+    def _child_for(self, held: Attempt, busy: list[ChildHandle], slots: int) -> ChildHandle | None:
         if len(busy) < slots:
             idle = [c for c in self.children.values() if not c.assigned and not c.is_ending]
             return idle[-1] if idle else self._fork()
@@ -105,14 +105,14 @@ class Pool:
         best = min(able, key=lambda c: len(c.assigned), default=None)
         return best if best is not None and all(map(self._is_quick, best.assigned.values())) else None
 
-    def _is_quick(self, held: Held) -> bool:
+    def _is_quick(self, held: Attempt) -> bool:
         """Say whether another run may wait behind this one, so that its child need not wait for us."""
         return not held.failed_starts and self._seconds.get(held.job.name, QUICK) < QUICK
 
-    def quota(self, held: Held) -> int:
+    def quota(self, held: Attempt) -> int:
         """Return how many runs of this kind make one message: 1 while nothing is known of the job."""
         seconds = self._seconds.get(held.job.name)
-        return 1 if seconds is None else max(1, min(LONGEST_MESSAGE, int(MESSAGE_SECONDS / max(seconds, 1e-7))))
+        return 1 if seconds is None else max(1, min(MAX_MESSAGE_RUNS, int(MAX_MESSAGE_SECONDS / max(seconds, 1e-7))))
 
     def soon(self, slots: int) -> int:
         """Return how many runs ``slots`` children can begin within some tens of milliseconds, those at work included.
@@ -123,7 +123,7 @@ class Pool:
             slots = min(slots, len(self.children))
         moving = max(0, slots - sum(1 for child in self.children.values() if child.is_stuck))
         ahead = 1 if self._typical is None else int(SOON / max(self._typical, 1e-7))
-        return moving * max(1, min(4 * LONGEST_MESSAGE, ahead))
+        return moving * max(1, min(4 * MAX_MESSAGE_RUNS, ahead))
 
     def busy(self) -> int:
         """Return how many children hold runs."""
@@ -131,9 +131,9 @@ class Pool:
 
     # -- life and death ------------------------------------------------------------------------------------------
 
-    def _fork(self) -> Child:
+    def _fork(self) -> ChildHandle:
         self._cannot_fork = True
-        if self._failed_forks >= FAILED_FORKS:
+        if self._failed_forks >= MAX_FAILED_FORKS:
             raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._failure}")
         child = fork(self._start)
         self._cannot_fork = False
@@ -150,9 +150,9 @@ class Pool:
             except ChildProcessError:
                 ended, status = pid, 0
             if ended:
-                self._bury(self.children.pop(pid), status)
+                self._handle_exit(self.children.pop(pid), status)
 
-    def _bury(self, child: Child, status: int) -> None:
+    def _handle_exit(self, child: ChildHandle, status: int) -> None:
         self._read(child)
         self._read_output(child)
         self._failed_forks = 0 if child.memory.is_ready else self._failed_forks + 1
@@ -160,7 +160,7 @@ class Pool:
         back, has_started = [], False
         for place, held in child.assigned.items():
             state = child.memory.state(place)
-            if state == NOT_BEGUN:
+            if state == NOT_STARTED:
                 back.append(held)
             elif state == DONE:
                 self._end(child, held, Ending(End.RETURNED))
@@ -176,26 +176,26 @@ class Pool:
             back = [held for held in back if not self._is_poisonous(child, held, status)]
         self._on_back(back)
 
-    def _is_poisonous(self, child: Child, held: Held, status: int) -> bool:
+    def _is_poisonous(self, child: ChildHandle, held: Attempt, status: int) -> bool:
         """Count the death of a child that had not started ``held``; after a few of them, end the attempt.
 
         After the first one ``held`` is handed over by itself: only a run that kills its child each time gets this far.
         """
         held.failed_starts += 1
-        if held.failed_starts < FAILED_STARTS or held.stopped is not None:
+        if held.failed_starts < MAX_FAILED_STARTS or held.stopped is not None:
             return False
-        why = f"{FAILED_STARTS} child processes died before they could start it: {cause(status, '')}"
+        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {cause(status, '')}"
         self._end(child, held, Ending(End.RAISED, why, DIED))
         return True
 
-    def stop(self, child: Child, held: Held, ending: Ending, grace: float = KILL_GRACE) -> None:
+    def stop(self, child: ChildHandle, held: Attempt, ending: Ending, grace: float = KILL_GRACE) -> None:
         """Stop the handler of ``held``, which ``child`` is executing: SIGTERM, and SIGKILL ``grace`` seconds later.
 
         What the child has not begun goes to others first, so that nothing but ``held`` can be hit.
         """
         held.stopped = held.stopped or ending
         child.is_ending = True
-        self._on_back(child.take_back())
+        self._on_back(child.withdraw())
         if child.current() is not held:
             return  # it ended this moment: its report is on its way
         kill_at = clock.now() + grace
@@ -251,32 +251,32 @@ class Pool:
                     self._replace(child)
                 continue
             child.active_at = now
-            if held.begun is None:
-                held.begun = now
-            runs_for = now - held.begun
+            if held.started_at is None:
+                held.started_at = now
+            runs_for = now - held.started_at
             if runs_for > held.job.timeout.total_seconds():
                 limit = durations.show(held.job.timeout)
                 self.stop(child, held, Ending(End.RAISED, f"still running after {limit}, killed", "Timeout"))
             elif runs_for > STUCK_AFTER and not child.is_stuck:
                 child.is_stuck = True
-                self._on_back(child.take_back())
+                self._on_back(child.withdraw())
         self._end_idle()
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, child: ChildHandle) -> None:
         """Hand what ``child`` has not started to others, and kill it: it hangs between two runs."""
         child.is_ending = True
-        self._on_back(child.take_back())
+        self._on_back(child.withdraw())
         if child.current() is None:
             child.is_hung = True
             child.kill_at = clock.now() + KILL_GRACE
 
-    def holding(self) -> list[tuple[Child, Held]]:
+    def holding(self) -> list[tuple[ChildHandle, Attempt]]:
         """Return what has been handed out and has not ended."""
         return [(child, held) for child in self.children.values() for held in child.assigned.values()]
 
     # -- hearing -------------------------------------------------------------------------------------------------
 
-    def _read(self, child: Child) -> None:
+    def _read(self, child: ChildHandle) -> None:
         for _ in range(READS_AT_ONCE):
             try:
                 piece = os.read(child.results, 1 << 20)
@@ -297,7 +297,7 @@ class Pool:
                     child.signal(signal.SIGKILL)
                 return
 
-    def _hear_all(self, child: Child, successes: list[tuple[int, float]], report: tuple[Any, ...] | None) -> None:
+    def _hear_all(self, child: ChildHandle, successes: list[tuple[int, float]], report: tuple[Any, ...] | None) -> None:
         if ends := child.succeeded(successes):
             seconds = sum(took for _, took in ends) / len(ends)
             for job in {held.job.name for held, _ in ends}:
@@ -308,7 +308,7 @@ class Pool:
         if report is not None:
             self._hear(child, Report(*report))
 
-    def _hear(self, child: Child, report: Report) -> None:
+    def _hear(self, child: ChildHandle, report: Report) -> None:
         held = child.heard(report.place)
         if report.has_output:
             self._read_output(child, held)
@@ -322,8 +322,8 @@ class Pool:
         if held.stopped is None or report.end in (End.RETURNED, End.COMMITTED):
             ending = Ending(
                 End(report.end),
-                report.error[:LONGEST_TEXT],
-                report.error_type[:LONGEST_TEXT],
+                report.error[:MAX_ERROR_CHARS],
+                report.error_type[:MAX_ERROR_CHARS],
                 report.stack[-MAX_STACK_CHARS:],
                 report.result,
                 None if report.delay is None else _delay(report.delay),
@@ -337,7 +337,7 @@ class Pool:
         self._seconds[job] = _moved(self._seconds.get(job), took)
         self._typical = _moved(self._typical, took)
 
-    def _end(self, child: Child, held: Held, ending: Ending, enqueued: list[Any] | None = None) -> None:
+    def _end(self, child: ChildHandle, held: Attempt, ending: Ending, enqueued: list[Any] | None = None) -> None:
         if child.output.run is held.run:
             if ending.end in (End.RETURNED, End.COMMITTED):
                 child.output.drop()
@@ -345,7 +345,7 @@ class Pool:
                 ending = ending._replace(output=child.output.take())
         self._on_end(held, ending, enqueued or [])
 
-    def _read_output(self, child: Child, held: Held | None = None) -> None:
+    def _read_output(self, child: ChildHandle, held: Attempt | None = None) -> None:
         of = held or child.latest()
         child.output.read(None if of is None else of.run)
         descriptor = child.output.descriptor
@@ -356,12 +356,12 @@ class Pool:
             self._loop.remove_reader(descriptor)
             self._lines.when_room(lambda: self._resume_output(child))
 
-    def _resume_output(self, child: Child) -> None:
+    def _resume_output(self, child: ChildHandle) -> None:
         if self.children.get(child.pid) is child and not child.output.is_closed:
             self._loop.add_reader(child.output.descriptor, self._read_output, child)
 
 
-def _how_it_died(child: Child, state: int, status: int) -> str:
+def _how_it_died(child: ChildHandle, state: int, status: int) -> str:
     if state != ENDED:
         return cause(status)
     how = "hung, and was killed," if child.is_hung else f"died ({cause(status, '')})"

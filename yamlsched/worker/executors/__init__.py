@@ -1,0 +1,1 @@
+"""Executors: where the attempts of runs are executed."""

@@ -1,0 +1,1 @@
+"""The pool of forked child processes, the default executor."""
