@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.harness import Bench
 from yamlsched import log, store
-from yamlsched.cron import parse
+from yamlsched.cron.expression import parse_cron
 from yamlsched.definitions.job import Job
 from yamlsched.store import files
 from yamlsched.sync import ScheduleFile, glance, sync
@@ -80,7 +80,7 @@ def _file(count: int, description: str) -> ScheduleFile:
 def _apply(connection: Any, count: int) -> ScheduleFile:
     """Put the definitions in place as a sync of the file would, without the time that reading 100,000 jobs takes."""
     file = _file(count, "first")
-    cron = parse("0 * * * *")
+    cron = parse_cron("0 * * * *")
     jobs = {f"job_{n}": Job(f"job_{n}", "a.b", cron, description="first" * (n == 0)) for n in range(count)}
     with connection.transaction():
         converge(connection, "default", jobs, NOON, recompute=False)

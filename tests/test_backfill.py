@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from syncing import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
 
-from yamlsched import store, wall
+from yamlsched import store, times
 from yamlsched.cli import main
 from yamlsched.errors import Refused
 from yamlsched.sync import ScheduleFile, sync
@@ -33,7 +33,7 @@ NOW = at("2026-01-20 12:00")
 
 
 def read(text: str, where: ZoneInfo) -> tuple[datetime, datetime]:
-    return wall.span(wall.parse(text), where)
+    return times.bounds(times.parse_local(text), where)
 
 
 def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> Backfilled:

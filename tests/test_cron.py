@@ -15,7 +15,15 @@ from croniter import croniter
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron import ALIASES, HORIZON_YEARS, REFERENCE_YEAR, day_advice, days, misses, parse
+from yamlsched.cron.expression import (
+    ALIASES,
+    HORIZON_YEARS,
+    REFERENCE_YEAR,
+    day_fields_warning,
+    matching_days,
+    mismatches,
+    parse_cron,
+)
 from yamlsched.errors import CronError
 
 EVERY_DAY = tuple(range(1, 32))
@@ -23,7 +31,7 @@ EVERY_DAY = tuple(range(1, 32))
 
 def refusal(text: str) -> CronError:
     with pytest.raises(CronError) as caught:
-        parse(text)
+        parse_cron(text)
     return caught.value
 
 
@@ -45,7 +53,7 @@ def refusal(text: str) -> CronError:
     ],
 )
 def test_minute_and_hour_fields_say_at_which_minutes_of_a_day_it_fires(text, minutes_after_midnight):
-    assert list(parse(text).times) == minutes_after_midnight
+    assert list(parse_cron(text).times) == minutes_after_midnight
 
 
 @pytest.mark.parametrize(
@@ -92,16 +100,16 @@ def test_minute_and_hour_fields_say_at_which_minutes_of_a_day_it_fires(text, min
     ],
 )
 def test_date_fields_say_on_which_days_of_a_month_it_fires(text, year, month, expected):
-    assert days(parse(text).date_fields, year, month) == expected
+    assert matching_days(parse_cron(text).date_fields, year, month) == expected
 
 
 def test_a_range_of_weekdays_may_end_on_sunday_with_any_step():
     for first, step in product(range(7), range(1, 8)):
         expected = {weekday % 7 for weekday in range(first, 8, step)}
         for last in ("7", "sun"):
-            cron = parse(f"0 0 * * {first}-{last}/{step}")
+            cron = parse_cron(f"0 0 * * {first}-{last}/{step}")
             # January 2023 begins on a Sunday, which is day 1
-            assert {day - 1 for day in days(cron.date_fields, 2023, 1) if day <= 7} == expected
+            assert {day - 1 for day in matching_days(cron.date_fields, 2023, 1) if day <= 7} == expected
 
 
 @pytest.mark.parametrize(
@@ -121,22 +129,22 @@ def test_a_range_of_weekdays_may_end_on_sunday_with_any_step():
     ],
 )
 def test_a_job_is_wildcard_if_its_minute_or_hour_begins_with_a_star_in_the_text(text, wildcard):
-    assert parse(text).wildcard is wildcard
+    assert parse_cron(text).wildcard is wildcard
 
 
 def test_the_text_is_kept_for_people_and_the_expression_has_aliases_expanded_and_single_blanks():
-    cron = parse("  0\t 2  * *   MON ")
+    cron = parse_cron("  0\t 2  * *   MON ")
 
-    assert cron.text == "0\t 2  * *   MON"
+    assert cron.source == "0\t 2  * *   MON"
     assert cron.expression == "0 2 * * MON"
     assert cron.fields == ("0", "2", "*", "*", "MON")
 
 
 @pytest.mark.parametrize("alias, fields", ALIASES.items())
 def test_an_alias_is_its_five_fields_in_either_case(alias, fields):
-    assert parse(alias).expression == parse(alias.upper()).expression == fields
-    assert parse(alias).times == parse(fields).times
-    assert parse(alias).text == alias
+    assert parse_cron(alias).expression == parse_cron(alias.upper()).expression == fields
+    assert parse_cron(alias).times == parse_cron(fields).times
+    assert parse_cron(alias).source == alias
 
 
 REFUSED = [
@@ -250,7 +258,7 @@ def test_offsets_are_of_the_text_as_it_was_given():
 
 def test_256_characters_are_taken_and_257_are_not():
     longest = "0," * 123 + "00 * * * *"
-    assert len(parse(f"  {longest} ").text) == 256
+    assert len(parse_cron(f"  {longest} ").source) == 256
 
     error = refusal("0" + longest)
 
@@ -279,14 +287,14 @@ ONE_ODD_FIELD = st.builds(
 @example("/1 0 0 0 0")
 def test_any_text_is_either_taken_or_refused_at_a_place_inside_it(text):
     try:
-        cron = parse(text)
+        cron = parse_cron(text)
     except CronError as refused:
         error = refused
     else:
         assert croniter.is_valid(cron.expression)
         assert cron.times
         assert list(cron.times) == sorted(set(cron.times))
-        assert parse(cron.expression).times == cron.times
+        assert parse_cron(cron.expression).times == cron.times
         return
 
     assert 0 <= error.start <= error.end <= len(text)
@@ -309,7 +317,7 @@ def test_any_text_is_either_taken_or_refused_at_a_place_inside_it(text):
     ],
 )
 def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, told):
-    advice = day_advice(parse(text))
+    advice = day_fields_warning(parse_cron(text))
 
     assert ("either matches" in advice and "only if both do" in advice) is told
     assert bool(advice) is told
@@ -327,7 +335,7 @@ def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, 
     ],
 )
 def test_the_fields_that_say_no_are_named(text, wall, expected):
-    assert misses(parse(text), wall) == expected
+    assert mismatches(parse_cron(text), wall) == expected
 
 
 @settings(max_examples=200, deadline=None)
@@ -339,11 +347,13 @@ def test_the_fields_that_say_no_are_named(text, wall, expected):
 )
 def test_dates_are_those_that_croniter_finds(day_of_month, month, day_of_week, year):
     try:
-        cron = parse(f"0 0 {day_of_month} {month} {day_of_week}")
+        cron = parse_cron(f"0 0 {day_of_month} {month} {day_of_week}")
     except CronError:
         assume(False)
 
-    ours = [datetime(year, number, day) for number in range(1, 13) for day in days(cron.date_fields, year, number)]
+    ours = [
+        datetime(year, number, day) for number in range(1, 13) for day in matching_days(cron.date_fields, year, number)
+    ]
 
     theirs = []
     steps = croniter(cron.expression, datetime(year - 1, 12, 31, 23, 59))
@@ -385,7 +395,7 @@ def test_an_expression_is_refused_as_never_firing_exactly_if_no_date_of_fifty_ye
     day_of_month: str, month: str, day_of_week: str
 ):
     try:
-        parse(f"0 0 {day_of_month} {month} {day_of_week}")
+        parse_cron(f"0 0 {day_of_month} {month} {day_of_week}")
         is_taken = True
     except CronError as error:
         assume("never fires" in error.message)
@@ -393,4 +403,4 @@ def test_an_expression_is_refused_as_never_firing_exactly_if_no_date_of_fifty_ye
 
     date_fields = (day_of_month, month, day_of_week)
     years = range(REFERENCE_YEAR, REFERENCE_YEAR + HORIZON_YEARS)
-    assert is_taken == any(days(date_fields, year, number) for year in years for number in range(1, 13))
+    assert is_taken == any(matching_days(date_fields, year, number) for year in years for number in range(1, 13))

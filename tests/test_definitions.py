@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from yamlsched import cron, durations, jsontext
+from yamlsched import durations, jsonb
 from yamlsched.backoff import POLICIES, Backoff
+from yamlsched.cron.expression import parse_cron
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.load import Loaded, load
 from yamlsched.definitions.schema import HANDLER, JOB_KEYS, SCHEMA, Schema
@@ -83,7 +84,7 @@ jobs:
         "cleanup_nightly": Job(
             "cleanup_nightly",
             "handlers.cleanup.run",
-            cron.parse("0 2 * * *"),
+            parse_cron("0 2 * * *"),
             {"older_than_days": 30},
             "Europe/Berlin",
             max_attempts=10,
@@ -93,7 +94,7 @@ jobs:
         "refresh_cache": Job(
             "refresh_cache",
             "handlers.cache:refresh",
-            cron.parse("*/10 * * * *"),
+            parse_cron("*/10 * * * *"),
             timezone="Europe/Berlin",
             max_attempts=10,
             backoff=backoff,
@@ -229,7 +230,7 @@ def test_the_largest_numbers_are_read_and_can_be_stored(number: float):
     payload = the_job(f"payload: {{n: {number}}}").payload
 
     assert payload == {"n": number}
-    assert jsontext.dumps(payload, "payload")
+    assert jsonb.encode_result(payload, "payload")
 
 
 @pytest.mark.parametrize(

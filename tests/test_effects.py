@@ -157,7 +157,7 @@ def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job
         with pytest.raises(EffectInDoubt) as raised, run.once("welcome mail", in_doubt="raise"):
             raise AssertionError("entered")
     assert re.fullmatch(
-        rf"effect in doubt: attempt 1 of run {run.id} started it at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ and did not "
+        rf"effect in doubt: attempt 1 of run {run.id} started it at \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ and did not "
         rf"report its end\. Look up whether it happened \(idempotency key {effect.key}\), then run: yamlsched settle "
         rf"--done 'run:{run.id}:welcome mail' \(or --not-done\), then: yamlsched retry {run.id}",
         str(raised.value),

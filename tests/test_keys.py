@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron import parse
+from yamlsched.cron.expression import parse_cron
 from yamlsched.enqueueing import SLOT_KEY
 from yamlsched.keys import is_daily, slot_key
 from yamlsched.slots import slots
 
 
 def keys(text: str, zone: str, after: str, until: str) -> list[str]:
-    cron = parse(text)
+    cron = parse_cron(text)
     start, end = (datetime.fromisoformat(end).replace(tzinfo=UTC) for end in (after, until))
     return [slot_key("x", cron, slot) for slot in slots(cron, ZoneInfo(zone), start, end)]
 
@@ -67,7 +67,7 @@ def test_a_slot_has_its_key(text, zone, after, until, expected):
     ],
 )
 def test_a_daily_expression_has_one_minute_one_hour_and_no_star_in_front_of_them(text, daily):
-    assert is_daily(parse(text)) is daily
+    assert is_daily(parse_cron(text)) is daily
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,8 @@ def test_no_two_slots_of_a_job_share_a_key_and_every_key_has_a_slots_form(text, 
     after = start.replace(tzinfo=UTC)
     length = timedelta(days=3) if text.startswith("*") else timedelta(days=200)
 
-    found = [slot_key("x", parse(text), slot) for slot in slots(parse(text), ZoneInfo(zone), after, after + length)]
+    cron = parse_cron(text)
+    found = [slot_key("x", cron, slot) for slot in slots(cron, ZoneInfo(zone), after, after + length)]
 
     assert found
     assert len(set(found)) == len(found)

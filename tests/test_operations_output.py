@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yamlsched import durations, times
 from yamlsched.cli import _output
-from yamlsched.operations import instants
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("module", [_output, instants])
+@pytest.mark.parametrize("module", [_output, times])
 def test_the_examples_in_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -38,7 +38,7 @@ def test_the_examples_in_docstrings_hold(module: Any) -> None:
     ],
 )
 def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timedelta) -> None:
-    assert instants.parse(text) == meant
+    assert times.parse_instant(text) == meant
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timed
 )
 def test_what_is_no_instant_is_told_what_to_write(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        instants.parse(text)
+        times.parse_instant(text)
 
 
 def test_a_duration_reaches_back_or_ahead() -> None:
-    assert instants.before(timedelta(hours=2), NOON) == NOON.replace(hour=10)
-    assert instants.after(timedelta(hours=2), NOON) == NOON.replace(hour=14)
-    assert instants.before(NOON, NOON) == instants.after(NOON, NOON) == NOON
-    assert instants.before(None, NOON) is None
+    assert times.before(timedelta(hours=2), NOON) == NOON.replace(hour=10)
+    assert times.after(timedelta(hours=2), NOON) == NOON.replace(hour=14)
+    assert times.before(NOON, NOON) == times.after(NOON, NOON) == NOON
+    assert times.before(None, NOON) is None
 
 
 @given(st.lists(st.lists(st.text(max_size=8), min_size=3, max_size=3), max_size=5))
@@ -127,4 +127,4 @@ def test_a_document_has_a_version_and_times_in_utc() -> None:
     ("seconds", "text"), [(0, "0s"), (59, "59s"), (61, "1m1s"), (3725, "1h2m"), (90061, "1d1h"), (-61, "1m1s")]
 )
 def test_rough_times_have_two_units(seconds: int, text: str) -> None:
-    assert instants.rough(timedelta(seconds=seconds)) == text
+    assert durations.approximate(timedelta(seconds=seconds)) == text

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron import parse
+from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import CronError
 from yamlsched.keys import slot_key
 from yamlsched.slots import Slot, is_slot, mismatch, newest_slot, next_slot, slots, span
@@ -35,7 +35,7 @@ def utc(text: str) -> datetime:
 
 def fires(text: str, zone: str, after: str, until: str) -> list[str]:
     """The slots in (after, until] as "MM-DD HH:MM" in UTC."""
-    found = slots(parse(text), ZoneInfo(zone), utc(after), utc(until))
+    found = slots(parse_cron(text), ZoneInfo(zone), utc(after), utc(until))
     return [f"{slot.at:%m-%d %H:%M}" for slot in found]
 
 
@@ -205,7 +205,7 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, pl
     zone = ZoneInfo(place[0])
     changed_on = datetime.fromisoformat(place[1]).replace(tzinfo=UTC)
     try:
-        cron = parse(text)
+        cron = parse_cron(text)
     except CronError as error:
         assume("never fires" not in error.message and "beside day-of-week" not in error.message)
         raise
@@ -240,7 +240,7 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, pl
 @given(text=EXPRESSIONS, place=st.sampled_from(CHANGES), cut=st.integers(0, 5 * 1440))
 def test_a_span_cut_in_two_has_the_same_slots_and_two_spans_never_share_one(text, place, cut):
     try:
-        cron = parse(text)
+        cron = parse_cron(text)
     except CronError:
         assume(False)
     zone = ZoneInfo(place[0])
@@ -261,9 +261,9 @@ def test_a_whole_year_agrees_with_the_walk():
 
     for text in ["30 2 * * *", "*/7 1-3 * * *", "0,30 1,2 * * sun", "0 0 L * *"]:
         expected = Reference(text).fires(ticks)
-        found = slots(parse(text), zone, after, until)
+        found = slots(parse_cron(text), zone, after, until)
         assert [(slot.at, slot.nominal) for slot in found] == expected
-        assert span(parse(text), zone, after, until).count == len(expected)
+        assert span(parse_cron(text), zone, after, until).count == len(expected)
 
 
 # Facts from the tests and documents of other implementations, where their rule is the same as ours. Times are local
@@ -311,7 +311,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize("source, text, zone, after, expected", PUBLISHED)
 def test_published_cases_of_other_implementations_hold_here(source, text, zone, after, expected):
-    found = slots(parse(text), ZoneInfo(zone), utc(after), utc(after) + 30 * DAY)
+    found = slots(parse_cron(text), ZoneInfo(zone), utc(after), utc(after) + 30 * DAY)
 
     assert [f"{next(found).at:%m-%d %H:%M}" for _ in expected] == expected, source
 
@@ -334,20 +334,20 @@ def test_the_table_in_the_document_is_true(row):
 
     found = [
         slot
-        for slot in slots(parse(cron), ZoneInfo(zone), noon - 2 * DAY, noon + 2 * DAY)
+        for slot in slots(parse_cron(cron), ZoneInfo(zone), noon - 2 * DAY, noon + 2 * DAY)
         if slot.at.astimezone(ZoneInfo(zone)).date().isoformat() == day
     ]
 
     assert [f"{slot.at:%Y-%m-%dT%H:%MZ}" for slot in found] == [
         one for one in re.split(r",\s*", expected) if one != "—"
     ]
-    assert [slot_key("x", parse(cron), slot) for slot in found] == [
+    assert [slot_key("x", parse_cron(cron), slot) for slot in found] == [
         one for one in re.split(r",\s*", keys) if one != "—"
     ]
 
 
 def test_the_left_end_is_open_and_the_right_end_is_closed():
-    cron, zone = parse("0 * * * *"), ZoneInfo("UTC")
+    cron, zone = parse_cron("0 * * * *"), ZoneInfo("UTC")
     ten, eleven = utc("2026-01-05 10:00"), utc("2026-01-05 11:00")
 
     assert [slot.at for slot in slots(cron, zone, ten, eleven)] == [eleven]
@@ -359,7 +359,7 @@ def test_the_left_end_is_open_and_the_right_end_is_closed():
 
 
 def test_the_ends_may_be_in_any_zone_and_must_be_aware():
-    cron, zone = parse("30 1 * * *"), NEW_YORK
+    cron, zone = parse_cron("30 1 * * *"), NEW_YORK
     after = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK)
 
     assert next_slot(cron, zone, after) == Slot(utc("2026-11-02 06:30"), datetime(2026, 11, 2, 1, 30), "")
@@ -369,7 +369,8 @@ def test_the_ends_may_be_in_any_zone_and_must_be_aware():
 
 def test_what_a_clock_change_did_is_said_in_a_note():
     def notes(text: str, after: str, zone: str = "America/New_York") -> list[str]:
-        return [slot.note for slot in slots(parse(text), ZoneInfo(zone), utc(after), utc(after) + DAY) if slot.note]
+        found = slots(parse_cron(text), ZoneInfo(zone), utc(after), utc(after) + DAY)
+        return [slot.note for slot in found if slot.note]
 
     assert notes("30 2 * * *", "2026-03-08") == [
         "02:30 does not exist on 2026-03-08 (clocks go forward): runs at 03:00"
@@ -383,13 +384,13 @@ def test_what_a_clock_change_did_is_said_in_a_note():
 
 
 def test_times_of_a_gap_that_land_on_a_time_that_exists_are_one_slot_under_its_name():
-    [slot] = slots(parse("0,30 2,3 8 3 *"), NEW_YORK, utc("2026-03-08 00:00"), utc("2026-03-08 07:15"))
+    [slot] = slots(parse_cron("0,30 2,3 8 3 *"), NEW_YORK, utc("2026-03-08 00:00"), utc("2026-03-08 07:15"))
 
     assert (slot.at, slot.nominal, slot.note) == (utc("2026-03-08 07:00"), datetime(2026, 3, 8, 3, 0), "")
 
 
 def test_mismatch_says_in_words_what_stands_against_an_instant():
-    cron = parse("30 1 * * *")
+    cron = parse_cron("30 1 * * *")
 
     assert mismatch(cron, NEW_YORK, utc("2026-11-01 05:30")) == ""
     assert mismatch(cron, NEW_YORK, utc("2026-11-01 06:30")) == (
@@ -398,25 +399,25 @@ def test_mismatch_says_in_words_what_stands_against_an_instant():
     assert mismatch(cron, NEW_YORK, utc("2026-11-01 07:45:10")) == (
         "02:45:10 is not a whole minute; minute 45 is not in 30; hour 2 is not in 1"
     )
-    assert mismatch(parse("30 2 * * *"), NEW_YORK, utc("2026-03-08 07:00")) == ""
+    assert mismatch(parse_cron("30 2 * * *"), NEW_YORK, utc("2026-03-08 07:00")) == ""
 
 
 def test_an_expression_that_fires_every_few_years_finds_its_next_slot():
-    leap_day = parse("0 0 29 2 *")
+    leap_day = parse_cron("0 0 29 2 *")
 
     assert next_slot(leap_day, ZoneInfo("UTC"), utc("2096-03-01")).at == utc("2104-02-29")
     assert newest_slot(leap_day, ZoneInfo("UTC"), utc("1990-01-01"), utc("2104-02-28")).at == utc("2096-02-29")
 
 
 def test_a_century_of_minutes_is_counted_without_being_enumerated():
-    found = span(parse("* * * * *"), NEW_YORK, utc("1970-01-01"), utc("2070-01-01"))
+    found = span(parse_cron("* * * * *"), NEW_YORK, utc("1970-01-01"), utc("2070-01-01"))
 
     assert found is not None
     assert found.count == (utc("2070-01-01") - utc("1970-01-01")) // MINUTE
 
 
 def test_the_ends_of_what_datetime_can_hold_do_no_harm():
-    cron = parse("0 0 1 1 *")
+    cron = parse_cron("0 0 1 1 *")
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
     assert next_slot(cron, NEW_YORK, first).at.year == 2

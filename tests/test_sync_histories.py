@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 
-from yamlsched import cron, store
+from yamlsched import store
+from yamlsched.cron.expression import parse_cron
 from yamlsched.slots import slots
 from yamlsched.sync import ScheduleFile, settle, sync
 from yamlsched.sync.plan import next_slot_at
@@ -164,7 +165,7 @@ class History:
         expected = set()
         for after, until, text, zone in eras:
             if text is not None:
-                parsed = cron.parse(text)
+                parsed = parse_cron(text)
                 expected |= {s.at for s in slots(parsed, ZoneInfo(zone), after, until or self.now)}
         assert set(made) <= expected, "a slot was run that the job does not have"
         for one, following in pairwise(gaps):

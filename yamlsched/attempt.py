@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from yamlsched import enqueueing, jsontext, ledger
+from yamlsched import enqueueing, jsonb, ledger
 from yamlsched.errors import Discard, LeaseLost, YamlschedError
 from yamlsched.ledger import DEFAULT_RELEASE_ON, Claim, Effect, requires_in_doubt
 
@@ -147,7 +147,7 @@ class Run:
             )
         if status != TransactionStatus.INTRANS:
             raise YamlschedError("run.transaction() was ended inside its block, by a commit or rollback of its own")
-        result = jsontext.dumps(self.result, "the result")
+        result = jsonb.encode_result(self.result, "the result")
         with enqueueing.in_our_words():
             store.enqueue_from(connection, self.claim.namespace, self.id, self.enqueued)
         if not store.succeed_in(connection, (self.id, self.attempt, self.claim.locked_by), result):

@@ -42,3 +42,16 @@ def show(duration: timedelta) -> str:
         if number:
             text += f"{number}{unit}"
     return text or "0s"
+
+
+def approximate(duration: timedelta) -> str:
+    """Return ``duration`` in its two largest units, rounded down, without its sign.
+
+    >>> approximate(timedelta(seconds=3725))
+    '1h2m'
+    """
+    seconds = int(abs(duration).total_seconds())
+    for unit in (86400, 3600, 60):
+        if seconds >= unit:
+            return show(timedelta(seconds=seconds - seconds % {86400: 3600, 3600: 60, 60: 1}[unit]))
+    return f"{seconds}s"

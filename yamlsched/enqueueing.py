@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.jsontext import encode, faults, plain, text_fault
+from yamlsched.jsonb import encode, encode_flat, problems, string_problem
 from yamlsched.runs import ON_DEAD_PREFIX
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def checked(
 ) -> tuple[list[str], list[str | None]]:
     """Return ``payloads`` as JSON texts, and a key or None for each of them.
 
-    Raises Refused for the first that cannot be stored, saying where in it the fault lies.
+    Raises Refused for the first that cannot be stored, saying where in it the problem lies.
     """
     _check_text("job", job)
     texts = [_json(job, payload) for payload in payloads]
@@ -162,10 +162,10 @@ def _json(job: str, payload: Mapping[str, Any]) -> str:
         raise Refused(
             f'payload of job "{job}" is a {type(payload).__name__}: pass a dict, whose keys become keyword arguments'
         )
-    text = plain(payload)
+    text = encode_flat(payload)
     if text is None:
-        for where, fault in faults(payload, "payload"):
-            raise Refused(f'{where} of job "{job}" {fault}')
+        for where, problem in problems(payload, "payload"):
+            raise Refused(f'{where} of job "{job}" {problem}')
         text = encode(dict(payload))
     if len(text) * 4 > LARGEST_PAYLOAD and (size := len(text.encode())) > LARGEST_PAYLOAD:
         raise Refused(
@@ -181,8 +181,8 @@ def _check_key(key: str) -> None:
         raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
     if len(key) > LONGEST_KEY:
         raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {LONGEST_KEY}")
-    if fault := text_fault(key):
-        raise Refused(f"an idempotency key {fault}")
+    if problem := string_problem(key):
+        raise Refused(f"an idempotency key {problem}")
     if SLOT_KEY.fullmatch(key):
         job = key.partition(":")[0]
         raise Refused(f'key "{key}" has a reserved form: the slots of job "{job}" have such keys')
@@ -193,8 +193,8 @@ def _check_key(key: str) -> None:
 def _check_text(what: str, text: str) -> None:
     if not isinstance(text, str):
         raise Refused(f"the {what} {text!r} is a {type(text).__name__}: pass its name as a string")
-    if fault := text_fault(text):
-        raise Refused(f"the name of the {what} {fault}")
+    if problem := string_problem(text):
+        raise Refused(f"the name of the {what} {problem}")
 
 
 def due(run_at: datetime | timedelta | None) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from yamlsched.cron import Cron
+from yamlsched.cron.expression import Cron
 from yamlsched.slots import Slot
+from yamlsched.times import rfc3339
 
 
 def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
@@ -14,7 +15,7 @@ def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
     """
     if is_daily(cron):
         return f"{job_name}:{slot.nominal.date().isoformat()}"
-    return f"{job_name}:{slot.at.replace(tzinfo=None).isoformat(timespec='minutes')}Z"
+    return f"{job_name}:{rfc3339(slot.at, 'minutes')}"
 
 
 def is_daily(cron: Cron) -> bool:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from yamlsched import jsontext
+from yamlsched import jsonb
 from yamlsched.errors import (
     Discard,
     EffectInDoubt,
@@ -24,6 +24,7 @@ from yamlsched.errors import (
     YamlschedError,
 )
 from yamlsched.handler_sessions import persist, sessions
+from yamlsched.times import rfc3339
 
 if TYPE_CHECKING:
     import psycopg
@@ -124,7 +125,7 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     """Return the key under which an effect is recorded. Raises Refused for a name or a scope that is not valid."""
     if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
         raise Refused(f"the name of an effect must be a string of 1 to {LONGEST_NAME} characters, not {name!r:.300}")
-    if fault := jsontext.text_fault(name):
+    if fault := jsonb.string_problem(name):
         raise Refused(f"the name of an effect {fault}")
     if not name.isprintable():
         raise Refused(f"the name of an effect must have printable characters only, not {name!r:.300}")
@@ -245,7 +246,7 @@ def finish(claim: Claim, key: effects.Key, name: str, result: Any, log: logging.
     from yamlsched.store import effects
 
     try:
-        text = jsontext.dumps(result, f'the result of effect "{name}"')
+        text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
         claim.record(effects.doubt, key)  # it was done, and what a later attempt must know of it is lost
         raise
@@ -254,7 +255,7 @@ def finish(claim: Claim, key: effects.Key, name: str, result: Any, log: logging.
 
 
 def _what_to_look_up(key: effects.Key, found: effects.Claimed) -> str:
-    when = f"{found.claimed_at:%Y-%m-%d %H:%M:%SZ}" if found.claimed_at else "an unknown time"
+    when = rfc3339(found.claimed_at, "seconds") if found.claimed_at else "an unknown time"
     settle = settle_command(key.namespace, key.key)
     if len(settle) > MAX_COMMAND_CHARS:
         settle = f"the settle command that `yamlsched show {key.run_id}` prints"

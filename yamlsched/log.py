@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
-from yamlsched import durations
+from yamlsched import durations, times
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _state: dict[str, Any] = {"threshold": 20, "json": False}
@@ -22,7 +22,7 @@ def configure(verbosity: int = 0, as_json: bool = False) -> None:
     _state.update(threshold=20 - 10 * verbosity, json=as_json)
 
 
-def says(level: str) -> bool:
+def is_enabled(level: str) -> bool:
     """Return whether lines of ``level`` are written: for callers whose lines cost more than they are worth."""
     return LEVELS[level] >= int(_state["threshold"])
 
@@ -48,7 +48,7 @@ def error(event: str, **fields: Any) -> None:
 
 
 def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = None) -> None:
-    if not says(level):
+    if not is_enabled(level):
         return
     line = format_line(level, event, fields, datetime.now(UTC), _state["json"])
     with contextlib.suppress(OSError, ValueError):  # nobody listens any more: a run is worth more than its log line
@@ -77,7 +77,7 @@ def printable_json(line: str) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return times.rfc3339(value, "seconds")
     if isinstance(value, timedelta):
         return durations.show(value)
     return str(value)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched.cron import HORIZON_YEARS, Cron, days, misses
+from yamlsched.cron.expression import HORIZON_YEARS, Cron, matching_days, mismatches
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL_EPOCH = datetime(1970, 1, 1)
@@ -138,7 +138,7 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     if is_slot(cron, zone, at):
         return ""
     wall = at.astimezone(zone).replace(tzinfo=None)
-    reasons = misses(cron, wall)
+    reasons = mismatches(cron, wall)
     if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
     return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
@@ -223,7 +223,7 @@ def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
     found = []
     for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
         before = date(month // 12, month % 12 + 1, 1).toordinal() - 1 - epoch
-        found += [before + day for day in days(date_fields, month // 12, month % 12 + 1)]
+        found += [before + day for day in matching_days(date_fields, month // 12, month % 12 + 1)]
     return tuple(day for day in found if first <= day < end)
 
 

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
-from yamlsched import enqueueing, jsontext
+from yamlsched import enqueueing, jsonb
 from yamlsched.attempt import Claim, Effect, Run
 from yamlsched.errors import EffectInDoubt, YamlschedError
 from yamlsched.ledger import (
@@ -186,5 +186,5 @@ async def _awaited(value: Any) -> Any:
 
 def _stored(value: Any, what: str) -> Any:
     """Return ``value`` as it comes back from the database."""
-    text = jsontext.dumps(value, what)
+    text = jsonb.encode_result(value, what)
     return None if text is None else json.loads(text)

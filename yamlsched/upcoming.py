@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from zoneinfo import ZoneInfo
 
-from yamlsched.cron import Cron
+from yamlsched.cron.expression import Cron
 from yamlsched.keys import slot_key
 from yamlsched.slots import slots
 from yamlsched.zones import zone

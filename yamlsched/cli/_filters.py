@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched import durations
-from yamlsched.operations import instants
+from yamlsched import durations, times
 from yamlsched.runs import Status
 
 if TYPE_CHECKING:
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
 def time_or_duration(text: str) -> datetime | timedelta:
     """Read an option: a time in RFC 3339, or a duration back from now or ahead of it."""
     try:
-        return instants.parse(text)
+        return times.parse_instant(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
 def local_time(text: str) -> date | datetime:
     """Read an option: a date, a time on a wall clock that is known later, or an instant."""
-    from yamlsched import wall
+    from yamlsched import times
 
     try:
-        return wall.parse(text)
+        return times.parse_local(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -86,5 +85,5 @@ def build_filter(now: datetime, **given: Any) -> Filter:
     """Return the filter that the options ``given`` write."""
     from yamlsched.operations.history import Filter
 
-    since, until = instants.before(given.pop("since"), now), instants.before(given.pop("until"), now)
+    since, until = times.before(given.pop("since"), now), times.before(given.pop("until"), now)
     return Filter(since=since, until=until, **given)

@@ -10,13 +10,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
-from yamlsched import display, log
-from yamlsched.operations.instants import rough
+from yamlsched import log, terminal, times
+from yamlsched.durations import approximate
 
 FORMAT_VERSION = 1
 MIN_LAST_COLUMN = 20
@@ -58,23 +58,21 @@ def bold(text: str) -> str:
 def instant(value: datetime | None) -> str:
     """Return ``value`` in RFC 3339, UTC, to the second; "-" for None.
 
-    >>> instant(datetime(2026, 1, 14, 2, tzinfo=UTC))
+    >>> instant(datetime.fromisoformat("2026-01-14T02:00Z"))
     '2026-01-14T02:00:00Z'
     """
-    if value is None:
-        return "-"
-    return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return "-" if value is None else times.rfc3339(value, "seconds")
 
 
 def ago(value: datetime | None, now: datetime) -> str:
     """Return how long before ``now`` that was, or how far ahead it lies, in at most two units.
 
-    >>> ago(datetime(2026, 1, 14, 2, tzinfo=UTC), datetime(2026, 1, 15, 3, 5, tzinfo=UTC))
+    >>> ago(datetime.fromisoformat("2026-01-14T02:00Z"), datetime.fromisoformat("2026-01-15T03:05Z"))
     '1d1h ago'
     """
     if value is None:
         return "-"
-    return f"in {rough(value - now)}" if value > now else f"{rough(now - value)} ago"
+    return f"in {approximate(value - now)}" if value > now else f"{approximate(now - value)} ago"
 
 
 def count(number: int, noun: str) -> str:
@@ -88,8 +86,8 @@ def count(number: int, noun: str) -> str:
 
 def printable(text: str) -> str:
     """Return ``text`` so that it steers neither a terminal nor a CI service; line breaks and tabs stay."""
-    lines = ("\t".join(map(display.one_line, line.split("\t"))) for line in text.split("\n"))
-    return "\n".join(map(display.without_commands, lines))
+    lines = ("\t".join(map(terminal.escape_control, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join(map(terminal.escape_ci_commands, lines))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
@@ -133,7 +131,7 @@ def document(**parts: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return times.rfc3339(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

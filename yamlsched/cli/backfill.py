@@ -58,7 +58,7 @@ def command(
     yes: bool,
     namespace: str | None,
 ) -> int:
-    from yamlsched import wall
+    from yamlsched import times
     from yamlsched.operations import actions, history
     from yamlsched.store.history import now
     from yamlsched.sync.backfill import CHUNK, Backfilled, backfill, count, definition_for, first_day
@@ -74,9 +74,9 @@ def command(
         namespace = history.namespace_of(connection, namespace, settings.file)
         definition = definition_for(connection, namespace, job)
         where = zone(definition.timezone)
-        start, end = wall.span(first, where)
+        start, end = times.bounds(first, where)
         if last is not None:
-            end = wall.span(last, where)[1]
+            end = times.bounds(last, where)[1]
             if end < start:
                 raise click.UsageError(f"--to {last.isoformat()} is before --from {first.isoformat()}")
         oldest = first_day(connection, definition)
@@ -119,7 +119,9 @@ def _report_interrupted(
     click.echo(f"interrupted: {made} of up to {total} runs created", err=True)
     click.echo("resume: run the same command again; existing runs are not created twice", err=True)
     if made:
-        since = began.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        from yamlsched.times import rfc3339
+
+        since = rfc3339(began, "microseconds")
         cancel = f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace {namespace}"
         click.echo(f"undo: {cancel}", err=True)
 
@@ -143,10 +145,10 @@ def _json(job: str, result: Backfilled, dry_run: bool) -> str:
 
 
 def _print(result: Backfilled, dry_run: bool) -> None:
-    from yamlsched.wall import utc
+    from yamlsched.times import short_utc
 
     for verb, found in (
-        ("would create" if dry_run else "created", [f"{key} for {utc(at)}" for key, at in result.made]),
+        ("would create" if dry_run else "created", [f"{key} for {short_utc(at)}" for key, at in result.made]),
         ("exists", [f"{key}: run {holder.run_id}, {holder.status}" for key, _, holder in result.existing]),
         ("key used", [f"{key}: run {h.run_id}{_used(h.scheduled_for, at)}" for key, at, h in result.used]),
     ):
@@ -161,8 +163,8 @@ def _print(result: Backfilled, dry_run: bool) -> None:
 
 
 def _used(of: datetime | None, slot: datetime) -> str:
-    from yamlsched.wall import utc
+    from yamlsched.times import short_utc
 
     if of == slot:
         return ", pruned since"
-    return f" of slot {utc(of)}" if of else " created by hand"
+    return f" of slot {short_utc(of)}" if of else " created by hand"

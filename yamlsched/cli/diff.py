@@ -43,8 +43,8 @@ def command(
     at: datetime | timedelta | None,
     is_exit_code: bool,
 ) -> int:
+    from yamlsched import times
     from yamlsched.definitions.load import load
-    from yamlsched.operations import instants
     from yamlsched.preview import document, markdown, text
     from yamlsched.preview.compare import compare
     from yamlsched.preview.values import base_side, empty_side, side
@@ -57,7 +57,7 @@ def command(
     new = side(str(file), after, environment)
     old = empty_side(name, new) if data is None else base_side(name, load(data, name, environment), environment, new)
     now = datetime.now(UTC)
-    instant = instants.after(at, now) or now
+    instant = times.after(at, now) or now
     preview = compare(old, new, instant, instant + timedelta(days=days), environment)
     if settings.format == "json":
         click.echo(_output.document(**document.parts(preview)))

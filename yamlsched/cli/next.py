@@ -13,7 +13,7 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
 
 if TYPE_CHECKING:
-    from yamlsched.cron import Cron
+    from yamlsched.cron.expression import Cron
     from yamlsched.upcoming import Upcoming
 
 NAMELESS = "x"
@@ -52,7 +52,7 @@ def command(
     number: int | None,
     days: int | None,
 ) -> int:
-    from yamlsched import wall
+    from yamlsched import times
     from yamlsched.upcoming import calendar, merged
     from yamlsched.zones import zone
 
@@ -68,7 +68,7 @@ def command(
         jobs, of_file, code = _jobs(settings, job)
     where = zone(_zone(timezone or of_file))
     after = (
-        wall.span(start, where if expression or days else zone(jobs[0][2] if job and jobs else of_file))[0]
+        times.bounds(start, where if expression or days else zone(jobs[0][2] if job and jobs else of_file))[0]
         if start
         else datetime.now(UTC)
     )
@@ -84,10 +84,10 @@ def command(
 
 
 def _parse(expression: str) -> Cron:
-    from yamlsched.cron import parse
+    from yamlsched.cron.expression import parse_cron
 
     try:
-        return parse(expression)
+        return parse_cron(expression)
     except CronError as error:
         marker = " " * error.start + "^" * max(1, error.end - error.start)
         remedy = f"\n{error.remedy}" if error.remedy else ""
@@ -156,13 +156,13 @@ def _json(found: list[Upcoming]) -> str:
 
 def _table(found: list[Upcoming], with_jobs: bool) -> str:
     from yamlsched.cli import _output
-    from yamlsched.wall import utc
+    from yamlsched.times import short_utc
 
     if not found:
         return "no slots"
     rows = [
         ([slot.job_type] if with_jobs else [])
-        + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", utc(slot.scheduled_for), slot.key, slot.note]
+        + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", short_utc(slot.scheduled_for), slot.key, slot.note]
         for slot in found
     ]
     return _output.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows)

@@ -44,7 +44,7 @@ def command(
 ) -> int:
     from yamlsched.cli import _output
     from yamlsched.definitions.formats import FORMATS, as_text
-    from yamlsched.display import safe_line
+    from yamlsched.terminal import escape_line
 
     files = files or (settings.file,)
     now = datetime.now(UTC)
@@ -63,7 +63,7 @@ def command(
         if text:
             click.echo()
         for summary in summaries:
-            click.echo(safe_line(summary))
+            click.echo(escape_line(summary))
     return int(any(one.severity == "error" for one in found))
 
 

@@ -42,7 +42,7 @@ def when(text: str) -> date | datetime | time | timedelta:
 @_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, job: str, at: date | datetime | time | timedelta | None, namespace: str | None) -> int:
-    from yamlsched import wall
+    from yamlsched import times
     from yamlsched.cli import _output
     from yamlsched.operations import history
     from yamlsched.store.history import now
@@ -56,14 +56,14 @@ def command(settings: Settings, job: str, at: date | datetime | time | timedelta
         if at is None:
             at = latest_slot(definition, now(connection))
         if isinstance(at, time):
-            at = wall.latest(at, zone(definition.timezone), now(connection))
+            at = times.last_occurrence(at, zone(definition.timezone), now(connection))
         if isinstance(at, timedelta):
             at = (now(connection) - at).replace(second=0, microsecond=0)
         if not isinstance(at, datetime):
             day = why_day(connection, namespace, definition, at)
             click.echo(_output.document(**_of_day(day)) if settings.wants_json else "\n".join(_day(day)))
             return 0
-        explained = why(connection, namespace, definition, wall.span(at, zone(definition.timezone))[0])
+        explained = why(connection, namespace, definition, times.bounds(at, zone(definition.timezone))[0])
     click.echo(_output.document(**_fields(explained)) if settings.wants_json else "\n".join(_lines(explained)))
     return 0
 
@@ -78,18 +78,21 @@ def _of_day(day: Day) -> dict[str, object]:
 
 
 def _lines(explained: Explained, is_alone: bool = True) -> list[str]:
-    from yamlsched.wall import utc
+    from yamlsched.times import short_utc
 
     key = f", key {explained.key}" if explained.key else ""
     said = list(explained.lines)
     off = explained.job_is_off
     if is_alone and off and not any(line.startswith(off) for line in said):
         said.append(off)
-    return [f"{explained.job_type} at {utc(explained.at)} ({explained.local}){key}", *(f"  {line}" for line in said)]
+    return [
+        f"{explained.job_type} at {short_utc(explained.at)} ({explained.local}){key}",
+        *(f"  {line}" for line in said),
+    ]
 
 
 def _day(day: Day) -> list[str]:
-    from yamlsched.wall import show, utc
+    from yamlsched.times import local_time, short_utc
     from yamlsched.zones import zone
 
     lines = [line for slot in day.slots for line in _lines(slot, is_alone=False)]
@@ -99,5 +102,5 @@ def _day(day: Day) -> list[str]:
         lines.append(f"{day.job_type} has no slot on {day.date} in {day.timezone}")
         for word, slot in (("slot before:", day.previous_slot), ("slot after: ", day.next_slot)):
             if slot:
-                lines.append(f"  {word} {utc(slot)} ({show(slot, zone(day.timezone))})")
+                lines.append(f"  {word} {short_utc(slot)} ({local_time(slot, zone(day.timezone))})")
     return lines + ([day.job_is_off] if day.job_is_off else [])

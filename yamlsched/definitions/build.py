@@ -7,8 +7,9 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from yamlsched import cron, durations
+from yamlsched import durations
 from yamlsched.backoff import Backoff
+from yamlsched.cron.expression import ALIASES, Cron, parse_cron
 from yamlsched.definitions import timezones
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
@@ -16,7 +17,7 @@ from yamlsched.definitions.node import Node
 from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.wording import Path, quoted, where
 from yamlsched.errors import CronError
-from yamlsched.jsontext import stored_size
+from yamlsched.jsonb import stored_bytes
 
 Use = int | None
 
@@ -80,10 +81,10 @@ class Reader:
         self.found.add("YS111", node, path, use, f"{where(path)}: {node.value} {reason}", f"Write {bound}.")
         return None
 
-    def cron(self, node: Node, path: Path, use: Use) -> cron.Cron | None:
+    def cron(self, node: Node, path: Path, use: Use) -> Cron | None:
         text: str = node.value
         try:
-            return cron.parse(text.rstrip("\n") if node.style in (">", "|") else text)
+            return parse_cron(text.rstrip("\n") if node.style in (">", "|") else text)
         except CronError as error:
             written = text[error.start : error.end]
             if text.strip().startswith("@"):
@@ -95,7 +96,7 @@ class Reader:
             remedy = error.remedy[:1].upper() + error.remedy[1:]
             remedy += "" if remedy[-1:] in ("", ".", "?") else "."
             if code == "YS203" and "@reboot" not in text:
-                remedy = self.found.source.did_you_mean(text.strip(), cron.ALIASES, remedy)
+                remedy = self.found.source.did_you_mean(text.strip(), ALIASES, remedy)
             span = self.found.source.within(node.value, node.at, node.end, node.style, error.start, error.end)
             self.found.add(code, node, path, use, f"{where(path)}: {error.message}", remedy, span)
             return None
@@ -129,7 +130,7 @@ class Reader:
     def payload(self, node: Node, path: Path, use: Use) -> Any:
         value = node.plain()
         if node.size > MAX_UNMEASURED_SIZE:
-            size = stored_size(value)
+            size = stored_bytes(value)
             if size > MAX_PAYLOAD_BYTES:
                 message = f"{where(path)} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
                 remedy = "Store the data elsewhere and pass a reference."

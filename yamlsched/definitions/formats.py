@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched import __version__, log
 from yamlsched.definitions import catalog
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
-from yamlsched.display import safe_line, without_commands
+from yamlsched.terminal import escape_ci_commands, escape_line
 
 FORMAT_VERSION = 1
 Paint = Callable[[str, str], str]
@@ -21,7 +21,7 @@ MAX_SHOWN_CHARS = 140
 
 def one_line(found: Diagnostic) -> str:
     """Return place, severity, code, message and remedy, in the form that editors follow."""
-    return safe_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {_sentence(found)}")
+    return escape_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {_sentence(found)}")
 
 
 def _sentence(found: Diagnostic) -> str:
@@ -38,7 +38,7 @@ def text(found: Diagnostic, paint: Paint = _plain) -> str:
     ``paint`` colours a part by its severity.
     """
     label = f"{found.severity}[{found.code}]"
-    heading = safe_line(f"{found.file}:{found.line}:{found.column}: {label}: {found.message}")
+    heading = escape_line(f"{found.file}:{found.line}:{found.column}: {label}: {found.message}")
     lines = [heading.replace(label, paint(found.severity, label), 1)]
     gutter = " " * len(str(found.line))
     if found.source.strip():
@@ -46,11 +46,11 @@ def text(found: Diagnostic, paint: Paint = _plain) -> str:
         shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in found.source[first:last])
         begin, end = found.column - 1 - first, found.end_column - 1 - first
         before, marked = shown[:begin], shown[begin:end]
-        lines.append(without_commands(f" {found.line} | {shown.rstrip()}"))
+        lines.append(escape_ci_commands(f" {found.line} | {shown.rstrip()}"))
         lines.append(f" {gutter} | {_blank(before)}{paint(found.severity, '^' * max(1, _width(marked)))}")
     if found.remedy:
-        lines.append(safe_line(f" {gutter} = {found.remedy}"))
-    lines += [safe_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}") for note in found.notes]
+        lines.append(escape_line(f" {gutter} = {found.remedy}"))
+    lines += [escape_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}") for note in found.notes]
     return "\n".join(lines)
 
 
@@ -115,8 +115,8 @@ def _json(document: dict[str, Any]) -> str:
 def as_github(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
     """Return workflow commands, which GitHub shows as annotations on the lines of a pull request."""
     return "\n".join(
-        f"::{one.severity} file={_property(safe_line(one.file))},line={one.line},col={one.column},"
-        f"endColumn={one.end_column},title={one.code}::{_data(safe_line(_sentence(one)))}"
+        f"::{one.severity} file={_property(escape_line(one.file))},line={one.line},col={one.column},"
+        f"endColumn={one.end_column},title={one.code}::{_data(escape_line(_sentence(one)))}"
         for one in found
     )
 

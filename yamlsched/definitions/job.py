@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from yamlsched.backoff import Backoff
-from yamlsched.cron import Cron
+from yamlsched.cron.expression import Cron
 
 
 class Overlap(StrEnum):

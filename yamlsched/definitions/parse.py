@@ -21,7 +21,7 @@ from yamlsched.definitions.node import BAD, Node
 from yamlsched.definitions.schedule_file import MAX_FILE_BYTES
 from yamlsched.definitions.source import Source
 from yamlsched.definitions.wording import quoted
-from yamlsched.jsontext import LARGEST_INTEGER as MAX_INTEGER_BITS
+from yamlsched.jsonb import MAX_INTEGER_BITS
 
 MAX_DEPTH = 50
 MAX_SHARED = 1_000_000

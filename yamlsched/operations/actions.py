@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from yamlsched import enqueueing, wall
+from yamlsched import enqueueing, times
 from yamlsched.errors import Refused
-from yamlsched.operations import instants
 from yamlsched.operations.history import unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
 from yamlsched.store.actions import ActionRecord
-from yamlsched.wall import utc
+from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
 BATCH_RUNS = 200
@@ -75,8 +74,8 @@ def enqueue(
     with connection.transaction():
         now = history.now(connection)
         if isinstance(at, time):
-            at = wall.earliest(at, zone(known[job].timezone), now)
-        run_at = instants.after(at, now)
+            at = times.next_occurrence(at, zone(known[job].timezone), now)
+        run_at = times.after(at, now)
         run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
         if run_id is None:
             found = history.id_of_key(connection, namespace, key or "")
@@ -100,7 +99,7 @@ def _enqueue_unread(
     """The same for a role that may enqueue and see nothing."""
     if isinstance(at, time):
         raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
-    run_at = instants.after(at, history.now(connection))
+    run_at = times.after(at, history.now(connection))
     run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
     return EnqueueResult(run_id, created, None, run_at)
 
@@ -150,7 +149,7 @@ def retry(
     def success(run: actions.LockedRun) -> str:
         waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
         if run.held_until is not None and run.held_until > run.now:
-            return f"is due at {utc(run.held_until)}: its cancelled handler may run until then{waits}"
+            return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"
         return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
 
     reason = None if payload is None else "with another payload"

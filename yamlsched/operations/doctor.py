@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 
 from yamlsched.definitions.load import Loaded
+from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import health
-from yamlsched.operations.instants import rough
 from yamlsched.store import doctor, migrations
 from yamlsched.store.migrations import NEWEST, OLDEST
 
@@ -135,13 +135,13 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     if abs(skew) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"
         remedy = "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow this host's"
-        yield Check("clock", "warn", f"this host's clock is {rough(skew)} {ahead} the database's", remedy)
+        yield Check("clock", "warn", f"this host's clock is {approximate(skew)} {ahead} the database's", remedy)
     else:
         yield Check("clock", "ok", "host and database agree")
     oldest = doctor.oldest_transaction(connection)
     if oldest is not None and oldest > 3600:
         remedy = "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow down"
-        yield Check("transactions", "warn", f"one has been open for {rough(timedelta(seconds=oldest))}", remedy)
+        yield Check("transactions", "warn", f"one has been open for {approximate(timedelta(seconds=oldest))}", remedy)
 
 
 def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
@@ -214,10 +214,10 @@ def ticking(now: health.Health, host: str) -> Check:
         return Check("ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy)
     age = now.now - now.last_tick_at
     if age > MAX_TICK_AGE:
-        return Check("ticks", "fail", f"the last was {rough(age)} ago, by {now.last_tick_host}", remedy)
+        return Check("ticks", "fail", f"the last was {approximate(age)} ago, by {now.last_tick_host}", remedy)
     own = any(place.startswith(f"{host}:") for file in now.files for place in file.presented_by)
     elsewhere = "" if own else f"; none from this host ({host})"
-    return Check("ticks", "ok", f"the last was {rough(age)} ago, by {now.last_tick_host}{elsewhere}")
+    return Check("ticks", "ok", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}")
 
 
 def files(now: health.Health, tzdata: str, sha256: str | None, is_valid: bool = True) -> Iterator[Check]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import psycopg
 
-from yamlsched import jsontext
+from yamlsched import jsonb
 from yamlsched.errors import Refused
 from yamlsched.runs import Status
 from yamlsched.store import effects, history
+from yamlsched.times import rfc3339
 
 
 def settle(
@@ -20,7 +21,7 @@ def settle(
     Raises Refused where there is nothing to settle: the effect is unknown, done, or an attempt is inside of it.
     """
     found = effects.standing(connection, namespace, key)
-    if not effects.settle(connection, namespace, key, who, happened, jsontext.dumps(result, "the result")):
+    if not effects.settle(connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")):
         raise Refused(_nothing_to_settle(namespace, key, effects.standing(connection, namespace, key)))
     then = "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
     run = history.run(connection, found.run_id) if found else None
@@ -35,8 +36,8 @@ def _nothing_to_settle(namespace: str, key: str, found: effects.Standing | None)
             f'there is no effect "{key}" in namespace "{namespace}": it was not started, or an error proved that it '
             "did not happen. yamlsched show RUN lists a run's effects"
         )
-    if found.state == "done":
-        return f'effect "{key}" is not in doubt: it was done at {found.done_at:%Y-%m-%d %H:%M:%SZ}'
+    if found.done_at is not None:
+        return f'effect "{key}" is not in doubt: it was done at ' + rfc3339(found.done_at, "seconds")
     return (
         f'effect "{key}" is not in doubt: attempt {found.attempt} of run {found.run_id} is performing it. '
         f"Wait until it ends; yamlsched cancel {found.run_id} ends it, at the latest when its lease ends"

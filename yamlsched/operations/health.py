@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from yamlsched import durations
+from yamlsched.durations import approximate
 from yamlsched.ledger import settle_command
-from yamlsched.operations.instants import rough
 from yamlsched.store.health import EffectInDoubt, Health, JobHealth, PresentedFile, RefusedFile, read
+from yamlsched.times import rfc3339
 
 __all__ = [
     "EffectInDoubt",
@@ -69,7 +70,7 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     if health.last_tick_at is None:
         yield Problem(None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
     elif (age := health.now - health.last_tick_at) > thresholds.max_tick_age:
-        yield Problem(None, f"no tick for {rough(age)}, the last came from {health.last_tick_host}", remedy)
+        yield Problem(None, f"no tick for {approximate(age)}, the last came from {health.last_tick_host}", remedy)
 
 
 def _refused(health: Health) -> Iterator[Problem]:
@@ -81,7 +82,7 @@ def refusal(file: RefusedFile) -> str:
     """Return in words that a file is refused, and what to do."""
     mistakes = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
     return (
-        f"{file.place} presents a file with {mistakes} since {file.since:%Y-%m-%dT%H:%M:%SZ}; "
+        f"{file.place} presents a file with {mistakes} since {rfc3339(file.since, 'seconds')}; "
         "not applied: run yamlsched validate there"
     )
 
@@ -93,7 +94,7 @@ def _files(health: Health) -> Iterator[Problem]:
         of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
         yield Problem(
             None,
-            f"{places} has presented another file ({file.hash[:8]}) for {rough(_drifting(file, current))}; in "
+            f"{places} has presented another file ({file.hash[:8]}) for {approximate(_drifting(file, current))}; in "
             f"force is {of}",
             "deploy the same version to all hosts, or run yamlsched sync with the right file",
         )
@@ -118,7 +119,7 @@ def _in_doubt(health: Health) -> Iterator[Problem]:
         yield Problem(
             effect.job_type,
             f'effect "{effect.key}" of run {effect.run_id}{f" of {effect.job_type}" if effect.job_type else ""} is in '
-            f"doubt for {rough(health.now - effect.since)}: look up whether it happened (idempotency key "
+            f"doubt for {approximate(health.now - effect.since)}: look up whether it happened (idempotency key "
             f"{effect.provider_key})",
             f"{settle_command(health.namespace, effect.key)}, then: yamlsched retry {effect.run_id}",
         )
@@ -142,7 +143,7 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     limit = _span(job, "max-late", thresholds.max_late)
     if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
-        late = rough(health.now - job.overdue_since)
+        late = approximate(health.now - job.overdue_since)
         yield Problem(job.job_type, f"{job.job_type}: late by {late}: {job.overdue_why}", "yamlsched doctor")
 
 
@@ -152,7 +153,7 @@ def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pro
         return
     since = job.last_success_at or job.effective_from
     if health.now - since > limit:
-        what = f"{job.job_type}: no success for {rough(health.now - since)}, the limit is {durations.show(limit)}"
+        what = f"{job.job_type}: no success for {approximate(health.now - since)}, the limit is {durations.show(limit)}"
         yield Problem(job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 

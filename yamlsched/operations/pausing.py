@@ -9,12 +9,13 @@ from typing import Any
 
 import psycopg
 
+from yamlsched import times
 from yamlsched.errors import Refused
-from yamlsched.operations import instants
 from yamlsched.operations.actions import ActionResult, retry_on_deadlock
 from yamlsched.store import actions
 from yamlsched.store.actions import ActionRecord, PausableJob
 from yamlsched.sync import plan, settle
+from yamlsched.times import rfc3339
 
 
 def pause(
@@ -36,9 +37,9 @@ def pause(
     def attempt() -> list[ActionResult]:
         with connection.transaction():
             instant, definitions, _ = settle(connection, namespace, list(ids), now)
-            end = instants.after(until, instant)
+            end = times.after(until, instant)
             if end is not None and end <= instant:
-                raise Refused(f"the pause would have ended at {end:%Y-%m-%dT%H:%M:%SZ} already: write a later --until")
+                raise Refused(f"the pause would have ended at {rfc3339(end, 'seconds')} already: write a later --until")
             before = actions.jobs(connection, ids, instant)
             ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
             nexts = {
@@ -62,10 +63,10 @@ def _paused(before: PausableJob, after: PausableJob) -> str:
         return "was removed from schedules.yaml: there is nothing to pause"
     end = after.paused_until
     until = (
-        f"until {end:%Y-%m-%dT%H:%M:%SZ}" if end is not None else f"until resumed: yamlsched resume {after.job_type}"
+        f"until {rfc3339(end, 'seconds')}" if end is not None else f"until resumed: yamlsched resume {after.job_type}"
     )
     reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
-    return f"{'remains' if before.is_paused else 'is'} paused, {until}{reason}"
+    return f"{'remains' if before.is_paused else 'is'} paused, until {until}{reason}"
 
 
 def resume(

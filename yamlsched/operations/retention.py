@@ -12,8 +12,8 @@ import psycopg
 
 from yamlsched import durations, log
 from yamlsched.definitions.job import Retention
-from yamlsched.operations.instants import LONGEST
 from yamlsched.store import definitions, files, retention
+from yamlsched.times import MAX_DURATION
 
 BATCH_ROWS = 1_000
 """Rows of one statement: it takes some tens of milliseconds, and nobody waits for its locks."""
@@ -38,7 +38,9 @@ class HousekeepingReport:
 def retention_of(stored: dict[str, str]) -> Retention:
     """Return the retention that the file in force was applied with."""
     known = {field.name for field in fields(Retention)}
-    return Retention(**{name: min(durations.parse(text), LONGEST) for name, text in stored.items() if name in known})
+    return Retention(
+        **{name: min(durations.parse(text), MAX_DURATION) for name, text in stored.items() if name in known}
+    )
 
 
 def _cancel_retired(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from yamlsched import times
 from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change, FieldChange, JobChange, Note, PileUp, Preview, Side, SlotChanges
 
@@ -104,7 +105,7 @@ def planned(plan: Planned) -> dict[str, Any]:
 
 def instant(value: datetime | None) -> str | None:
     """Return an instant in RFC 3339."""
-    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return None if value is None else times.rfc3339(value)
 
 
 def _side(side: Side) -> dict[str, Any]:

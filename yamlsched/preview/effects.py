@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 
-from yamlsched.cron import Cron
+from yamlsched.cron.expression import Cron
 from yamlsched.definitions.job import Job
 from yamlsched.keys import is_daily, slot_key
 from yamlsched.preview.values import Moved, SlotChanges, Taken

@@ -55,7 +55,7 @@ def plain(entry: Entry) -> dict[str, Any]:
     """Return the keys of a job as plain JSON values, in the order in which a reviewer reads them."""
     job = entry.job
     return {
-        "cron": job.cron.text if job.cron else None,
+        "cron": job.cron.source if job.cron else None,
         "timezone": job.timezone,
         "handler": job.handler or None,
         "payload": job.payload,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from yamlsched.display import safe_line
 from yamlsched.preview import outline, plan_text
 from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Preview
+from yamlsched.terminal import escape_line
 
 ROWS = 50
 """At most this many rows of the table, and jobs with details."""
@@ -55,7 +55,7 @@ def _comment(lines: list[str], preview: Preview) -> str:
 
 def code(text: str) -> str:
     """Return ``text`` as code, whatever is in it, also inside a table."""
-    text = safe_line(text)
+    text = escape_line(text)
     if "|" in text or not text.strip():
         # a table is split at pipes before it knows of code, and how to escape them depends on backslashes
         return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in text)}</code>"
@@ -66,7 +66,7 @@ def code(text: str) -> str:
 
 def prose(text: str) -> str:
     """Return a sentence so that nothing in it is markup."""
-    escaped = safe_line(text).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = escape_line(text).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     escaped = MARKUP.sub(lambda found: "\\" + found[0], escaped)
     return LINKED.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, escaped)
 

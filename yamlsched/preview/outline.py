@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.display import cut, one_line
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Moved, PileUp, Preview, SlotChanges
+from yamlsched.terminal import escape_control, truncate
 from yamlsched.zones import zone
 
 MANY = 7
@@ -175,20 +175,20 @@ def warnings(preview: Preview) -> list[tuple[str, str]]:
 
 
 def written(value: Any) -> str:
-    """Return a value about as the file writes it, on one line, cut when long."""
+    """Return a value about as the file writes it, on one line, truncate when long."""
     if isinstance(value, str):
-        return cut(one_line(value)) or '""'
-    return "(not set)" if value is None else cut(_flow(value))
+        return truncate(escape_control(value)) or '""'
+    return "(not set)" if value is None else truncate(_flow(value))
 
 
 def key(change: FieldChange) -> str:
     """Return the name of a field; those of a payload are the user's."""
-    return cut(one_line(change.field))
+    return truncate(escape_control(change.field))
 
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{one_line(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{escape_control(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, str) and SIMPLE.fullmatch(value):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import cron, durations
+from yamlsched import durations
 from yamlsched.backoff import Backoff
+from yamlsched.cron.expression import parse_cron
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.errors import CronError
 from yamlsched.preview import effects
@@ -209,7 +210,7 @@ def _job(applied: AppliedDefinition) -> Job:
     expression = None
     with suppress(CronError, KeyError):
         zone(applied.timezone)
-        expression = cron.parse(applied.schedule) if applied.schedule else None
+        expression = parse_cron(applied.schedule) if applied.schedule else None
     written = applied.backoff
     backoff = Backoff(
         written["policy"],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yamlsched.display import safe_line
 from yamlsched.preview import outline
 from yamlsched.preview.values import Change, FieldChange, JobChange, Level, Note, Preview
+from yamlsched.terminal import escape_line
 
 SIGNS = {Change.ADDED: "+", Change.REMOVED: "-", Change.CHANGED: "~"}
 MARKS = {Level.WARNING: "!", Level.NOTE: "*"}
@@ -23,7 +23,7 @@ def render(preview: Preview) -> str:
 
 def join(blocks: list[list[str]]) -> str:
     """Return the text of blocks of lines; whatever is in a line stays in it."""
-    return "\n\n".join("\n".join(map(safe_line, block)) for block in blocks if block)
+    return "\n\n".join("\n".join(map(escape_line, block)) for block in blocks if block)
 
 
 def changes(preview: Preview) -> list[list[str]]:

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import cron, wall
+from yamlsched import times
+from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
 from yamlsched.slots import slots
@@ -17,7 +18,7 @@ from yamlsched.store import slots as store
 from yamlsched.store.actions import ActionRecord
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Holder, NewRun
-from yamlsched.wall import utc
+from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def first_day(connection: Connection[Any], job: Definition) -> datetime:
     """Return the start of the local day on which the job was first applied."""
     where = zone(job.timezone)
     day = definitions.created_at(connection, job.id).astimezone(where).date()
-    return wall.span(day, where)[0]
+    return times.bounds(day, where)[0]
 
 
 def count(connection: Connection[Any], job: Definition, first: datetime, last: datetime) -> int:
@@ -122,7 +123,7 @@ def backfill(
                     )
                 if runs:
                     store.wake(connection, namespace)
-                    detail = {"first": utc(runs[0].slot), "last": utc(runs[-1].slot), "runs": len(runs)}
+                    detail = {"first": short_utc(runs[0].slot), "last": short_utc(runs[-1].slot), "runs": len(runs)}
                     trail = ActionRecord(namespace, f"job:{job.job_type}", detail)
                     actions.record(connection, who, "backfill", [trail], instant)
         result.made += missing
@@ -133,7 +134,7 @@ def backfill(
 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[tuple[str, datetime]]]:
     assert job.schedule is not None
-    expression = cron.parse(job.schedule)
+    expression = parse_cron(job.schedule)
     found = slots(expression, zone(job.timezone), first - timedelta(microseconds=1), last)
     while chunk := [(slot_key(job.job_type, expression, slot), slot.at) for slot in islice(found, CHUNK)]:
         yield chunk

@@ -47,7 +47,7 @@ def row(job: Job) -> dict[str, Any]:
         "job_type": job.name,
         "handler": job.handler,
         "payload": job.payload,
-        "schedule": job.cron.text if job.cron else None,
+        "schedule": job.cron.source if job.cron else None,
         "timezone": job.timezone,
         "max_attempts": job.max_attempts,
         "backoff": {
@@ -135,7 +135,7 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
 
     A job that is new, returned, re-enabled, or whose cron or timezone changed counts slots from now on.
     """
-    schedule = job.cron.text if job.cron else None
+    schedule = job.cron.source if job.cron else None
     effective_from, paused_at, paused_until = now, None, None
     if before is not None:
         paused_at, paused_until = before.paused_at, before.paused_until

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from yamlsched.store.files import Standing
+from yamlsched.times import rfc3339
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
@@ -121,4 +122,4 @@ def _environment(name: str | None) -> str:
 
 
 def _utc(instant: datetime | None) -> str:
-    return f"{instant:%Y-%m-%dT%H:%M:%SZ}" if instant else "never"
+    return rfc3339(instant, "seconds") if instant else "never"

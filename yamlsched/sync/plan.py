@@ -16,8 +16,8 @@ from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched import cron, slots
-from yamlsched.cron import Cron
+from yamlsched import slots
+from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.keys import slot_key
 from yamlsched.slots import Slot
 from yamlsched.store.definitions import Definition
@@ -68,7 +68,7 @@ def next_slot_at(
         return None
     if paused_at is not None and paused_until is not None:
         after = max(after, paused_until)
-    slot = _next(cron.parse(schedule), zone(timezone), after)
+    slot = _next(parse_cron(schedule), zone(timezone), after)
     return slot.at if slot else None
 
 
@@ -88,7 +88,7 @@ def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
         return Owed(definition, [], [], definition.last_slot_at, upcoming(definition, max(now, base)))
-    expression, where = cron.parse(definition.schedule), zone(definition.timezone)
+    expression, where = parse_cron(definition.schedule), zone(definition.timezone)
 
     gaps: list[Gap] = []
     start = base

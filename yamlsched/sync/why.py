@@ -7,13 +7,14 @@ from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import cron, durations, slots
+from yamlsched import durations, slots
+from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
 from yamlsched.store.history import now
-from yamlsched.wall import show, span, utc
+from yamlsched.times import bounds, local_time, rfc3339, short_utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class Day:
 def why_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> Day:
     """Explain what became of the slots of a date of the job's wall clock."""
     assert job.schedule is not None
-    expression, where = cron.parse(job.schedule), zone(job.timezone)
-    first, last = span(day, where)
+    expression, where = parse_cron(job.schedule), zone(job.timezone)
+    first, last = bounds(day, where)
     just_before = first - timedelta(microseconds=1)
     found = slots.slots(expression, where, just_before, last)
     explained = [why(connection, namespace, job, slot.at) for slot in islice(found, SLOTS_OF_A_DAY)]
@@ -91,7 +92,7 @@ def why_day(connection: Connection[Any], namespace: str, job: Definition, day: d
 def latest_slot(job: Definition, now: datetime) -> datetime:
     """Return the job's latest slot up to ``now``. Raises Refused where there is none in eight years."""
     assert job.schedule is not None
-    found = slots.newest_slot(cron.parse(job.schedule), zone(job.timezone), now - YEARS, now)
+    found = slots.newest_slot(parse_cron(job.schedule), zone(job.timezone), now - YEARS, now)
     if found is None:
         raise Refused(f'job "{job.job_type}" has had no slot in the last eight years: pass --at')
     return found.at
@@ -100,24 +101,24 @@ def latest_slot(job: Definition, now: datetime) -> datetime:
 def standing(job: Definition, now: datetime) -> str | None:
     """Return that the job is retired, disabled or paused, and since when; None for one that makes runs."""
     if job.retired_at is not None:
-        return f"the job is retired since {utc(job.retired_at)}"
+        return f"the job is retired since {short_utc(job.retired_at)}"
     if not job.enabled:
         # when it was switched off is not kept, but the switch accounted for all that was owed
-        since = f", and its last slot before that was {utc(job.last_slot_at)}" if job.last_slot_at else ""
+        since = f", and its last slot before that was {short_utc(job.last_slot_at)}" if job.last_slot_at else ""
         return f"the job is disabled in schedules.yaml{since}"
     if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
-        until = f" until {utc(job.paused_until)}" if job.paused_until else ""
-        return f"the job is paused since {utc(job.paused_at)}{until}"
+        until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
+        return f"the job is paused since {short_utc(job.paused_at)}{until}"
     return None
 
 
 def why(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> Explained:
     """Explain what became of ``at``, for a job that has a cron."""
     assert job.schedule is not None
-    expression, where = cron.parse(job.schedule), zone(job.timezone)
+    expression, where = parse_cron(job.schedule), zone(job.timezone)
     mismatch = slots.mismatch(expression, where, at)
-    explained = Explained(job.job_type, at, show(at, where), "no_slot", not mismatch)
-    keys = [f"{job.job_type}:{at:%Y-%m-%dT%H:%M}Z", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
+    explained = Explained(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
+    keys = [f"{job.job_type}:{rfc3339(at, 'minutes')}", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
     if not mismatch:
         found = slots.newest_slot(expression, where, at - slots.MINUTE, at)
         assert found is not None
@@ -135,7 +136,9 @@ def why(connection: Connection[Any], namespace: str, job: Definition, at: dateti
         explained.lines.append(_run(fate))
     elif fate.pruned_run_id is not None:
         explained.verdict = "pruned"
-        explained.lines.append(f"run {fate.pruned_run_id} was created for it, and pruned at {utc(fate.pruned_at)}")
+        explained.lines.append(
+            f"run {fate.pruned_run_id} was created for it, and pruned at {short_utc(fate.pruned_at)}"
+        )
     if fate.reason is not None and (not mismatch or at in (fate.first_slot, fate.last_slot)):
         explained.verdict = "skipped" if explained.verdict == "no_slot" else explained.verdict
         explained.lines.append(_gap(fate))
@@ -150,9 +153,9 @@ def why(connection: Connection[Any], namespace: str, job: Definition, at: dateti
 def _run(fate: Any) -> str:
     text = f"run {fate.run_id} was created for it: {fate.status}, attempt {fate.attempts} of {fate.max_attempts}"
     if fate.finished_at is not None:
-        text += f", finished at {utc(fate.finished_at)}"
+        text += f", finished at {short_utc(fate.finished_at)}"
     elif fate.status in ("queued", "failed"):
-        text += f", due at {utc(fate.run_at)}"
+        text += f", due at {short_utc(fate.run_at)}"
     if fate.last_error:
         text += f'; last error: "{fate.last_error}"'
     return text
@@ -162,22 +165,23 @@ def _gap(fate: Any) -> str:
     if fate.slots == 1:
         span = ""
     else:
-        span = f"; the same holds for the {fate.slots} slots from {utc(fate.first_slot)} to {utc(fate.last_slot)}"
-    return f"skipped ({fate.reason}): {REASONS[fate.reason]}{span}; recorded at {utc(fate.recorded_at)}"
+        first, last = short_utc(fate.first_slot), short_utc(fate.last_slot)
+        span = f"; the same holds for the {fate.slots} slots from {first} to {last}"
+    return f"skipped ({fate.reason}): {REASONS[fate.reason]}{span}; recorded at {short_utc(fate.recorded_at)}"
 
 
 def _no_slot(explained: Explained, job: Definition, mismatch: str) -> None:
     assert job.schedule is not None
-    expression, where = cron.parse(job.schedule), zone(job.timezone)
+    expression, where = parse_cron(job.schedule), zone(job.timezone)
     explained.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
     before = slots.newest_slot(expression, where, explained.at - YEARS, explained.at)
     after = slots.next_slot(expression, where, explained.at)
     if before:
         explained.previous_slot = before.at
-        explained.lines.append(f"slot before: {utc(before.at)} ({show(before.at, where)})")
+        explained.lines.append(f"slot before: {short_utc(before.at)} ({local_time(before.at, where)})")
     if after:
         explained.next_slot = after.at
-        explained.lines.append(f"slot after:  {utc(after.at)} ({show(after.at, where)})")
+        explained.lines.append(f"slot after:  {short_utc(after.at)} ({local_time(after.at, where)})")
 
 
 def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
@@ -190,7 +194,7 @@ def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
     if at <= job.effective_from:
         return "unknown", (
             "no run was created for it: the job's current definition applies to slots after "
-            f"{utc(job.effective_from)}, when it was applied, enabled, or its cron or timezone changed; "
+            f"{short_utc(job.effective_from)}, when it was applied, enabled, or its cron or timezone changed; "
             '"yamlsched backfill" creates its run'
         )
     if job.last_slot_at is not None and at <= job.last_slot_at:
@@ -203,7 +207,7 @@ def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
         return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
     if job.overlap == "wait" and fate.open_run_id is not None:
         return "due", (
-            f"it waits: run {fate.open_run_id} of slot {utc(fate.open_slot)} is unfinished, and overlap: wait runs the "
-            "job's slots one after another"
+            f"it waits: run {fate.open_run_id} of slot {short_utc(fate.open_slot)} is unfinished, and overlap: wait "
+            "runs the job's slots one after another"
         )
     return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'

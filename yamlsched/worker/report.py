@@ -46,7 +46,7 @@ class RunReport:
             self._count(run, Status.DEAD)
             error = "lost its worker" if run.id in lost else "no attempts are left: the run was edited by hand"
             log.error("run.dead", **_names(run), attempt=_of(run), error=error)
-        if log.says("debug"):
+        if log.is_enabled("debug"):
             for run in claim.runs:
                 log.debug("run.claimed", **_names(run), attempt=_of(run))
 
@@ -55,7 +55,7 @@ class RunReport:
         self.states[Status.SUCCEEDED] += len(ends)
         for job in {held.run.job_type for held, _ in ends if not held.run.is_on_dead_call}:
             self._note_job(job, Status.SUCCEEDED)
-        if log.says("info"):
+        if log.is_enabled("info"):
             for held, took in ends:
                 _say_succeeded(held.run, took)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from yamlsched import cron
+from yamlsched.cron.expression import Cron, matching_days
 from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import Job
@@ -63,12 +63,12 @@ class Linter:
 
 
 @lru_cache(maxsize=16384)
-def interval(expression: cron.Cron) -> timedelta:
+def interval(expression: Cron) -> timedelta:
     """Return the shortest time between two slots on the wall clock."""
     days: list[int] = []
     for month in range(1, 13):
         first = datetime(2024, month, 1).toordinal()
-        days += [first + day - 1 for day in cron.days(expression.date_fields, 2024, month)]
+        days += [first + day - 1 for day in matching_days(expression.date_fields, 2024, month)]
     apart = min((b - a for a, b in itertools.pairwise(days)), default=366)
     times = expression.times
     gaps = [b - a for a, b in itertools.pairwise(times)]

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from yamlsched import cron, cron_fields, slots, zones
+from yamlsched import slots, zones
+from yamlsched.cron import fields
+from yamlsched.cron.expression import Cron, day_fields_warning, is_restricted, matching_days, parse_cron
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.lint.context import DAY, Linter
 from yamlsched.definitions.wording import join_words, quoted
@@ -58,24 +60,24 @@ def _wall(zone: ZoneInfo, change: datetime) -> tuple[datetime, datetime]:
     return before, change.astimezone(zone).replace(tzinfo=None)
 
 
-def _swallowed(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+def _swallowed(expression: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     """Return a note if a gap leaves out all slots of the day of an expression that names its hours."""
     before, after = _wall(zone, change)
-    if after <= before or expression.fields[cron_fields.HOUR].startswith("*"):
+    if after <= before or expression.fields[fields.HOUR].startswith("*"):
         return []
     for midnight in _midnights(before, after):
         gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in expression.times)
-        if gone and midnight.day in cron.days(expression.date_fields, midnight.year, midnight.month):
+        if gone and midnight.day in matching_days(expression.date_fields, midnight.year, midnight.month):
             return [f"no slot on {midnight.date()}, when {before:%H:%M} to {after:%H:%M} does not exist"]
     return []
 
 
-def _repeated(expression: cron.Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+def _repeated(expression: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     before, after = _wall(zone, change)
     for midnight in _midnights(after, before):
         for minute in expression.times:
             wall = midnight + timedelta(minutes=minute)
-            if after <= wall < before and wall.day in cron.days(expression.date_fields, wall.year, wall.month):
+            if after <= wall < before and wall.day in matching_days(expression.date_fields, wall.year, wall.month):
                 return [f"{wall:%H:%M} occurs twice on {wall.date()} (clocks go back): runs only the first time"]
     return []
 
@@ -89,28 +91,28 @@ def _midnights(start: datetime, end: datetime) -> list[datetime]:
 def day_fields(linter: Linter, job: Job) -> None:
     if job.cron is None:
         return
-    month_day, weekday = job.cron.fields[cron_fields.DAY_OF_MONTH], job.cron.fields[cron_fields.DAY_OF_WEEK]
-    if not (cron.is_restricted(month_day) and cron.is_restricted(weekday)):
+    month_day, weekday = job.cron.fields[fields.DAY_OF_MONTH], job.cron.fields[fields.DAY_OF_WEEK]
+    if not (is_restricted(month_day) and is_restricted(weekday)):
         return
-    message, _, remedy = cron.day_advice(job.cron).partition(". ")
+    message, _, remedy = day_fields_warning(job.cron).partition(". ")
     if not message:
         message = f"it fires on day-of-month {month_day} and also on day-of-week {weekday}: one match is enough"
         remedy = "Write * in one of the two, or split the job in two."
-    linter.add_for_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
+    linter.add_for_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
 
 
 def uneven_steps(linter: Linter, job: Job) -> None:
     if job.cron is None:
         return
-    for index, (text, rule) in enumerate(zip(job.cron.fields, cron_fields.FIELDS, strict=True)):
+    for index, (text, rule) in enumerate(zip(job.cron.fields, fields.FIELDS, strict=True)):
         step = re.fullmatch(r"\*/([0-9]+)", text)
-        values = cron_fields.values(index, text).plain if step else ()
+        values = fields.field_values(index, text).plain if step else ()
         size = int(step[1]) if step else 1
-        if len(values) < 2 or index == cron_fields.DAY_OF_WEEK or rule.size % size == 0:
+        if len(values) < 2 or index == fields.DAY_OF_WEEK or rule.size % size == 0:
             continue
-        if index == cron_fields.DAY_OF_MONTH and cron.is_restricted(job.cron.fields[cron_fields.DAY_OF_WEEK]):
+        if index == fields.DAY_OF_MONTH and is_restricted(job.cron.fields[fields.DAY_OF_WEEK]):
             continue
-        if index == cron_fields.DAY_OF_MONTH:
+        if index == fields.DAY_OF_MONTH:
             message = f"day-of-month {text} starts over every month: the last interval is not {size} days"
             remedy = "Write the days as a list."
         else:
@@ -122,44 +124,44 @@ def uneven_steps(linter: Linter, job: Job) -> None:
 
 
 def late_days(linter: Linter, job: Job) -> None:
-    if job.cron is None or cron.is_restricted(job.cron.fields[cron_fields.DAY_OF_WEEK]):
+    if job.cron is None or is_restricted(job.cron.fields[fields.DAY_OF_WEEK]):
         return
-    text = job.cron.fields[cron_fields.DAY_OF_MONTH]
-    named = cron_fields.values(cron_fields.DAY_OF_MONTH, text)
-    months = cron_fields.values(cron_fields.MONTH, job.cron.fields[cron_fields.MONTH]).plain
+    text = job.cron.fields[fields.DAY_OF_MONTH]
+    named = fields.field_values(fields.DAY_OF_MONTH, text)
+    months = fields.field_values(fields.MONTH, job.cron.fields[fields.MONTH]).plain
     if named.last_day or min(named.plain, default=1) < 29:
         return
     common_year = 2025
-    without = [month for month in months if not cron.days(job.cron.date_fields, common_year, month)]
+    without = [month for month in months if not matching_days(job.cron.date_fields, common_year, month)]
     if without:
-        names = join_words([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
+        names = join_words([fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
-        linter.add_for_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
+        linter.add_for_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
 
 
 def simpler(linter: Linter, job: Job) -> None:
     """Offer a shorter expression that fires at the same instants, clock changes included."""
-    if job.cron is None or job.cron.text.startswith("@"):
+    if job.cron is None or job.cron.source.startswith("@"):
         return
     simple = [_simpler_field(index, text) for index, text in enumerate(job.cron.fields)]
     changed = [index for index, text in enumerate(job.cron.fields) if simple[index] != text]
     if not changed:
         return
-    other = cron.parse(" ".join(simple))
+    other = parse_cron(" ".join(simple))
     same_days = all(
-        cron.days(other.date_fields, year, month) == cron.days(job.cron.date_fields, year, month)
+        matching_days(other.date_fields, year, month) == matching_days(job.cron.date_fields, year, month)
         for year in (2023, 2024)
         for month in range(1, 13)
     )
     if other.wildcard == job.cron.wildcard and other.times == job.cron.times and same_days:
-        message = f"{quoted(job.cron.text)} means the same as {quoted(other.text)}"
-        linter.add_for_cron("YS411", job, changed[0], message, f'Write "{other.text}".')
+        message = f"{quoted(job.cron.source)} means the same as {quoted(other.source)}"
+        linter.add_for_cron("YS411", job, changed[0], message, f'Write "{other.source}".')
 
 
 def _simpler_field(index: int, text: str) -> str:
-    rule = cron_fields.FIELDS[index]
-    values, last_day, nth = cron_fields.values(index, text)
+    rule = fields.FIELDS[index]
+    values, last_day, nth = fields.field_values(index, text)
     if text in ("*", "?") or last_day or nth or not values:
         return text
     if len(values) == rule.size:
@@ -168,6 +170,6 @@ def _simpler_field(index: int, text: str) -> str:
         return str(values[0])
     step = values[1] - values[0] if len(values) > 2 else 0
     whole = tuple(range(rule.low, rule.low + rule.size, step)) if step > 1 and rule.size % step == 0 else ()
-    if values == whole and index != cron_fields.DAY_OF_WEEK:
+    if values == whole and index != fields.DAY_OF_WEEK:
         return min(text, f"*/{step}", key=len)
     return text

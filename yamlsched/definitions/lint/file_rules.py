@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from yamlsched.cron import days
+from yamlsched.cron.expression import matching_days
 from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.lint.context import Linter
@@ -55,13 +55,13 @@ def _together(jobs: list[Job]) -> tuple[list[Job], bool]:
     for month in range(1, 13):
         on_day: dict[int, int] = defaultdict(int)
         for fields, count in by_dates.items():
-            for day in days(fields, REFERENCE_YEAR, month):
+            for day in matching_days(fields, REFERENCE_YEAR, month):
                 on_day[day] += count
         if on_day:
             day = max(on_day, key=lambda day: on_day[day])
             fullest = max(fullest, (on_day[day], -month, -day))
     _, month, day = fullest
-    together = [job for job in jobs if job.cron and -day in days(job.cron.date_fields, REFERENCE_YEAR, -month)]
+    together = [job for job in jobs if job.cron and -day in matching_days(job.cron.date_fields, REFERENCE_YEAR, -month)]
     return together, all(job.cron is not None and job.cron.date_fields == EVERY_DAY for job in together)
 
 

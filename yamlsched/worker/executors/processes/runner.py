@@ -28,7 +28,7 @@ from functools import cache, lru_cache
 from typing import Any, NoReturn
 
 from yamlsched import attempt as attempts
-from yamlsched import jsontext
+from yamlsched import jsonb
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler_sessions import sessions
 from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, storable
@@ -171,7 +171,7 @@ class Runner:
                 return Report(place, End.COMMITTED.value)
             if self.was_stopped:
                 raise Stopped("stopped by yamlsched, but it returned")
-            result = jsontext.dumps(value, "the result")
+            result = jsonb.encode_result(value, "the result")
             enqueued = _plain(run.enqueued) if run is not None and run.enqueued else None
             if result is None and enqueued is None:
                 return None

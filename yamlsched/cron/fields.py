@@ -37,10 +37,10 @@ FIELDS = (
 )
 MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK = range(5)
 LAST = -1
-"""The n of ``L5`` among the pairs of ``Values.nth``: the last such weekday of the month."""
+"""The n of ``L5`` among the pairs of ``FieldValues.nth``: the last such weekday of the month."""
 
 
-class Values(NamedTuple):
+class FieldValues(NamedTuple):
     """What a field stands for. Sunday is 0.
 
     ``last_day`` is the ``L`` of day-of-month. ``nth`` holds (weekday, n) for ``#`` and ``L`` in day-of-week; ``plain``
@@ -52,13 +52,13 @@ class Values(NamedTuple):
     nth: frozenset[tuple[int, int]]
 
 
-def names_nth(day_of_week: str) -> bool:
+def uses_nth(day_of_week: str) -> bool:
     """Say whether a day-of-week field names the n-th or last such weekday of a month."""
     return "#" in day_of_week or "l" in day_of_week.lower()
 
 
 @lru_cache(maxsize=4096)
-def values(index: int, part: str) -> Values:
+def field_values(index: int, part: str) -> FieldValues:
     """Return what ``part`` stands for as field number ``index``.
 
     Raises CronError with offsets into ``part``.
@@ -85,7 +85,7 @@ def _check_field(rule: FieldRule, part: str) -> None:
             )
         _check_item(rule, item, at)
         at = end + 1
-    if rule.name == "day-of-week" and names_nth(part) and not all(names_nth(item) for item in items):
+    if rule.name == "day-of-week" and uses_nth(part) and not all(uses_nth(item) for item in items):
         raise CronError(
             f"day-of-week {part} mixes plain weekdays with # or L",
             0,
@@ -219,7 +219,7 @@ def _value(rule: FieldRule, text: str, at: int) -> int:
     raise CronError(f'{rule.name} "{text}" is not a number in {rule.low}-{rule.high}', at, end, remedy)
 
 
-def _expand(index: int, part: str) -> Values:
+def _expand(index: int, part: str) -> FieldValues:
     # Imported here because it costs more than all the modules of an idle tick that are ours.
     from croniter import croniter
     from croniter.croniter import CroniterError
@@ -237,7 +237,7 @@ def _expand(index: int, part: str) -> Values:
     found = expanded[index]
     everything = tuple(range(rule.low, rule.low + rule.size))
     plain = everything if found == ["*"] else tuple(sorted(int(value) for value in found))
-    return Values(
+    return FieldValues(
         plain=plain if numbers and not nth else (),
         last_day=len(numbers) < len(items),
         nth=frozenset((int(weekday), LAST if str(n) == "l" else n) for weekday, ns in nth.items() for n in ns),

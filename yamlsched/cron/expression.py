@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import lru_cache
 
-from yamlsched.cron_fields import (
+from yamlsched.cron.fields import (
     DAY_OF_MONTH,
     DAY_OF_WEEK,
     FIELDS,
@@ -16,12 +16,12 @@ from yamlsched.cron_fields import (
     MINUTE,
     MONTH,
     WEEKDAYS,
-    names_nth,
-    values,
+    field_values,
+    uses_nth,
 )
 from yamlsched.errors import CronError
 
-LONGEST = 256
+MAX_CHARS = 256
 HORIZON_YEARS = 50
 REFERENCE_YEAR = 2000
 """An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid tomorrow as today."""
@@ -37,19 +37,19 @@ ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-LAYOUT = " ".join(rule.name for rule in FIELDS)
+FIELD_NAMES = " ".join(rule.name for rule in FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A valid expression. Only ``parse`` makes one.
+    """A valid expression. Only ``parse_cron`` makes one.
 
-    ``text`` is what the user wrote, for people; ``expression`` has aliases expanded and single blanks. ``wildcard``
+    ``source`` is what the user wrote, for people; ``expression`` has aliases expanded and single blanks. ``wildcard``
     chooses the rule for clock changes: it is decided from the text, for ``0-59`` and ``*`` differ in nothing else.
     ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
     """
 
-    text: str
+    source: str
     expression: str
     fields: tuple[str, str, str, str, str]
     wildcard: bool
@@ -63,7 +63,7 @@ def is_restricted(day_field: str) -> bool:
 
 
 @lru_cache(maxsize=32768)
-def parse(text: str) -> Cron:
+def parse_cron(text: str) -> Cron:
     """Return the expression that ``text`` writes.
 
     Raises CronError with the offsets of the wrong part in ``text``. The work is bounded for any text.
@@ -74,12 +74,12 @@ def parse(text: str) -> Cron:
     parts, places = _split(stripped, shift)
     for index, (part, place) in enumerate(zip(parts, places, strict=True)):
         try:
-            values(index, part)
+            field_values(index, part)
         except CronError as error:
             raise CronError(error.message, place + error.start, place + error.end, error.remedy) from error
     minute, hour, day_of_month, month, day_of_week = parts
     place, end = places[DAY_OF_MONTH], places[DAY_OF_WEEK] + len(day_of_week)
-    if is_restricted(day_of_month) and names_nth(day_of_week):
+    if is_restricted(day_of_month) and uses_nth(day_of_week):
         raise CronError(
             f"day-of-month {day_of_month} beside day-of-week {day_of_week}: # and L cannot be combined with it",
             place,
@@ -94,7 +94,7 @@ def parse(text: str) -> Cron:
             "write a day that the month has",
         )
     return Cron(
-        text=stripped,
+        source=stripped,
         expression=" ".join(parts),
         fields=(minute, hour, day_of_month, month, day_of_week),
         wildcard=minute.startswith("*") or hour.startswith("*"),
@@ -104,20 +104,20 @@ def parse(text: str) -> Cron:
 
 
 @lru_cache(maxsize=16384)
-def days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int, ...]:
+def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int, ...]:
     """Return the days of a local month that match ``Cron.date_fields``, ascending.
 
     If both day fields are restricted either may match; an unrestricted one leaves the choice to the other.
     """
     day_of_month, months, day_of_week = date_fields
-    if month not in values(MONTH, months).plain:
+    if month not in field_values(MONTH, months).plain:
         return ()
     first = date(year, month, 1)
     length = (date(year + month // 12, month % 12 + 1, 1) - first).days
     every_day = range(1, length + 1)
-    named = values(DAY_OF_MONTH, day_of_month)
+    named = field_values(DAY_OF_MONTH, day_of_month)
     on_month_day = {day for day in every_day if day in named.plain or (named.last_day and day == length)}
-    named = values(DAY_OF_WEEK, day_of_week)
+    named = field_values(DAY_OF_WEEK, day_of_week)
     on_weekday = set()
     for day in every_day:
         weekday = (first.isoweekday() + day - 1) % 7
@@ -128,17 +128,17 @@ def days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int,
     return tuple(sorted(on_month_day | on_weekday if either else on_month_day & on_weekday))
 
 
-def misses(cron: Cron, wall: datetime) -> list[str]:
+def mismatches(cron: Cron, wall: datetime) -> list[str]:
     """Return which fields do not match the naive wall time ``wall``, each as a sentence; nothing if all do."""
     minute, hour, day_of_month, month, day_of_week = cron.fields
     found = []
-    if wall.minute not in values(MINUTE, minute).plain:
+    if wall.minute not in field_values(MINUTE, minute).plain:
         found.append(f"minute {wall.minute} is not in {minute}")
-    if wall.hour not in values(HOUR, hour).plain:
+    if wall.hour not in field_values(HOUR, hour).plain:
         found.append(f"hour {wall.hour} is not in {hour}")
-    if wall.month not in values(MONTH, month).plain:
+    if wall.month not in field_values(MONTH, month).plain:
         found.append(f"month {wall.month} is not in {month}")
-    elif wall.day not in days(cron.date_fields, wall.year, wall.month):
+    elif wall.day not in matching_days(cron.date_fields, wall.year, wall.month):
         if is_restricted(day_of_month):
             found.append(f"day-of-month {wall.day} is not in {day_of_month}")
         if is_restricted(day_of_week):
@@ -146,7 +146,7 @@ def misses(cron: Cron, wall: datetime) -> list[str]:
     return found
 
 
-def day_advice(cron: Cron) -> str:
+def day_fields_warning(cron: Cron) -> str:
     """Return a warning if cron implementations disagree about the two day fields of ``cron``, else "".
 
     Debian's cron takes a field that begins with ``*`` as unrestricted even when a step follows.
@@ -168,23 +168,23 @@ def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
     is a 29 February. Without it, a month must have one of the days.
     """
     day_of_month, months, day_of_week = date_fields
-    named = values(DAY_OF_MONTH, day_of_month)
-    longest = max(MONTH_DAYS[month - 1] for month in values(MONTH, months).plain)
+    named = field_values(DAY_OF_MONTH, day_of_month)
+    longest = max(MONTH_DAYS[month - 1] for month in field_values(MONTH, months).plain)
     return is_restricted(day_of_week) or named.last_day or min(named.plain) <= longest
 
 
 @lru_cache(maxsize=2048)
 def _times(minute: str, hour: str) -> tuple[int, ...]:
-    return tuple(h * 60 + m for h in values(HOUR, hour).plain for m in values(MINUTE, minute).plain)
+    return tuple(h * 60 + m for h in field_values(HOUR, hour).plain for m in field_values(MINUTE, minute).plain)
 
 
 def _check_characters(text: str, stripped: str, shift: int) -> None:
     example = 'write five fields, for example "0 2 * * *"'
     if not stripped:
         raise CronError("the cron expression is empty", 0, len(text), example)
-    if len(stripped) > LONGEST:
+    if len(stripped) > MAX_CHARS:
         raise CronError(
-            f"the cron expression has {len(stripped)} characters, more than {LONGEST}",
+            f"the cron expression has {len(stripped)} characters, more than {MAX_CHARS}",
             shift,
             shift + len(stripped),
             "write ranges and steps instead of long lists, or split it into several jobs",
@@ -229,12 +229,12 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
     if len(parts) in (len(FIELDS) + 1, len(FIELDS) + 2):
         without = " ".join(parts[1 : len(FIELDS) + 1])
         raise CronError(
-            f"{len(parts)} fields where cron has five ({LAYOUT}): seconds and years are not supported",
+            f"{len(parts)} fields where cron has five ({FIELD_NAMES}): seconds and years are not supported",
             shift,
             end,
             f'write "{without}" if the first field means seconds',
         )
     if len(parts) != len(FIELDS):
         fields = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        raise CronError(f"{fields} where cron has five", shift, end, f"write {LAYOUT}")
+        raise CronError(f"{fields} where cron has five", shift, end, f"write {FIELD_NAMES}")
     return parts, [shift + match.start() for match in found]

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from yamlsched import wall
+from yamlsched import times
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -24,13 +24,13 @@ BERLIN = ZoneInfo("Europe/Berlin")
 )
 def test_a_time_of_day_is_the_last_or_the_next_on_the_clock_of_the_zone(now: str, before: str, after: str) -> None:
     at, half_past_two = datetime.fromisoformat(now), time(2, 30)
-    assert wall.latest(half_past_two, BERLIN, at) == datetime.fromisoformat(before)
-    assert wall.earliest(half_past_two, BERLIN, at) == datetime.fromisoformat(after)
+    assert times.last_occurrence(half_past_two, BERLIN, at) == datetime.fromisoformat(before)
+    assert times.next_occurrence(half_past_two, BERLIN, at) == datetime.fromisoformat(after)
 
 
 def test_the_next_time_of_day_is_never_more_than_a_day_and_an_hour_away() -> None:
     start = datetime(2026, 10, 24, tzinfo=UTC)
     for minutes in range(0, 3 * 24 * 60, 7):
         now = start + timedelta(minutes=minutes)
-        assert timedelta(0) < wall.earliest(time(2, 30), BERLIN, now) - now <= timedelta(hours=25)
-        assert timedelta(0) <= now - wall.latest(time(2, 30), BERLIN, now) <= timedelta(hours=25)
+        assert timedelta(0) < times.next_occurrence(time(2, 30), BERLIN, now) - now <= timedelta(hours=25)
+        assert timedelta(0) <= now - times.last_occurrence(time(2, 30), BERLIN, now) <= timedelta(hours=25)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from yamlsched import display
+from yamlsched import terminal
 from yamlsched.cli import _output, cli
 from yamlsched.definitions import formats
 from yamlsched.definitions.diagnostic import Diagnostic, Note
@@ -207,6 +207,6 @@ def test_a_file_of_any_name_is_compared(tmp_path: Path, monkeypatch: pytest.Monk
 
 @given(st.text(max_size=60))
 def test_a_safe_line_is_one_printable_line_and_no_command(any_text: str) -> None:
-    assert_safe_lines(display.safe_line(any_text))
-    assert "\n" not in display.safe_line(any_text)
-    assert display.safe_line("plain words") == "plain words"
+    assert_safe_lines(terminal.escape_line(any_text))
+    assert "\n" not in terminal.escape_line(any_text)
+    assert terminal.escape_line("plain words") == "plain words"

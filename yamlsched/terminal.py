@@ -9,30 +9,30 @@ COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
 DEFAULT_LENGTH = 100
 
 
-def one_line(text: str) -> str:
+def escape_control(text: str) -> str:
     r"""Return ``text`` without control characters, line breaks included.
 
-    >>> one_line("a\n\x1b[2Jb")
+    >>> escape_control("a\n\x1b[2Jb")
     'a\\n\\x1b[2Jb'
     """
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
-def without_commands(line: str) -> str:
+def escape_ci_commands(line: str) -> str:
     r"""Return a line that no CI service takes for a command.
 
-    >>> without_commands("  ::error::x"), without_commands("a ##[group]b")
+    >>> escape_ci_commands("  ::error::x"), escape_ci_commands("a ##[group]b")
     ('  \\::error::x', 'a #\\#[group]b')
     """
     return COMMAND.sub(lambda found: f"{found[1] or ''}\\::" if found[0].endswith(":") else r"#\#", line)
 
 
-def safe_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Return ``text`` as one line of a report: nothing in it can look like another line, or steer what shows it."""
-    return without_commands(one_line(text))
+    return escape_ci_commands(escape_control(text))
 
 
-def cut(text: str, length: int = DEFAULT_LENGTH) -> str:
+def truncate(text: str, length: int = DEFAULT_LENGTH) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

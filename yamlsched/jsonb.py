@@ -10,17 +10,17 @@ from typing import Any
 
 from yamlsched.errors import Refused
 
-LARGEST = 65_536
+MAX_RESULT_BYTES = 65_536
 """Bytes of a result as JSON."""
-LARGEST_INTEGER = 10_000
+MAX_INTEGER_BITS = 10_000
 """Bits; Python refuses to write out much larger ones, with an error of its own."""
 SCALARS = {str, int, float, bool, type(None)}
 
 encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def plain(value: Mapping[str, Any]) -> str | None:
-    """Return the JSON text of a flat ``value`` without faults; None for any other, which ``faults`` must look at.
+def encode_flat(value: Mapping[str, Any]) -> str | None:
+    """Return the JSON text of a flat ``value`` without faults; None for any other, which ``problems`` must look at.
 
     Most payloads are so, and this takes a third of the time.
     """
@@ -30,28 +30,28 @@ def plain(value: Mapping[str, Any]) -> str | None:
         text = encode(value if type(value) is dict else dict(value))
     except ValueError:  # not a number
         return None
-    return text if "\\u0000" not in text and not text_fault(text) else None
+    return text if "\\u0000" not in text and not string_problem(text) else None
 
 
-def dumps(value: Any, what: str) -> str | None:
+def encode_result(value: Any, what: str) -> str | None:
     """Return ``value`` as JSON text, None for None. Raises Refused, in words about ``what``, where it is not JSON."""
     if value is None:
         return None
-    for where, fault in faults(value, what):
-        raise Refused(f"{where} {fault}")
+    for where, problem in problems(value, what):
+        raise Refused(f"{where} {problem}")
     text = encode(value)
-    if len(text) * 4 > LARGEST and (size := len(text.encode())) > LARGEST:
+    if len(text) * 4 > MAX_RESULT_BYTES and (size := len(text.encode())) > MAX_RESULT_BYTES:
         raise Refused(f"{what} has {size} bytes as JSON, over the limit of 64 KiB: store it, and return a reference")
     return text
 
 
-def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield what in ``value`` is not JSON that PostgreSQL can store, with its path."""
     if isinstance(value, str):
-        if fault := text_fault(value):
-            yield where, fault
+        if problem := string_problem(value):
+            yield where, problem
     elif isinstance(value, int):
-        if value.bit_length() > LARGEST_INTEGER:
+        if value.bit_length() > MAX_INTEGER_BITS:
             yield where, "is an integer of over 3,000 digits: pass a string"
     elif value is None:
         return
@@ -64,13 +64,13 @@ def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             if not isinstance(key, str):
                 yield where, f"has the key {key!r}, a {type(key).__name__}: JSON keys are strings"
-            elif fault := text_fault(key):
-                yield f"a key of {where}", fault
+            elif problem := string_problem(key):
+                yield f"a key of {where}", problem
             else:
-                yield from faults(item, f"{where}.{key}", depth + 1)
+                yield from problems(item, f"{where}.{key}", depth + 1)
     elif isinstance(value, list | tuple):
         for nth, item in enumerate(value):
-            yield from faults(item, f"{where}[{nth}]", depth + 1)
+            yield from problems(item, f"{where}[{nth}]", depth + 1)
     else:
         yield (
             where,
@@ -78,10 +78,10 @@ def faults(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         )
 
 
-def stored_size(value: Any) -> int:
+def stored_bytes(value: Any) -> int:
     """Return the bytes of ``value``, valid JSON, as PostgreSQL writes it: there a number has no exponent.
 
-    >>> stored_size({"a": 1e300})
+    >>> stored_bytes({"a": 1e300})
     308
     """
     longer = sum(len(f"{Decimal(repr(number)):f}") - len(repr(number)) for number in _floats(value))
@@ -100,7 +100,7 @@ def _floats(value: Any) -> Iterator[float]:
             todo.extend(value)
 
 
-def text_fault(text: str) -> str:
+def string_problem(text: str) -> str:
     if "\x00" in text:
         return "contains a NUL character, which PostgreSQL cannot store"
     try:
