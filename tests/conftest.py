@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from support.database import temporary_database
 from yamlsched import embedded, store
 from yamlsched.store.connection import connect_for_handler
 
@@ -69,23 +70,17 @@ def template(server: str) -> Iterator[str]:
         admin.execute(f'drop database "{name}" with (force)'.encode())
 
 
-def _database(server: str, template: str) -> Iterator[str]:
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f'create database "{name}" template "{template}"'.encode())
-        yield make_conninfo(server, dbname=name)
-        admin.execute(f'drop database "{name}" with (force)'.encode())
-
-
 @pytest.fixture
 def own_dsn(server: str, template: str) -> Iterator[str]:
     """A database of the test's own: for tests with processes of their own, which may outlive an assertion."""
-    yield from _database(server, template)
+    with temporary_database(server, template) as dsn:
+        yield dsn
 
 
 @pytest.fixture(scope="session")
 def _emptied(server: str, template: str) -> Iterator[str]:
-    yield from _database(server, template)
+    with temporary_database(server, template) as dsn:
+        yield dsn
 
 
 @pytest.fixture
@@ -107,7 +102,8 @@ def db(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def empty_dsn(server: str) -> Iterator[str]:
     """A database without our tables."""
-    yield from _database(server, "template0")
+    with temporary_database(server, "template0") as dsn:
+        yield dsn
 
 
 @pytest.fixture

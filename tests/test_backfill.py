@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
-from syncing import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
 
+from support.schedules import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
 from yamlsched import store, times
 from yamlsched.cli import main
 from yamlsched.errors import Refused

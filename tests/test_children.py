@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from working import Process, Project, a_project, is_alive, until
 
+from support.project import Process, Project, a_project, is_alive, until
 from yamlsched.worker.executors.processes.protocol import Memory
 
 DONE = ("succeeded", 1, 1, 1, 0)
@@ -51,30 +51,30 @@ def test_a_signal_to_all_processes_at_once_is_one_shutdown_with_its_grace_period
     project: Project, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
     # as at a reboot, by systemd's default KillMode, or by pkill -f yamlsched
-    project.sync(until_told={"max_attempts": 1, "lease": "1m"})
-    runs = project.enqueue("until_told", count=3)
+    project.sync(waits_for_file={"max_attempts": 1, "lease": "1m"})
+    runs = project.enqueue("waits_for_file", count=3)
     worker = project.start("work", "--concurrency", "3")
     for run in runs:
-        project.until_begun(run)
+        project.until_started(run)
 
     for pid in (*worker.children(), worker.pid):
         send(pid, number)
     until(lambda: "worker.stopping" in worker.text)
-    project.say("go")
+    project.touch("go")
 
     assert worker.wait() == 0
     assert {project.became(run) for run in runs} == {DONE}
 
 
 def test_children_that_are_signalled_one_by_one_take_no_notice(project: Project) -> None:
-    project.sync(until_told={"max_attempts": 1, "lease": "1m"})
-    [run] = project.enqueue("until_told")
+    project.sync(waits_for_file={"max_attempts": 1, "lease": "1m"})
+    [run] = project.enqueue("waits_for_file")
     worker = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) * 20:
         os.kill(worker.children()[0], number)
-    project.say("go")
+    project.touch("go")
 
     assert worker.wait() == 0
     assert project.became(run) == DONE
@@ -86,7 +86,7 @@ def test_what_is_not_through_after_the_grace_period_costs_no_attempt_when_all_pr
     project.sync(hangs={"max_attempts": 1, "lease": "1m"})
     [run] = project.enqueue("hangs")
     worker = project.start("work", "--grace", "1s")
-    project.until_begun(run)
+    project.until_started(run)
 
     for pid in (*worker.children(), worker.pid):
         os.kill(pid, signal.SIGTERM)
@@ -113,7 +113,7 @@ from yamlsched.worker.executors.processes import bootstrap
 worker, real = os.getpid(), bootstrap.run
 def run(parent, commands, *given):
     select.select([commands], [], [])
-    pathlib.Path(os.environ["ACTS"], "handed").touch()
+    pathlib.Path(os.environ["TEST_FOLDER"], "handed").touch()
     while os.getppid() == worker:
         time.sleep(0.01)
     real(parent, commands, *given)
@@ -123,8 +123,8 @@ bootstrap.run = run
 
 def test_a_child_whose_parent_died_before_it_was_set_up_starts_nothing(project: Project) -> None:
     # given a child that was handed a run, and is slow to set itself up
-    project.sync(until_told={})
-    project.enqueue("until_told")
+    project.sync(waits_for_file={})
+    project.enqueue("waits_for_file")
     worker = project.start("work", before=WAIT_FOR_ITS_DEATH)
     until((project.folder / "handed").exists)
     [child] = worker.children()
@@ -134,7 +134,7 @@ def test_a_child_whose_parent_died_before_it_was_set_up_starts_nothing(project: 
 
     # then it ends, too
     until(lambda: not is_alive(child), "the child has ended with its worker")
-    assert project.calls("begun") == 0
+    assert project.calls("started") == 0
 
 
 # -- no processes
@@ -153,20 +153,20 @@ os.fork = limited
 
 def test_runs_for_which_no_process_can_be_started_are_left_to_others_while_a_handler_executes(project: Project) -> None:
     # given a host that gives a worker one process and no more
-    project.sync(until_told={"lease": "1m"})
-    [first] = project.enqueue("until_told")
+    project.sync(waits_for_file={"lease": "1m"})
+    [first] = project.enqueue("waits_for_file")
     worker = project.start("work", "--concurrency", "3", before=ONE_FORK)
-    project.until_begun(first)
+    project.until_started(first)
 
     # when it has claimed one more
-    second, third = project.enqueue("until_told", count=2)
+    second, third = project.enqueue("waits_for_file", count=2)
     until(lambda: project.row(second).locked_by, "it has claimed one of them")
 
     # then it releases that, and another worker executes it
     other = project.start("work", "--concurrency", "3", host="b")
-    project.until_begun(second)
-    project.until_begun(third)
-    project.say("go")
+    project.until_started(second)
+    project.until_started(third)
+    project.touch("go")
     assert [worker.wait(), other.wait()] == [0, 0]
     assert {project.became(run) for run in (first, second, third)} == {DONE}
 
@@ -181,15 +181,15 @@ def end(loop: Process) -> None:
 
 def test_a_run_goes_to_another_child_where_the_first_one_hangs_before_it_starts_it(project: Project) -> None:
     # given a child in which a thread keeps the interpreter for itself after its handler has returned
-    project.sync(leaves_a_thread_behind={"lease": "1m"}, surroundings={"lease": "1m", "timeout": "3s"})
+    project.sync(leaves_a_thread_behind={"lease": "1m"}, environment={"lease": "1m", "timeout": "3s"})
     [first] = project.enqueue("leaves_a_thread_behind")
     loop = project.start("work", "--loop", "--concurrency", "1")
     child = project.until_status(first, "succeeded").result
-    project.say(f"hold-{first}")
+    project.touch(f"hold-{first}")
     until((project.folder / f"held-{first}").exists)
 
     # when it is handed a run
-    [run] = project.enqueue("surroundings")
+    [run] = project.enqueue("environment")
 
     # then that is executed elsewhere, at no cost, and the child is killed
     assert project.until_status(run, "succeeded").result["pid"] != child
@@ -199,13 +199,13 @@ def test_a_run_goes_to_another_child_where_the_first_one_hangs_before_it_starts_
 
 
 def test_a_child_that_is_stopped_before_it_starts_a_run_keeps_it_from_nobody(project: Project) -> None:
-    project.sync(surroundings={"lease": "1m"})
-    [first] = project.enqueue("surroundings")
+    project.sync(environment={"lease": "1m"})
+    [first] = project.enqueue("environment")
     loop = project.start("work", "--loop", "--concurrency", "1")
     child = project.until_status(first, "succeeded").result["pid"]
 
     os.kill(child, signal.SIGSTOP)
-    [run] = project.enqueue("surroundings")
+    [run] = project.enqueue("environment")
 
     assert project.until_status(run, "succeeded").result["pid"] != child
     assert project.became(run) == DONE

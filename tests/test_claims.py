@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job, a_run
 
+from support.rows import a_job, a_run
 from yamlsched.store.runs import Scope
 from yamlsched.worker import claims
 from yamlsched.worker.claims import Claims

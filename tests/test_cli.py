@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,22 +13,10 @@ import click
 import psycopg
 import pytest
 
+from support.command_line import ROOT, yamlsched
 from yamlsched.cli import Verbs, cli
 
-ROOT = Path(__file__).parent.parent
 VERBS = cli.list_commands(click.Context(cli))
-
-
-def yamlsched(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "yamlsched", *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from syncing import HOUR, MINUTE
-from working import until
 
+from support.project import until
+from support.schedules import HOUR, MINUTE
 from yamlsched import store
 
 WRONG_CLOCK = """

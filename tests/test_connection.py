@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from working import Pooler, Project, Proxy, a_project, a_proxy
 
+from support.project import Project, a_project
+from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import hosts
@@ -125,7 +126,7 @@ def test_the_settings_are_pinned_in_a_session_and_behind_a_pooler_in_each_transa
 
 @pytest.mark.parametrize("way", [direct, pooled])
 def test_ticks_that_race_under_serializable_all_succeed(project: Project, way: Any) -> None:
-    project.sync(**{f"nap_{n}": {"handler": "acts.nap", "cron": "* * * * *"} for n in range(50)})
+    project.sync(**{f"nap_{n}": {"handler": "support.handlers.nap", "cron": "* * * * *"} for n in range(50)})
     project.db.execute(
         "update yamlsched.job_definitions set next_slot_at = now(), effective_from = now() - interval '1 h'"
     )
@@ -157,7 +158,12 @@ def test_a_function_in_the_search_path_does_not_take_the_place_of_a_built_in_one
     project.db.execute("create table public.ledger (run_id bigint not null)")
     project.db.execute(TRAP.encode())
     set_on_database(project, search_path="public, pg_catalog")
-    project.sync(nap={}, fails={"max_attempts": 1}, transacts={}, fan_out={"handler": "acts.fans_out_in_a_transaction"})
+    project.sync(
+        nap={},
+        fails={"max_attempts": 1},
+        transacts={},
+        fan_out={"handler": "support.handlers.fans_out_in_a_transaction"},
+    )
     runs = [project.enqueue(job)[0] for job in ("nap", "fails", "transacts", "fan_out")]
 
     with way(project) as proxy:
@@ -273,7 +279,7 @@ def test_a_verb_gives_up_on_a_server_that_is_silent(project: Project, way: Any, 
         while not (project.folder / "connected").exists():
             assert process.is_alive, process.text
         proxy.is_silent = True
-        project.say("go")
+        project.touch("go")
 
         assert process.wait() == 3
 

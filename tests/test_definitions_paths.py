@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.test_cli import yamlsched
+from support.command_line import yamlsched
 from yamlsched.definitions import handlers, paths
 from yamlsched.definitions.load import load
 from yamlsched.operations import doctor

@@ -10,10 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import Say, a_job, command_line
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from working import a_project
 
+from support.command_line import Cli, command_line
+from support.project import a_project
+from support.rows import a_job
 from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import doctor
@@ -24,7 +25,7 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def say(own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(own_dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -44,15 +45,15 @@ def a_database(server: str, encoding: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("attributes", ["any", "read-write"])
-def test_the_doctor_fails_where_nothing_can_be_written(own_dsn: str, db_of: Any, say: Say, attributes: str) -> None:
+def test_the_doctor_fails_where_nothing_can_be_written(own_dsn: str, db_of: Any, cli: Cli, attributes: str) -> None:
     name = conninfo_to_dict(own_dsn)["dbname"]
     db_of(own_dsn).execute(f'alter database "{name}" set default_transaction_read_only = on')
 
-    said = say("doctor", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes))
+    result = cli("doctor", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes))
 
-    assert said.code == 1
-    assert "read-only" in said.out
-    assert say("tick", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes)).code == 3
+    assert result.code == 1
+    assert "read-only" in result.out
+    assert cli("tick", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes)).code == 3
 
 
 def test_the_doctor_says_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,17 +70,17 @@ def test_the_doctor_says_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.
 
 
 def test_migrate_refuses_a_database_that_does_not_know_its_encoding_and_the_doctor_says_so(
-    server: str, say: Say
+    server: str, cli: Cli
 ) -> None:
     with a_database(server, "SQL_ASCII") as dsn:
-        said = say("migrate", "--dsn", dsn)
-        assert said.code == 3
-        assert "the database's encoding is SQL_ASCII" in said.err
-        assert "UTF8" in said.err
+        result = cli("migrate", "--dsn", dsn)
+        assert result.code == 3
+        assert "the database's encoding is SQL_ASCII" in result.err
+        assert "UTF8" in result.err
 
-        said = say("doctor", "--dsn", dsn)
-        assert said.code == 1
-        assert "fail  encoding" in said.out
+        result = cli("doctor", "--dsn", dsn)
+        assert result.code == 1
+        assert "fail  encoding" in result.out
 
 
 def test_a_character_that_the_database_does_not_have_is_recorded_escaped(server: str, tmp_path: Path) -> None:
@@ -100,13 +101,13 @@ def test_a_character_that_the_database_does_not_have_is_recorded_escaped(server:
             assert {project.row(run).status for run in naps} == {"succeeded"}
 
 
-def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrations, "OLDEST", 99)
 
-    said = say("migrate")
+    result = cli("migrate")
 
-    assert said.code == 3
-    assert "is not supported: yamlsched works with versions 99 to 18" in said.err
+    assert result.code == 3
+    assert "is not supported: yamlsched works with versions 99 to 18" in result.err
 
 
 # what a network can see, and what transactions expect
@@ -160,9 +161,9 @@ def enqueuer(own_dsn: str, db_of: Any) -> Iterator[str]:
     db.execute(f"drop role {name}")
 
 
-def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: str, enqueuer: str, say: Say) -> None:
-    first = say("enqueue", "purge", "--key", "purge:1", "--at", "90m", "--dsn", enqueuer)
-    again = say("enqueue", "purge", "--key", "purge:1", "--dsn", enqueuer)
+def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: str, enqueuer: str, cli: Cli) -> None:
+    first = cli("enqueue", "purge", "--key", "purge:1", "--at", "90m", "--dsn", enqueuer)
+    again = cli("enqueue", "purge", "--key", "purge:1", "--dsn", enqueuer)
 
     assert (first.code, first.err) == (0, "")
     assert first.out.startswith("run 1 created, due ")
@@ -177,19 +178,19 @@ def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: st
     ],
 )
 def test_what_such_a_role_cannot_enqueue_is_refused_in_plain_words(
-    enqueuer: str, say: Say, arguments: list[str], words: str
+    enqueuer: str, cli: Cli, arguments: list[str], words: str
 ) -> None:
-    said = say("enqueue", *arguments, "--dsn", enqueuer)
+    result = cli("enqueue", *arguments, "--dsn", enqueuer)
 
-    assert said.code == 1
-    assert words in said.err
+    assert result.code == 1
+    assert words in result.err
 
 
-def test_such_a_role_does_nothing_else(enqueuer: str, say: Say) -> None:
-    said = say("runs", "--dsn", enqueuer)
+def test_such_a_role_does_nothing_else(enqueuer: str, cli: Cli) -> None:
+    result = cli("runs", "--dsn", enqueuer)
 
-    assert said.code == 3
-    assert "permission denied" in said.err
+    assert result.code == 3
+    assert "permission denied" in result.err
 
 
 def test_an_encoding_that_is_unknown_is_refused_before_anything_is_created(server: str) -> None:

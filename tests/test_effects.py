@@ -25,12 +25,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from enqueueing import a_job, while_waiting
-from killed import FAN_OUT, POINTS, POLICIES, VICTIMS
 from psycopg.rows import namedtuple_row
-from working import Project, a_project
 
 import yamlsched
+from support.crashes import FAN_OUT, POINTS, POLICIES, VICTIMS
+from support.database import while_waiting
+from support.project import Project, a_project
+from support.rows import a_job
 from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
 from yamlsched import ledger as ledger_module
 from yamlsched.enqueueing import due
@@ -996,18 +997,18 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
 
 @pytest.fixture
 def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
-    """Jobs whose handlers stand in killed.py, and a table of the application's."""
+    """Jobs whose handlers are in support/crashes.py, and a table of the application's."""
     handlers = ("fails_after_its_commit", "loses_the_answer_to_its_commit", "enqueues_an_unknown_job")
     with a_project(tmp_path, own_dsn) as project:
         project.db.execute("create table ledger (run_id bigint not null)")
         project.sync(
-            story={"handler": "killed.story", "max_attempts": 100},
-            leaf={"handler": "acts.nothing"},
-            outlasts_its_lease={"handler": "killed.outlasts_its_lease"},
+            story={"handler": "support.crashes.story", "max_attempts": 100},
+            leaf={"handler": "support.handlers.nothing"},
+            outlasts_its_lease={"handler": "support.crashes.outlasts_its_lease"},
             nap={},
-            shared_story={"handler": "killed.shared_story", "max_attempts": 100},
-            doubts_in_a_task={"handler": "killed.doubts_in_a_task", "max_attempts": 10},
-            **{name: {"handler": f"killed.{name}", "max_attempts": 1} for name in handlers},
+            shared_story={"handler": "support.crashes.shared_story", "max_attempts": 100},
+            doubts_in_a_task={"handler": "support.crashes.doubts_in_a_task", "max_attempts": 10},
+            **{name: {"handler": f"support.crashes.{name}", "max_attempts": 1} for name in handlers},
         )
         yield project
 
@@ -1079,7 +1080,7 @@ def carry_out(project: Project, marks: Path, plans: list[dict[str, Any]], job: s
                 "update yamlsched.job_runs set run_at = now() where status = 'queued' and job_type = %s", [job]
             )
             worker = project.start(
-                "work", "--concurrency", "3", before="import killed", RECEIVER_PORT=str(port), MARKS=str(marks)
+                "work", "--concurrency", "3", before="import support.crashes", RECEIVER_PORT=str(port), MARKS=str(marks)
             )
             worker.wait()
     return receiver

@@ -17,7 +17,6 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
-from enqueueing import LATER, a_job, while_waiting
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import IsolationLevel
@@ -25,6 +24,9 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 import yamlsched
+from support.database import while_waiting
+from support.rows import a_job
+from support.schedules import LATER
 from yamlsched import Refused
 from yamlsched.enqueueing import checked
 from yamlsched.errors import EnvironmentFailed
@@ -33,7 +35,7 @@ from yamlsched.store.statements import load
 
 @pytest.fixture
 def job(db: psycopg.Connection[Any]) -> str:
-    a_job(db)
+    a_job(db, "mail", max_attempts=7)
     return "mail"
 
 
@@ -80,7 +82,7 @@ def test_a_run_has_the_payload_the_time_and_the_attempts_that_it_is_to_have(db, 
 
 
 def test_what_a_payload_does_not_say_the_jobs_own_payload_says(db):
-    a_job(db, payload='{"template": "plain", "user_id": 0}')
+    a_job(db, "mail", payload='{"template": "plain", "user_id": 0}')
 
     yamlsched.enqueue(db, "mail", {"user_id": 12})
 
@@ -117,7 +119,7 @@ def test_a_key_whose_run_was_pruned_makes_nothing_and_says_so(db, job):
 
 
 def test_one_key_in_two_namespaces_is_two_keys(db, job):
-    a_job(db, namespace="billing")
+    a_job(db, "mail", namespace="billing")
 
     assert yamlsched.enqueue(db, job, key="k").created
     assert yamlsched.enqueue(db, job, key="k", namespace="billing").created
@@ -158,7 +160,7 @@ def test_ten_thousand_runs_are_made_by_one_statement_in_their_order(db, job):
 @given(batches=st.lists(st.lists(st.one_of(st.none(), st.sampled_from("abcdef")), max_size=8), max_size=4))
 def test_whatever_keys_are_enqueued_each_names_one_run_and_every_position_gets_its_answer(dsn: str, batches):
     with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
-        a_job(connection)
+        a_job(connection, "mail")
         named: dict[str, int] = {}
         for nth, keys in enumerate(batches):
             answers = yamlsched.enqueue_many(connection, "mail", [{"at": [nth, n]} for n in range(len(keys))], keys)
@@ -302,14 +304,14 @@ def test_keys_of_slots_and_of_calls_of_on_dead_are_reserved_in_python_and_in_sql
     [({"enabled": False}, 'job "mail" is disabled in schedules.yaml'), ({"retired_at": LATER}, 'no job "mail"')],
 )
 def test_a_job_that_is_disabled_or_gone_is_refused(db, columns, message):
-    a_job(db, **columns)
+    a_job(db, "mail", **columns)
 
     with pytest.raises(Refused, match=message):
         yamlsched.enqueue(db, "mail")
 
 
 def test_a_job_that_is_paused_is_enqueued(db):
-    a_job(db, paused_at=LATER)
+    a_job(db, "mail", paused_at=LATER)
 
     assert yamlsched.enqueue(db, "mail").created
 
@@ -602,7 +604,7 @@ def test_sqlalchemys_own_objects_are_refused_with_the_way_to_the_connection_belo
 
 def test_whoever_may_enqueue_needs_no_right_to_the_tables_and_others_may_not(own_dsn):
     with psycopg.connect(own_dsn, autocommit=True) as admin:
-        a_job(admin)
+        a_job(admin, "mail")
         role = f"enqueuer_{admin.info.backend_pid}"
         admin.execute(f"create role {role}".encode())
         admin.execute(f"grant usage on schema yamlsched to {role}".encode())

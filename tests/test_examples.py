@@ -23,10 +23,10 @@ from typing import Any
 import psycopg
 import pytest
 from aiosmtpd.controller import Controller
-from killed_examples import POINTS
-from working import Process, Project, a_project, until
 
 from handlers import app, signup
+from support.example_crashes import POINTS
+from support.project import Process, Project, a_project, until
 from yamlsched import store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,8 +94,8 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
     with a_project(tmp_path, own_dsn) as project:
         (tmp_path / "marks").mkdir()
         project.sync(
-            report={"handler": "killed_examples.report", "max_attempts": 20},
-            hook={"handler": "killed_examples.hook", "max_attempts": 20},
+            report={"handler": "support.example_crashes.report", "max_attempts": 20},
+            hook={"handler": "support.example_crashes.hook", "max_attempts": 20},
         )
         with psycopg.connect(own_dsn) as connection:
             app.ensure_tables(connection)
@@ -106,7 +106,7 @@ def worker(project: Project, smtp: MailServer | None = None, concurrency: int = 
     """Start a worker. With one handler at a time, no kill comes in the way of another run."""
     return project.start(
         "work", "--path", str(ROOT), "--concurrency", str(concurrency),
-        before=f"import sys; sys.path.insert(0, {str(ROOT)!r}); import killed_examples",
+        before=f"import sys; sys.path.insert(0, {str(ROOT)!r}); import support.example_crashes",
         MARKS=str(project.folder / "marks"), EXAMPLE_SMTP=smtp.address if smtp else "",
     )  # fmt: skip
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import row
 from psycopg.rows import namedtuple_row
-from syncing import HOUR, MINUTE, a_file, at
 
+from support.rows import row
+from support.schedules import HOUR, MINUTE, a_file, at
 from yamlsched import store as database
 from yamlsched.operations import actions
 from yamlsched.runs import ClaimedRun, Outcome, Status

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import _database
 from psycopg.conninfo import make_conninfo
-from working import Project, a_project, a_proxy, is_alive, until
 
+from support.database import temporary_database
+from support.project import Project, a_project, is_alive, until
+from support.proxy import a_proxy
 from yamlsched import embedded, store
 
 
@@ -43,11 +43,11 @@ HANDLERS = [
     ("exits", DIES, "the process exited with status 0 during the run"),
     ("calls_exit", DIES, "called sys.exit(3)"),
     ("is_killed", DIES, "killed by signal 9 (SIGKILL), possibly out of memory"),
-    ("takes_all_memory", DIES, "MemoryError"),
+    ("exhausts_memory", DIES, "MemoryError"),
     ("hangs", DIES, "still running after 1s, killed"),
     ("hangs_async", DIES, "still running after 1s, killed"),
     ("ignores_signals", DIES, "still running after 1s, killed"),
-    ("is_stubborn", DIES, "still running after 1s, killed"),
+    ("ignores_exceptions", DIES, "still running after 1s, killed"),
     ("swallows_everything", DIES_AFTER_ITS_WORK, "still running after 1s, killed"),
     ("recurses", DIES, "maximum recursion depth exceeded"),
     ("forks_and_both_return", Becomes("succeeded", 1, 1, 2, 0), ""),
@@ -58,14 +58,14 @@ HANDLERS = [
     ("reuses_descriptors", DIES_AFTER_ITS_WORK, "the handler closed file descriptors that it did not open"),
     ("writes_everywhere", DIES, "the handler wrote to a file descriptor that it did not open"),
     ("closes_stdout", SUCCEEDS, ""),
-    ("takes_sigterm", SUCCEEDS, ""),
+    ("resets_sigterm", SUCCEEDS, ""),
     ("prints", SUCCEEDS, ""),
     ("prints_much", SUCCEEDS, ""),
     ("prints_garbage_and_fails", DIES, "after garbage"),
     ("fails", DIES, "no route to host"),
     ("fails_once", SECOND_ATTEMPT, "not yet"),
-    ("raises_oddly", DIES, "even\\x00 this \\x1b[31m? and so on"),
-    ("raises_unspeakably", DIES, "exception has no printable message"),
+    ("raises_invalid_text", DIES, "even\\x00 this \\x1b[31m? and so on"),
+    ("raises_unprintable", DIES, "exception has no printable message"),
     ("raises_keyboard_interrupt", DIES, "KeyboardInterrupt"),
     ("discards", Becomes("dead", 1, 1, 0, 1), "the customer is gone"),
     ("asks_to_retry", SECOND_ATTEMPT, "too many requests"),
@@ -76,7 +76,7 @@ HANDLERS = [
     ("returns_itself", DIES_AFTER_ITS_WORK, "nested over 50 deep, or is self-referencing"),
     ("returns_too_much", DIES_AFTER_ITS_WORK, "over the limit of 64 KiB"),
     ("enqueues_nonsense", DIES_AFTER_ITS_WORK, 'no job "no_such_job"'),
-    ("is_not_there", Becomes("dead", 2, 0, 0, 2), "module 'acts' has no attribute 'is_not_there'"),
+    ("is_not_there", Becomes("dead", 2, 0, 0, 2), "module 'support.handlers' has no attribute 'is_not_there'"),
 ]
 INNOCENT = 40
 
@@ -91,14 +91,14 @@ class Drained(NamedTuple):
 @pytest.fixture(scope="module")
 def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drained]:
     """All handlers of the table in one queue, among innocent ones, drained by one worker."""
-    with contextmanager(_database)(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
+    with temporary_database(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
         jobs = {name: {"max_attempts": 2, "timeout": "1s" if "1s" in error else "1m"} for name, _, error in HANDLERS}
         project.sync(nap={}, **jobs)
         innocent = project.enqueue("nap", count=INNOCENT // 2)
         runs = {name: project.enqueue(name)[0] for name, _, _ in HANDLERS}
         innocent += project.enqueue("nap", count=INNOCENT // 2)
         process = project.work("--concurrency", "6", code=1)
-        project.say("forked children may go")
+        project.touch("forked children may go")
         yield Drained(project, runs, innocent, process.text)
 
 
@@ -150,7 +150,7 @@ def test_what_handlers_print_goes_to_stderr_with_the_run_and_the_end_of_it_stays
     assert drained.log.count(f"{name}yamlsched: 63.0 MiB of output left out, the limit for one attempt is 1 MiB\n") == 1
 
 
-# What happens to worker, host and server. ``first_waits`` waits for what never comes in its first attempt.
+# What happens to worker, host and server. ``first_attempt_waits`` waits for what never comes in its first attempt.
 
 
 @pytest.fixture
@@ -186,10 +186,10 @@ def test_a_worker_that_is_killed_loses_no_run(
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_a_handler_takes_the_handler_with_it(project: Project) -> None:
-    project.sync(first_waits={})
-    [run] = project.enqueue("first_waits")
+    project.sync(first_attempt_waits={})
+    [run] = project.enqueue("first_attempt_waits")
     worker = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
     [handler] = worker.children()
 
     worker.signal(signal.SIGKILL)
@@ -224,10 +224,10 @@ def test_work_says_which_jobs_a_mistake_in_the_file_leaves_out(project: Project)
 
 
 def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Project) -> None:
-    project.sync(first_waits={"lease": "1h"})
-    [run] = project.enqueue("first_waits")
+    project.sync(first_attempt_waits={"lease": "1h"})
+    [run] = project.enqueue("first_attempt_waits")
     worker = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
 
     os.kill(worker.children()[0], signal.SIGKILL)
 
@@ -240,10 +240,10 @@ def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Proje
 @pytest.mark.slow
 def test_a_worker_that_slept_through_its_lease_changes_nothing_and_stops_its_handler(project: Project) -> None:
     # given a worker that is stopped, with its child, in the middle of a handler
-    project.sync(first_waits={})
-    [run] = project.enqueue("first_waits")
+    project.sync(first_attempt_waits={})
+    [run] = project.enqueue("first_attempt_waits")
     zombie = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
     handlers = zombie.children()
     for pid in (zombie.pid, *handlers):
         os.kill(pid, signal.SIGSTOP)
@@ -314,11 +314,11 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_drain_costs_no_run_and_no_a
 
 @pytest.mark.slow
 def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begins_the_run(project: Project) -> None:
-    project.sync(first_waits={})
-    [run] = project.enqueue("first_waits")
+    project.sync(first_attempt_waits={})
+    [run] = project.enqueue("first_attempt_waits")
     with a_proxy(project.dsn) as proxy:
         cut_off = project.start("tick", "--max-seconds", "1", dsn=proxy.dsn)
-        project.until_begun(run)
+        project.until_started(run)
         [handler] = cut_off.children()
 
         # when nothing comes through any more, and nothing is closed
@@ -351,14 +351,14 @@ def test_low_time_outs_of_the_server_only_slow_a_worker_down(project: Project) -
 
 def test_an_outcome_that_cannot_be_written_yet_holds_up_no_other(project: Project) -> None:
     # given a run whose row somebody has locked when its handler is through
-    project.sync(until_told={"lease": "1m"}, nap={"lease": "1m"})
-    [locked] = project.enqueue("until_told")
+    project.sync(waits_for_file={"lease": "1m"}, nap={"lease": "1m"})
+    [locked] = project.enqueue("waits_for_file")
     low = make_conninfo(project.dsn, options="-c lock_timeout=10ms")
     worker = project.start("work", dsn=low)
-    project.until_begun(locked)
+    project.until_started(locked)
     with store.connect(project.dsn) as other, other.transaction():
         other.execute("select 1 from yamlsched.job_runs where id = %s for update", [locked])
-        project.say("go")
+        project.touch("go")
         runs = project.enqueue("nap", count=20)
 
         # when other runs come through
@@ -382,7 +382,7 @@ def test_twenty_workers_on_one_queue_begin_each_run_once(project: Project) -> No
 
 
 def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_called_once(project: Project) -> None:
-    project.sync(kills_its_worker={"max_attempts": 3, "on_dead": "acts.tell_death"})
+    project.sync(kills_its_worker={"max_attempts": 3, "on_dead": "support.handlers.records_death"})
     [run] = project.enqueue("kills_its_worker")
 
     for _ in range(3):
@@ -393,22 +393,24 @@ def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_call
 
     assert project.became(run) == ("dead", 3, 3, 0, 3)
     assert project.row(run).last_error == "lost its worker"
-    assert project.calls("told", run) == 1
+    assert project.calls("on_dead", run) == 1
 
 
 def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project) -> None:
     # given three jobs, each with one run in a handler and one that waits
-    jobs: dict[str, Any] = {name: {"handler": "acts.until_told"} for name in ("edited", "removed", "renamed")}
+    jobs: dict[str, Any] = {
+        name: {"handler": "support.handlers.waits_for_file"} for name in ("edited", "removed", "renamed")
+    }
     project.sync(**jobs)
     running = {name: project.enqueue(name)[0] for name in jobs}
     worker = project.start("work", "--max-runs", "3")
     for run in running.values():
-        project.until_begun(run)
+        project.until_started(run)
     waiting = {name: project.enqueue(name)[0] for name in jobs}
 
     # when the file changes under them
-    project.sync(edited={"handler": "acts.nap"}, new_name={"handler": "acts.until_told"})
-    project.say("go")
+    project.sync(edited={"handler": "support.handlers.nap"}, new_name={"handler": "support.handlers.waits_for_file"})
+    project.touch("go")
     assert worker.wait() == 0
     project.work()
 

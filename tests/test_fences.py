@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job, a_run, row, value
 from psycopg.rows import namedtuple_row
-from working import until
 
+from support.project import until
+from support.rows import a_job, a_run, row, value
 from yamlsched import store as database
 from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store import effects

@@ -13,11 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from enqueueing import a_job
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from test_effects import attempt
-from working import Pooler, Project, Proxy, a_project, a_proxy, is_alive, until
 
+from support.project import Project, a_project, is_alive, until
+from support.proxy import Pooler, Proxy, a_proxy
+from support.rows import a_job
 from yamlsched import embedded, ledger, store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler_sessions import Permits, sessions
@@ -167,10 +168,10 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                 connection.execute("create table public.ledger (run_id bigint not null)")
             with a_project(tmp_path, dsn) as project:
                 # given a child with an open session, and another whose handler is about to open one
-                project.sync(transacts={"lease": "2m", "max_attempts": 1, "on_dead": "acts.tell_death"})
+                project.sync(transacts={"lease": "2m", "max_attempts": 1, "on_dead": "support.handlers.records_death"})
                 loop = project.start("work", "--loop", "--concurrency", "2")
                 [waiting] = project.enqueue("transacts", {"wait": "go"})
-                project.until_begun(waiting)
+                project.until_started(waiting)
                 [idle] = project.enqueue("transacts")
                 project.until_status(idle, "succeeded")
 
@@ -179,7 +180,7 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                 assert server is not None
                 os.kill(server, how)
                 until(lambda: not is_alive(server), "the server has ended")
-                project.say("go")
+                project.touch("go")
                 with embedded.running(file):
                     project.db = store.connect(dsn)
                     project.until_status(waiting, "succeeded")
@@ -248,7 +249,7 @@ def test_leases_are_renewed_where_handlers_take_every_other_connection(project: 
         for _ in range(2):
             leases = {run: project.row(run).locked_until for run in runs}
             until(lambda leases=leases: all(project.row(run).locked_until > leases[run] for run in runs))
-        project.say("go")
+        project.touch("go")
 
         assert worker.wait() == 0, worker.text
     assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}

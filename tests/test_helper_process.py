@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from working import Project, a_project, until
 
+from support.project import Project, a_project, until
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.worker import helper_process as module
 from yamlsched.worker.helper_process import run_in_helper

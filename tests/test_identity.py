@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import Say, a_file, a_job, a_run, command_line
 from psycopg import pq
 
+from support.command_line import Cli, command_line
+from support.rows import a_file_row, a_job, a_run
 from yamlsched import embedded, store
 from yamlsched.attempt import Claim, Run
 from yamlsched.embedded import dump
@@ -23,7 +24,7 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -50,15 +51,15 @@ def test_there_is_one_identity_at_most(db: Db) -> None:
         db.execute("insert into yamlsched.database_identity (only_row) values (false)")
 
 
-def test_the_verb_shows_it_and_a_new_one_is_on_record(db: Db, say: Say) -> None:
-    a_file(db)
+def test_the_verb_shows_it_and_a_new_one_is_on_record(db: Db, cli: Cli) -> None:
+    a_file_row(db)
     before = the_identity(db)
-    assert say("db", "identity") == (0, f"{before}\n", "")
+    assert cli("db", "identity") == (0, f"{before}\n", "")
 
-    after = say("db", "identity", "--new", "--by", "ann").out.strip()
+    after = cli("db", "identity", "--new", "--by", "ann").out.strip()
 
     assert after == the_identity(db) != before
-    assert json.loads(say("db", "identity", "--format", "json").out)["identity"] == after
+    assert json.loads(cli("db", "identity", "--format", "json").out)["identity"] == after
     [action] = db.execute("select who, verb, target, detail from yamlsched.operator_actions").fetchall()
     assert action == ("ann", "identity", "database", {"was": before, "is": after})
 
@@ -96,16 +97,16 @@ def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_othe
     assert an_effect(copy, empty_dsn, run) != key
 
 
-def test_a_database_without_identity_is_found_by_the_doctor_and_mended(db: Db, say: Say) -> None:
+def test_a_database_without_identity_is_found_by_the_doctor_and_mended(db: Db, cli: Cli) -> None:
     db.execute("delete from yamlsched.database_identity")
 
     found = doctor.tables(db)
-    said = say("db", "identity")
+    result = cli("db", "identity")
 
     assert (found.level, found.remedy.split(",")[0]) == ("fail", "yamlsched db identity --new")
-    assert (said.code, "yamlsched db identity --new" in said.err) == (1, True)
-    a_file(db)
-    assert say("db", "identity", "--new").code == 0
+    assert (result.code, "yamlsched db identity --new" in result.err) == (1, True)
+    a_file_row(db)
+    assert cli("db", "identity", "--new").code == 0
     assert doctor.tables(db).level == "ok"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.test_cli import yamlsched
+from support.command_line import yamlsched
 from yamlsched import __version__
 from yamlsched.cli import init
 

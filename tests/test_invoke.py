@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import yamlsched
+from support.command_line import yamlsched
 
 FILE = """version: 1
 jobs:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from working import Project, a_project, until
 
+from support.project import Project, a_project, until
 from yamlsched.definitions.job import Job
 from yamlsched.runs import ClaimedRun
 from yamlsched.worker import clock
@@ -34,17 +34,17 @@ def test_a_handler_is_stopped_before_its_lease_ends_and_after_three_renewals_hav
 @pytest.mark.slow
 def test_a_lease_that_is_shortened_in_the_file_lets_nobody_else_take_a_run_at_work(project: Project) -> None:
     # given a run at work under a long lease, and a worker that waits for others to lose theirs
-    project.sync(until_told={"lease": "12s"})
-    [run] = project.enqueue("until_told")
+    project.sync(waits_for_file={"lease": "12s"})
+    [run] = project.enqueue("waits_for_file")
     worker = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
     other = project.start("work", "--loop", host="b")
 
     # when the file has a shorter one, and two heartbeats have passed
-    project.sync(until_told={"lease": "2s"})
+    project.sync(waits_for_file={"lease": "2s"})
     ends = {project.row(run).locked_until}
     until(lambda: ends.add(project.row(run).locked_until) or len(ends) == 3, "its lease is renewed twice")
-    project.say("go")
+    project.touch("go")
 
     # then it was the first worker's all the time
     assert worker.wait() == 0

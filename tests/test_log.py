@@ -10,8 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job, a_run, command_line
 
+from support.command_line import command_line
+from support.rows import a_job, a_run
 from yamlsched import cli, log
 from yamlsched.cli import _output
 from yamlsched.cli._work import show_messages
@@ -47,8 +48,8 @@ def test_runs_as_csv_shows_hostile_errors_as_text(
     dsn: str, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> None:
     a_run(db, a_job(db), "dead", last_error="('=1+1' || chr(27) || '[2J')")
-    say = command_line(dsn, monkeypatch, capsys, tmp_path)
-    assert "'=1+1\\x1b[2J" in say("runs", "--format", "csv").out
+    cli = command_line(dsn, monkeypatch, capsys, tmp_path)
+    assert "'=1+1\\x1b[2J" in cli("runs", "--format", "csv").out
 
 
 @pytest.mark.parametrize("kind", ["refused", "failed", "unexpected"])

@@ -12,9 +12,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import Say, a_job, a_run, command_line, row, value
 from psycopg.types.json import Jsonb
 
+from support.command_line import Cli, command_line
+from support.rows import a_job, a_run, row, value
 from yamlsched import store
 from yamlsched.errors import Refused
 from yamlsched.operations import actions, pausing
@@ -24,7 +25,7 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -252,20 +253,20 @@ def test_a_retry_wakes_workers_that_listen(db: Db, dsn: str) -> None:
     assert notice.payload == "default"
 
 
-def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, say: Say) -> None:
+def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, cli: Cli) -> None:
     # given two dead runs of one job, and one of another
     purge, mail = a_job(db, "purge"), a_job(db, "mail")
     first, second, other = a_run(db, purge, "dead"), a_run(db, purge, "dead"), a_run(db, mail, "dead")
 
     # when all dead ones of the first are to be retried where nobody can be asked
-    refused = say("retry", "--job", "purge", "--dead")
+    refused = cli("retry", "--job", "purge", "--dead")
 
     # then nothing happens without --yes
     assert refused.code == 2
     assert "this would retry 2 runs: pass --yes" in refused.err
-    assert say("retry", "--job", "purge", "--dead", "--dry-run").out == f"would retry 2 runs: {first} {second}\n"
+    assert cli("retry", "--job", "purge", "--dead", "--dry-run").out == f"would retry 2 runs: {first} {second}\n"
     assert row(db, first).status == "dead"
-    done = say("retry", "--job", "purge", "--dead", "--yes", "--by", "ann")
+    done = cli("retry", "--job", "purge", "--dead", "--yes", "--by", "ann")
     assert done == (0, f"run {first} is queued again\nrun {second} is queued again\n", "")
     assert row(db, other).status == "dead"
     assert trail(db) == [("ann", "retry", f"run:{first}"), ("ann", "retry", f"run:{second}")]
@@ -273,15 +274,15 @@ def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, say: Say) -> N
 
 @pytest.mark.parametrize(("answer", "code", "status"), [("n", 1, "dead"), ("y", 0, "queued")])
 def test_on_a_terminal_a_person_is_asked(
-    db: Db, say: Say, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, status: str
+    db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, status: str
 ) -> None:
     run = a_run(db, a_job(db), "dead")
     monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
 
-    said = say("retry", "--dead")
+    result = cli("retry", "--dead")
 
-    assert (said.code, row(db, run).status) == (code, status)
-    assert said.err.startswith("retry 1 run? [y/N]: ")
+    assert (result.code, row(db, run).status) == (code, status)
+    assert result.err.startswith("retry 1 run? [y/N]: ")
 
 
 class Terminal(io.StringIO):
@@ -289,41 +290,41 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, say: Say) -> None:
+def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, cli: Cli) -> None:
     job = a_job(db)
     dead, running = a_run(db, job, "dead"), a_run(db, job, "running")
 
-    said = say("retry", dead, running, 99999999)
+    result = cli("retry", dead, running, 99999999)
 
-    assert said.code == 1
-    assert said.out == f"run {dead} is queued again\n"
-    assert said.err.splitlines() == [
+    assert result.code == 1
+    assert result.out == f"run {dead} is queued again\n"
+    assert result.err.splitlines() == [
         f"run {running} is running: cancel it first",
         "run 99999999 does not exist, or was pruned",
     ]
 
 
-def test_runs_are_named_by_their_keys_too(db: Db, say: Say) -> None:
+def test_runs_are_named_by_their_keys_too(db: Db, cli: Cli) -> None:
     run = a_run(db, a_job(db), "queued", idempotency_key="purge:2026-01-14")
 
-    assert say("cancel", "purge:2026-01-14").out == f"run {run} is cancelled\n"
-    unknown = say("cancel", "purge:2026-01-15")
+    assert cli("cancel", "purge:2026-01-14").out == f"run {run} is cancelled\n"
+    unknown = cli("cancel", "purge:2026-01-15")
     assert (unknown.code, unknown.out) == (1, "")
     assert 'no run has the key "purge:2026-01-15"' in unknown.err
 
 
-def test_runs_and_options_together_or_neither_are_wrong_usage(say: Say) -> None:
-    assert say("retry").code == 2
-    assert say("retry", "--job", "purge").code == 2
-    assert say("cancel").code == 2
-    assert say("cancel", "12", "--job", "purge").code == 2
+def test_runs_and_options_together_or_neither_are_wrong_usage(cli: Cli) -> None:
+    assert cli("retry").code == 2
+    assert cli("retry", "--job", "purge").code == 2
+    assert cli("cancel").code == 2
+    assert cli("cancel", "12", "--job", "purge").code == 2
 
 
-def test_cancelling_a_job_that_has_nothing_to_do_says_so(db: Db, say: Say) -> None:
+def test_cancelling_a_job_that_has_nothing_to_do_says_so(db: Db, cli: Cli) -> None:
     a_run(db, a_job(db), "dead")
 
-    assert say("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs\n")
-    assert say("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no matching runs\n")
+    assert cli("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs\n")
+    assert cli("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no matching runs\n")
 
 
 def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
@@ -407,28 +408,28 @@ def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> 
     assert value(db, "select paused_at is null and paused_by is null from yamlsched.job_definitions")
 
 
-def test_pause_and_resume_by_the_command_line(db: Db, say: Say) -> None:
+def test_pause_and_resume_by_the_command_line(db: Db, cli: Cli) -> None:
     a_job(db, "purge", schedule=None, tags=["nightly"])
     a_job(db, "mail", schedule=None)
 
-    paused = say("pause", "purge", "--until", "2h", "--reason", "upgrade").out
+    paused = cli("pause", "purge", "--until", "2h", "--reason", "upgrade").out
     assert re.fullmatch(r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ\n", paused)
-    assert say("resume", "mail") == (1, "", "mail is not paused\n")
-    assert say("pause", "--all").code == 2
-    again = say("pause", "--tag", "nightly", "--yes").out
+    assert cli("resume", "mail") == (1, "", "mail is not paused\n")
+    assert cli("pause", "--all").code == 2
+    again = cli("pause", "--tag", "nightly", "--yes").out
     assert again == f"{paused.strip().replace('is paused', 'remains paused')}; reason: upgrade\n"
-    assert say("resume", "--all", "--yes").out == "purge resumed\n"
-    wrong = say("pause", "purgee")
+    assert cli("resume", "--all", "--yes").out == "purge resumed\n"
+    wrong = cli("pause", "purgee")
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
 
 
-def test_enqueue_says_whether_the_run_was_made_or_was_there(db: Db, say: Say) -> None:
+def test_enqueue_says_whether_the_run_was_made_or_was_there(db: Db, cli: Cli) -> None:
     a_job(db)
 
-    made = say(
+    made = cli(
         "enqueue", "purge", "--payload", '{"days": 3}', "--key", "purge:by-hand", "--by", "ann", "--format", "json"
     )
-    again = say("enqueue", "purge", "--key", "purge:by-hand")
+    again = cli("enqueue", "purge", "--key", "purge:by-hand")
 
     run = json.loads(made.out)
     assert (made.code, run["created"], run["status"]) == (0, True, "queued")
@@ -453,69 +454,69 @@ def a_schedule_with_a_handler(folder: Path) -> None:
     ],
 )
 def test_a_payload_that_cannot_fit_the_handler_of_the_file_is_refused_before_it_is_written(
-    db: Db, say: Say, tmp_path: Path, payload: str, message: str
+    db: Db, cli: Cli, tmp_path: Path, payload: str, message: str
 ) -> None:
     a_schedule_with_a_handler(tmp_path)
     job = a_job(db)
     dead = a_run(db, job, "dead")
 
     for arguments in (["enqueue", "purge"], ["retry", dead]):
-        refused = say(*arguments, "--payload", payload)
+        refused = cli(*arguments, "--payload", payload)
         assert (refused.code, refused.out) == (1, "")
         assert message in refused.err
 
     assert value(db, "select array_agg(status) from yamlsched.job_runs") == ["dead"]
     a_job(db, "other")
-    assert say("enqueue", "other", "--payload", payload).code == 0  # nothing is known about this handler
+    assert cli("enqueue", "other", "--payload", payload).code == 0  # nothing is known about this handler
 
 
 def test_a_payload_is_not_checked_against_the_handler_that_another_namespace_gives_the_job(
-    db: Db, say: Say, tmp_path: Path
+    db: Db, cli: Cli, tmp_path: Path
 ) -> None:
     # given a job of this name in another namespace than that of the file, with a handler that takes something else
     a_schedule_with_a_handler(tmp_path)
     dead = a_run(db, a_job(db, namespace="billing"), "dead")
 
-    assert say("retry", dead, "--payload", '{"weeks": 3}').code == 0
-    assert say("enqueue", "purge", "--namespace", "billing", "--payload", '{"weeks": 3}').code == 0
+    assert cli("retry", dead, "--payload", '{"weeks": 3}').code == 0
+    assert cli("enqueue", "purge", "--namespace", "billing", "--payload", '{"weeks": 3}').code == 0
 
 
-def test_a_call_of_on_dead_takes_no_payload(db: Db, say: Say) -> None:
+def test_a_call_of_on_dead_takes_no_payload(db: Db, cli: Cli) -> None:
     job = a_job(db)
     call = a_run(db, job, "dead", idempotency_key=f"on_dead:{a_run(db, job, 'dead')}")
 
-    refused = say("retry", call, "--payload", '{"days": 3}')
+    refused = cli("retry", call, "--payload", '{"days": 3}')
 
     assert (refused.code, refused.out) == (1, "")
     assert f"run {call} is a call of on_dead, which gets the dead run and no payload" in refused.err
     assert row(db, call).status == "dead"
 
 
-def test_a_retry_may_bring_another_payload_for_one_run(db: Db, say: Say, tmp_path: Path) -> None:
+def test_a_retry_may_bring_another_payload_for_one_run(db: Db, cli: Cli, tmp_path: Path) -> None:
     a_schedule_with_a_handler(tmp_path)
     job = a_job(db, payload=Jsonb({"days": 30, "dry": True}))
     run, other = (a_run(db, job, "dead", payload="('{\"dyas\": 3}'::jsonb)") for _ in range(2))
 
-    assert say("retry", run, "--payload", '{"days": 3}').code == 0
+    assert cli("retry", run, "--payload", '{"days": 3}').code == 0
     assert value(db, "select payload from yamlsched.job_runs where status = 'queued'") == {"days": 3, "dry": True}
     assert "with another payload" in str(value(db, "select detail from yamlsched.operator_actions"))
 
-    several = say("retry", run, other, "--payload", '{"days": 3}')
+    several = cli("retry", run, other, "--payload", '{"days": 3}')
     assert (several.code, "--payload is for one run" in several.err) == (2, True)
-    assert say("retry", other).code == 0
+    assert cli("retry", other).code == 0
     assert value(db, f"select payload from yamlsched.job_runs where id = {other}") == {"dyas": 3}
 
 
-def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say: Say) -> None:
+def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, cli: Cli) -> None:
     a_job(db)
     db.execute(
         "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "
         "values ('default', 'invoice:812', 7, 'purge', '2026-01-14T02:00Z')"
     )
 
-    said = say("enqueue", "purge", "--key", "invoice:812")
+    result = cli("enqueue", "purge", "--key", "invoice:812")
 
-    assert said.out == (
+    assert result.out == (
         'nothing created: key "invoice:812" was used by run 7, which was pruned on 2026-01-14T02:00:00Z; '
         "use another key to do it again\n"
     )
@@ -546,26 +547,26 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, say
     ],
 )
 def test_what_cannot_be_enqueued_is_said_in_one_line(
-    db: Db, say: Say, arguments: list[str], code: int, message: str
+    db: Db, cli: Cli, arguments: list[str], code: int, message: str
 ) -> None:
     a_job(db)
     a_job(db, "gone", retired_at=NOON)
     a_job(db, "off", enabled=False)
     a_run(db, a_job(db, "mail"), idempotency_key="taken")
 
-    said = say("enqueue", *arguments)
+    result = cli("enqueue", *arguments)
 
-    assert (said.code, said.out) == (code, "")
-    assert message in said.err
-    assert "Traceback" not in said.err
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
     assert value(db, "select count(*) from yamlsched.job_runs where job_type <> 'mail'") == 0
 
 
-def test_enqueue_at_is_an_instant_or_a_duration_from_now(db: Db, say: Say) -> None:
+def test_enqueue_at_is_an_instant_or_a_duration_from_now(db: Db, cli: Cli) -> None:
     a_job(db)
 
-    say("enqueue", "purge", "--at", "2026-01-14T02:00:00+01:00", "--key", "a")
-    say("enqueue", "purge", "--at", "90m", "--key", "b")
+    cli("enqueue", "purge", "--at", "2026-01-14T02:00:00+01:00", "--key", "a")
+    cli("enqueue", "purge", "--at", "90m", "--key", "b")
 
     assert value(db, "select run_at from yamlsched.job_runs where idempotency_key = 'a'") == datetime(
         2026, 1, 14, 1, tzinfo=UTC

@@ -12,9 +12,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import Say, a_file, a_job, a_long_history, a_run, command_line, rows_read, value
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.command_line import Cli, command_line
+from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
 from yamlsched.operations import doctor, health, metrics
 from yamlsched.operations.health import Thresholds
 
@@ -24,7 +25,7 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -42,7 +43,7 @@ def of_metrics(db: Db, name: str) -> float:
 
 
 def a_healthy_job(db: Db, job_type: str = "purge", **values: Any) -> int:
-    a_file(db)
+    a_file_row(db)
     return a_job(db, job_type, **{"next_slot_at": datetime.now(UTC) + HOUR, **values})
 
 
@@ -275,31 +276,31 @@ def test_an_effect_is_in_doubt_when_nobody_knows_and_while_nobody_is_inside(db: 
     assert dict(ours) == dict(sorted(keys.items()))
 
 
-def test_an_effect_in_doubt_is_a_reason_until_it_is_settled_unless_a_retry_resolves_it(db: Db, say: Say) -> None:
+def test_an_effect_in_doubt_is_a_reason_until_it_is_settled_unless_a_retry_resolves_it(db: Db, cli: Cli) -> None:
     job = a_healthy_job(db)
     dead = a_run(db, job, "dead", finished_at="(now() - interval '2 hours')")
     key = an_effect(db, dead, "in_doubt")
     an_effect(db, a_run(db, job, "failed"), "in_doubt", "other")
 
-    said = say("status", "--check")
-    assert said.code == 1
+    result = cli("status", "--check")
+    assert result.code == 1
     assert re.fullmatch(
         f'effect "{key}" of run {dead} of purge is in doubt for \\d+s: look up whether it happened '
         f"\\(idempotency key {PROVIDER_KEY}\\)\n",
-        said.out,
+        result.out,
     )
-    screen = say("status").out
+    screen = cli("status").out
     assert "in doubt   1 effect to settle, 1 to be resolved by the run's retry\n" in screen
     assert f"      yamlsched settle --done {key} (or --not-done), then: yamlsched retry {dead}\n" in screen
-    document = json.loads(say("status", "--format", "json").out)
+    document = json.loads(cli("status", "--format", "json").out)
     assert document["in_doubt_counts"] == {"person": 1, "retry": 1}
     assert [(e["key"], e["waits_for"]) for e in document["in_doubt"]][:1] == [(key, "person")]
     found = families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"]
     assert of(found, job="purge", waits_for="person") == 1
     assert of(found, job="purge", waits_for="retry") == 1
 
-    assert say("settle", key, "--done").code == 0
-    assert say("status", "--check").code == 0
+    assert cli("settle", key, "--done").code == 0
+    assert cli("status", "--check").code == 0
     assert of(families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"], job="purge", waits_for="person") == 0
 
 
@@ -324,7 +325,7 @@ def test_of_many_effects_in_doubt_the_oldest_ten_are_named_and_all_are_counted(
 def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:
     assert reasons(db) == ['no tick has ever presented a schedule for namespace "default"']
 
-    a_file(db, last_presented_at=datetime.now(UTC) - timedelta(hours=7))
+    a_file_row(db, last_presented_at=datetime.now(UTC) - timedelta(hours=7))
 
     assert reasons(db) == ["no tick for 7h, the last came from web-1"]
 
@@ -332,8 +333,8 @@ def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:
 def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) -> None:
     # given a host that has presented the old file for days when another was applied
     now = datetime.now(UTC)
-    newer = a_file(db, applied_at=now - timedelta(minutes=9))
-    a_file(
+    newer = a_file_row(db, applied_at=now - timedelta(minutes=9))
+    a_file_row(
         db, hash="b" * 64, host="web-2", applied_at=now - timedelta(days=9), presented_since_at=now - timedelta(days=9)
     )
     assert (reasons(db), of_metrics(db, "yamlsched_other_files")) == ([], 0)
@@ -351,14 +352,14 @@ def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) ->
 def test_what_a_host_presented_before_its_latest_file_is_no_reason(db: Db) -> None:
     now = datetime.now(UTC)
     minute = timedelta(minutes=1)
-    a_file(
+    a_file_row(
         db,
         hash="b" * 64,
         applied_at=now - timedelta(days=9),
         presented_since_at=now - timedelta(days=9),
         last_presented_at=now - minute,
     )
-    a_file(db, applied_at=now - timedelta(days=1))
+    a_file_row(db, applied_at=now - timedelta(days=1))
 
     assert reasons(db) == []
     assert [file.hash[0] for file in health.read(db, "default", HOUR).files] == ["a"]
@@ -367,9 +368,9 @@ def test_what_a_host_presented_before_its_latest_file_is_no_reason(db: Db) -> No
 # --- status
 
 
-def test_status_shows_everything_on_one_screen(db: Db, say: Say) -> None:
+def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     # given one job of each kind
-    a_file(db)
+    a_file_row(db)
     a_run(db, a_job(db, "good", next_slot_at=NOON.replace(year=2100)), "succeeded")
     bad = a_job(db, "bad", schedule=None)
     a_run(db, bad, "dead")
@@ -379,12 +380,12 @@ def test_status_shows_everything_on_one_screen(db: Db, say: Say) -> None:
     a_run(db, a_job(db, "busy", schedule=None), "running", locked_by="web-2:9:dead")
 
     # when
-    said = say("status")
+    result = cli("status")
 
     # then
-    out = re.sub(r"\d+s ago", "just now", said.out)
+    out = re.sub(r"\d+s ago", "just now", result.out)
     lines = out.splitlines()
-    assert said.code == 0
+    assert result.code == 0
     assert lines[1].startswith("file       aaaaaaaa in force since ")
     assert "last tick  just now, by web-1" in lines
     assert "queue      0 queued, 1 running, 0 waiting to retry" in lines
@@ -392,37 +393,37 @@ def test_status_shows_everything_on_one_screen(db: Db, say: Say) -> None:
     assert "workers    web-2 (1 running), web-1 (just now)" in lines
     states = {line.split()[0]: line.split()[1] for line in lines[8:13]}
     assert states == {"bad": "failing", "busy": "running", "good": "ok", "held": "paused", "off": "disabled"}
-    assert "paused by ann until 2100-01-14T12:00:00Z: upgrade" in said.out
+    assert "paused by ann until 2100-01-14T12:00:00Z: upgrade" in result.out
     assert (
         "  bad: 1 run died within 1h: no route to host\n      yamlsched runs --job bad --status dead --since 1h"
-        in said.out
+        in result.out
     )
-    assert "\x1b" not in said.out
+    assert "\x1b" not in result.out
 
 
-def test_of_many_jobs_only_those_that_are_not_well_are_listed(db: Db, say: Say) -> None:
+def test_of_many_jobs_only_those_that_are_not_well_are_listed(db: Db, cli: Cli) -> None:
     for number in range(40):
         a_job(db, f"job_{number}", schedule=None)
     a_run(db, a_job(db, "bad", schedule=None), "dead")
 
-    said = say("status").out
+    result = cli("status").out
 
-    assert "and 40 more are healthy: --all lists them" in said
-    assert "bad" in said
-    assert "job_7 " not in said
-    assert "job_7 " in say("status", "--all").out
+    assert "and 40 more are healthy: --all lists them" in result
+    assert "bad" in result
+    assert "job_7 " not in result
+    assert "job_7 " in cli("status", "--all").out
 
 
-def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, say: Say) -> None:
+def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, cli: Cli) -> None:
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
-    well = say("status", "--check")
+    well = cli("status", "--check")
     assert (well.code, re.sub(r"\d+s", "now", well.out), well.err) == (0, "ok: 1 job, last tick now ago\n", "")
 
     a_run(db, job, "dead", last_error="two\nlines")
 
-    assert say("status", "--check") == (1, "purge: 1 run died within 1h: two lines\n", "")
-    assert say("status", "--check", "--max-dead", 1).code == 0
-    document = json.loads(say("status", "--check", "--format", "json").out)
+    assert cli("status", "--check") == (1, "purge: 1 run died within 1h: two lines\n", "")
+    assert cli("status", "--check", "--max-dead", 1).code == 0
+    document = json.loads(cli("status", "--check", "--format", "json").out)
     assert document["healthy"] is False
     assert document["problems"][0]["remedy"] == "yamlsched runs --job purge --status dead --since 1h"
     assert document["jobs"][0]["state"] == "failing"
@@ -430,19 +431,19 @@ def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, say: Say) -> None:
 
 @pytest.mark.parametrize("mended", ["as before", "otherwise"])
 def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
-    db: Db, say: Say, tmp_path: Path, mended: str
+    db: Db, cli: Cli, tmp_path: Path, mended: str
 ) -> None:
     # given a place that presented a sound file
     file = tmp_path / "schedules.yaml"
     sound = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
     file.write_text(sound)
-    assert say("sync").code == 0
+    assert cli("sync").code == 0
 
     # when two mistakes are deployed, and minutes pass
     file.write_text(
         "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *', retires: 3, max_attempts: 0}\n"
     )
-    assert [say("sync").code, say("sync").code] == [1, 1]
+    assert [cli("sync").code, cli("sync").code] == [1, 1]
 
     # then monitors hear it, from when on it was
     since = value(db, "select refused_at from yamlsched.schedule_files where mistakes = 2")
@@ -450,25 +451,25 @@ def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
         f"{socket.gethostname()}:{file} presents a file with 2 errors since {since:%Y-%m-%dT%H:%M:%SZ}; "
         "not applied: run yamlsched validate there"
     )
-    assert say("status", "--check") == (1, f"{told}\n", "")
-    assert told in say("status").out
-    [refused] = json.loads(say("status", "--format", "json").out)["refused_files"]
+    assert cli("status", "--check") == (1, f"{told}\n", "")
+    assert told in cli("status").out
+    [refused] = json.loads(cli("status", "--format", "json").out)["refused_files"]
     assert (refused["mistakes"], refused["place"]) == (2, f"{socket.gethostname()}:{file}")
     assert of_metrics(db, "yamlsched_refused_files") == 1
 
     # when a sound file lies there again
     file.write_text(sound if mended == "as before" else sound.replace("0 2", "0 3"))
-    say("sync")
+    cli("sync")
 
-    assert say("status", "--check").code == 0
+    assert cli("status", "--check").code == 0
     assert of_metrics(db, "yamlsched_refused_files") == 0
 
 
-def test_a_database_that_cannot_be_reached_is_exit_3_for_monitors(say: Say) -> None:
-    said = say("status", "--check", "--dsn", "host=/nowhere dbname=none")
+def test_a_database_that_cannot_be_reached_is_exit_3_for_monitors(cli: Cli) -> None:
+    result = cli("status", "--check", "--dsn", "host=/nowhere dbname=none")
 
-    assert said.code == 3
-    assert said.err.startswith("yamlsched: no connection to the database: ")
+    assert result.code == 3
+    assert result.err.startswith("yamlsched: no connection to the database: ")
 
 
 # --- metrics
@@ -483,7 +484,7 @@ def of(family: Any, **labels: str) -> float:
     return float(sample.value)
 
 
-def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, say: Say) -> None:
+def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, cli: Cli) -> None:
     # given runs in all states, with known durations
     job = a_healthy_job(db)
     for took in ("0.1 seconds", "0.100001 seconds", "70 seconds"):
@@ -495,7 +496,7 @@ def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, say: Say) -> No
     a_run(db, job, "running")
 
     # when
-    found = families(say("metrics").out)
+    found = families(cli("metrics").out)
 
     # then
     runs = found["yamlsched_runs"]
@@ -526,24 +527,24 @@ def test_a_run_of_on_dead_is_no_recent_run_of_its_job(db: Db) -> None:
     assert {s.labels["status"]: s.value for s in recent.samples} == {"dead": 1, "succeeded": 1}
 
 
-def test_an_empty_namespace_has_metrics_that_parse(say: Say) -> None:
-    found = families(say("metrics").out)
+def test_an_empty_namespace_has_metrics_that_parse(cli: Cli) -> None:
+    found = families(cli("metrics").out)
 
     assert of(found["yamlsched_oldest_due_seconds"]) == 0
     assert "yamlsched_tick_age_seconds" not in found
 
 
-def test_a_textfile_is_replaced_whole_and_readable_by_its_collector(db: Db, say: Say, tmp_path: Path) -> None:
+def test_a_textfile_is_replaced_whole_and_readable_by_its_collector(db: Db, cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "yamlsched.prom"
     file.write_text("old")
     a_job(db)
 
-    assert say("metrics", "--textfile", file) == (0, "", "")
+    assert cli("metrics", "--textfile", file) == (0, "", "")
 
     assert "yamlsched_runs" in families(file.read_text())
     assert file.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir()] == ["yamlsched.prom"]
-    missing = say("metrics", "--textfile", tmp_path / "none" / "x.prom")
+    missing = cli("metrics", "--textfile", tmp_path / "none" / "x.prom")
     assert (missing.code, missing.err.endswith("No such file or directory\n")) == (3, True)
 
 
@@ -574,58 +575,58 @@ def test_every_alert_has_a_page_in_the_runbook() -> None:
 # --- the doctor
 
 
-def test_the_doctor_of_a_sound_set_up_finds_nothing_to_fail(db: Db, say: Say, tmp_path: Path) -> None:
+def test_the_doctor_of_a_sound_set_up_finds_nothing_to_fail(db: Db, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("def run(): pass\n")
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n")
-    say("sync")
+    cli("sync")
 
-    said = say("doctor", "--format", "json")
+    result = cli("doctor", "--format", "json")
 
-    checks = {check["name"]: check for check in json.loads(said.out)["checks"]}
-    assert said.code == 0
+    checks = {check["name"]: check for check in json.loads(result.out)["checks"]}
+    assert result.code == 0
     assert {name for name, check in checks.items() if check["level"] == "ok"} >= {
         *("file", "handlers", "database", "server", "clock", "tables", "ticks", "in force", "time zones"),
     }
 
 
-def test_the_doctor_finds_a_handler_that_is_not_there(say: Say, tmp_path: Path) -> None:
+def test_the_doctor_finds_a_handler_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: nowhere.run, cron: '0 2 * * *'}\n")
 
-    said = say("doctor")
+    result = cli("doctor")
 
-    assert said.code == 1
-    assert "fail  handlers" in said.out
-    assert "nowhere" in said.out
+    assert result.code == 1
+    assert "fail  handlers" in result.out
+    assert "nowhere" in result.out
 
 
-def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(say: Say, tmp_path: Path) -> None:
+def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, retires: 3}\n")
 
-    said = say("doctor")
+    result = cli("doctor")
 
-    assert said.code == 1
-    assert "schedules.yaml has 1 error\n" in said.out
-    assert "yamlsched sync" not in said.out
-    assert "connected to a server, not to the embedded database" in said.out
-    assert re.search("ok +pooler +none was detected", said.out)
-
-
-def test_the_doctor_says_what_to_do_without_a_database(say: Say) -> None:
-    said = say("doctor", "--dsn", "host=/nowhere")
-
-    assert said.code == 1
-    assert "fail  database" in said.out
-    assert "check YAMLSCHED_DSN, the network and pg_hba.conf" in said.out
+    assert result.code == 1
+    assert "schedules.yaml has 1 error\n" in result.out
+    assert "yamlsched sync" not in result.out
+    assert "connected to a server, not to the embedded database" in result.out
+    assert re.search("ok +pooler +none was detected", result.out)
 
 
-def test_the_doctor_asks_for_migrations(own_dsn: str, say: Say) -> None:
+def test_the_doctor_says_what_to_do_without_a_database(cli: Cli) -> None:
+    result = cli("doctor", "--dsn", "host=/nowhere")
+
+    assert result.code == 1
+    assert "fail  database" in result.out
+    assert "check YAMLSCHED_DSN, the network and pg_hba.conf" in result.out
+
+
+def test_the_doctor_asks_for_migrations(own_dsn: str, cli: Cli) -> None:
     with psycopg.connect(own_dsn, autocommit=True) as connection:
         connection.execute("delete from yamlsched.migrations where version > 1")
 
-    said = say("doctor", "--dsn", own_dsn)
+    result = cli("doctor", "--dsn", own_dsn)
 
-    assert said.code == 1
-    assert "yamlsched migrate" in said.out
+    assert result.code == 1
+    assert "yamlsched migrate" in result.out
 
 
 def test_the_doctor_measures_the_clock_against_the_database(db: Db) -> None:
@@ -650,6 +651,6 @@ def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) ->
         return [finding.level for finding in doctor.files(health.read(db, "default", HOUR), tzdata, sha256)]
 
     assert levels("2026a", None) == ["warn", "ok"]
-    a_file(db, tzdata_version="2026a")
+    a_file_row(db, tzdata_version="2026a")
     assert levels("2026a", "a" * 64) == ["ok", "ok"]
     assert levels("2025b", "b" * 64) == ["warn", "warn"]

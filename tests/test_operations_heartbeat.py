@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from operating import Say, command_line
-from working import a_project, until
 
+from support.command_line import Cli, command_line
+from support.project import a_project, until
 from yamlsched.operations import heartbeat
 
 HANDLERS = "def well(run): pass\n\n\ndef ill():\n    raise RuntimeError('no route to host')\n"
@@ -54,7 +54,7 @@ def monitor() -> Iterator[Monitor]:
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     (tmp_path / "jobs.py").write_text(HANDLERS)
     (tmp_path / "schedules.yaml").write_text(SOUND)
     return command_line(dsn, monkeypatch, capsys, tmp_path)
@@ -140,33 +140,33 @@ def test_a_server_that_answers_a_byte_at_a_time_does_not_hold_the_tick_up(
 
 
 def test_a_tick_tells_of_itself_and_of_the_jobs_that_it_carried_out(
-    monitor: Monitor, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monitor: Monitor, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("", "_WELL", "_ILL"):
         monkeypatch.setenv(f"YAMLSCHED_HEARTBEAT_URL{name}", f"{monitor.url}/{name}")
 
     # an idle tick
-    assert say("tick").code == 0
+    assert cli("tick").code == 0
     assert monitor.heard == ["/"]
 
     # one with a success
     monitor.heard.clear()
-    say("enqueue", "well")
-    assert say("tick").code == 0
+    cli("enqueue", "well")
+    assert cli("tick").code == 0
     assert sorted(monitor.heard) == ["/", "/_WELL"]
 
     # one with a death, whose on_dead succeeds
     monitor.heard.clear()
-    say("enqueue", "ill")
-    assert say("tick").code == 1
+    cli("enqueue", "ill")
+    assert cli("tick").code == 1
     assert sorted(monitor.heard) == ["/_ILL/fail", "/fail"]
 
     # one that finds mistakes, and one that finds no file
     monitor.heard.clear()
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs: 3\n")
-    assert say("tick").code == 1
+    assert cli("tick").code == 1
     (tmp_path / "schedules.yaml").unlink()
-    assert say("tick").code == 3
+    assert cli("tick").code == 3
     assert monitor.heard == ["/fail", "/fail"]
 
 
@@ -182,7 +182,7 @@ def test_a_loop_tells_with_each_sync_what_has_come_about_since_the_last_one(
         until(lambda: path in monitor.heard, f"{path}, and heard {monitor.heard}")
 
     with a_project(tmp_path, own_dsn) as project:
-        project.sync(nothing={}, fails={"max_attempts": 1}, answers={})
+        project.sync(nothing={}, fails={"max_attempts": 1}, returns_json={})
         loop = project.start("work", "--loop", **urls)
 
         # after a success
@@ -211,7 +211,7 @@ def test_a_loop_tells_with_each_sync_what_has_come_about_since_the_last_one(
         hears("/")
 
         # and at the end what has not been told
-        project.enqueue("answers")
+        project.enqueue("returns_json")
         until(lambda: loop.text.count("attempt.succeeded") == 2)
         loop.signal(signal.SIGTERM)
         assert loop.wait() == 0

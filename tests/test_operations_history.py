@@ -11,8 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import Say, a_file, a_job, a_long_history, a_run, command_line, rows_read, value
 
+from support.command_line import Cli, command_line
+from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
 from yamlsched.errors import Refused
 from yamlsched.operations import history
 from yamlsched.operations.history import Filter
@@ -23,7 +24,7 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -57,15 +58,17 @@ def test_each_filter_chooses_what_it_says(db: Db) -> None:
     assert found(worker="web") == []
 
 
-def test_pages_follow_each_other_without_a_gap_or_a_repetition(db: Db, say: Say) -> None:
+def test_pages_follow_each_other_without_a_gap_or_a_repetition(db: Db, cli: Cli) -> None:
     job = a_job(db)
     runs = [a_run(db, job) for _ in range(5)]
 
     pages, before = [], None
     while True:
-        said = json.loads(say("runs", "--limit", 2, "--format", "json", *(["--before", before] if before else [])).out)
-        pages.append([run["id"] for run in said["runs"]])
-        before = said["next_before"]
+        result = json.loads(
+            cli("runs", "--limit", 2, "--format", "json", *(["--before", before] if before else [])).out
+        )
+        pages.append([run["id"] for run in result["runs"]])
+        before = result["next_before"]
         if before is None:
             break
 
@@ -80,12 +83,12 @@ def test_the_namespaces_of_one_database_do_not_see_each_other(db: Db) -> None:
         history.runs(db, "default", Filter(jobs=["purge"]), 10)
 
 
-def test_runs_are_written_as_text_json_and_csv(db: Db, say: Say) -> None:
+def test_runs_are_written_as_text_json_and_csv(db: Db, cli: Cli) -> None:
     run = a_run(db, a_job(db), "dead", started_at=NOON, finished_at=NOON, failed_at=NOON, idempotency_key="purge:x")
 
-    text = say("runs").out.splitlines()
-    document = json.loads(say("runs", "--format", "json").out)
-    [line] = csv.DictReader(io.StringIO(say("--format", "csv", "runs").out))
+    text = cli("runs").out.splitlines()
+    document = json.loads(cli("runs", "--format", "json").out)
+    [line] = csv.DictReader(io.StringIO(cli("--format", "csv", "runs").out))
 
     assert text[0].split() == ["ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"]
     assert text[1].split() == [
@@ -96,13 +99,13 @@ def test_runs_are_written_as_text_json_and_csv(db: Db, say: Say) -> None:
     assert (line["id"], line["finished_at"], line["scheduled_for"]) == (str(run), "2026-01-14T12:00:00Z", "")
 
 
-def test_no_terminal_no_colours_and_no_runs_is_no_error(db: Db, say: Say) -> None:
-    assert say("runs") == (0, "", "no runs\n")
+def test_no_terminal_no_colours_and_no_runs_is_no_error(db: Db, cli: Cli) -> None:
+    assert cli("runs") == (0, "", "no runs\n")
     a_run(db, a_job(db), "dead")
-    assert "\x1b" not in say("runs").out
+    assert "\x1b" not in cli("runs").out
 
 
-def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
+def test_show_tells_the_whole_story_of_a_run(db: Db, cli: Cli) -> None:
     # given a run that failed twice, succeeded, did an effect once, fanned out, and was touched by an operator
     job = a_job(db)
     parent = a_run(db, job, "succeeded")
@@ -132,7 +135,7 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
     )
 
     # when it is shown by its key
-    said = say("show", "purge:2026-01-14")
+    result = cli("show", "purge:2026-01-14")
 
     # then everything is there, and nothing that a handler printed reaches the terminal raw
     for part in (
@@ -154,31 +157,31 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, say: Say) -> None:
         "mail:7",
         "retry by ann, was: dead",
     ):
-        assert part in said.out
-    assert "frame 0" not in said.out
-    assert "frame 0" in say("show", run, "--full").out
-    document = json.loads(say("show", run, "--format", "json").out)
+        assert part in result.out
+    assert "frame 0" not in result.out
+    assert "frame 0" in cli("show", run, "--full").out
+    document = json.loads(cli("show", run, "--format", "json").out)
     assert [child["id"] for child in document["children"]] == [child]
     assert [attempt["attempt"] for attempt in document["attempts"]] == [1, 2]
     assert document["run"]["payload"] == {}
 
 
-def test_show_says_what_a_person_may_do_next(db: Db, say: Say) -> None:
+def test_show_says_what_a_person_may_do_next(db: Db, cli: Cli) -> None:
     dead = a_run(db, a_job(db), "dead")
     waiting = a_run(db, a_job(db, "off", enabled=False))
     paused = a_run(db, a_job(db, "mail", paused_at=NOON))
     failed = a_run(db, a_job(db, "sync"), "failed")
 
-    assert f"next       yamlsched retry {dead}\n" in say("show", dead).out
-    assert "next       its job is disabled in schedules.yaml: nothing claims it" in say("show", waiting).out
-    assert "next       its job is paused: yamlsched resume mail" in say("show", paused).out
+    assert f"next       yamlsched retry {dead}\n" in cli("show", dead).out
+    assert "next       its job is disabled in schedules.yaml: nothing claims it" in cli("show", waiting).out
+    assert "next       its job is paused: yamlsched resume mail" in cli("show", paused).out
     assert (
         f"next       it is retried automatically; to retry it now: yamlsched retry {failed}\n"
-        in say("show", failed).out
+        in cli("show", failed).out
     )
 
 
-def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, say: Say) -> None:
+def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, cli: Cli) -> None:
     dead = a_run(db, a_job(db), "dead")
     db.execute(
         "insert into yamlsched.effects "
@@ -188,34 +191,34 @@ def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, say: Say)
     )
 
     step = f"next       yamlsched settle --done 'the mail' (or --not-done); then yamlsched retry {dead}\n"
-    assert step in say("show", dead).out
+    assert step in cli("show", dead).out
 
 
-def test_what_was_cancelled_while_it_waited_has_no_time_that_it_took(db: Db, say: Say) -> None:
+def test_what_was_cancelled_while_it_waited_has_no_time_that_it_took(db: Db, cli: Cli) -> None:
     # given a run that was given back, and one that is running
     job, begun = a_job(db), "(now() - interval '3 days')"
     given_back = a_run(db, job, "queued", started_at=begun)
     running = a_run(db, job, "running", started_at=begun)
 
-    say("cancel", given_back, running)
+    cli("cancel", given_back, running)
 
-    took = {row.split()[0]: row.split()[5] for row in say("runs").out.splitlines()[1:]}
+    took = {row.split()[0]: row.split()[5] for row in cli("runs").out.splitlines()[1:]}
     assert (took[str(given_back)], took[str(running)][:2]) == ("-", "3d")
-    assert "the last attempt took" not in say("show", given_back).out
-    assert "the last attempt took 3d" in say("show", running).out
+    assert "the last attempt took" not in cli("show", given_back).out
+    assert "the last attempt took 3d" in cli("show", running).out
 
 
-def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, say: Say) -> None:
+def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, cli: Cli) -> None:
     db.execute(
         "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "
         "values ('default', 'purge:2026-01-14', 7, 'purge', '2026-02-01')"
     )
 
-    assert say("show", 12).err == "yamlsched: there is no run 12, or it was pruned\n"
-    assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in say("show", "purge:2026-01-14").err
+    assert cli("show", 12).err == "yamlsched: there is no run 12, or it was pruned\n"
+    assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in cli("show", "purge:2026-01-14").err
 
 
-def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_path: Path, say: Say) -> None:
+def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_path: Path, cli: Cli) -> None:
     # without a file and without jobs it is the default one
     assert history.namespace_of(db, None, Path("schedules.yaml")) == "default"
 
@@ -240,7 +243,7 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_
         history.namespace_of(db, None, file)
     import socket
 
-    a_file(db, namespace="mailing", host=socket.gethostname(), path=str(file))
+    a_file_row(db, namespace="mailing", host=socket.gethostname(), path=str(file))
     assert history.namespace_of(db, None, file) == "mailing"
 
 
@@ -266,19 +269,19 @@ def test_what_is_dead_unfinished_or_of_one_key_is_found_without_reading_history(
         assert rows_read(db, sql, {**everything, "key": "purge:2026-01-14"}) == 0
 
 
-def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, say: Say) -> None:
+def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, cli: Cli) -> None:
     job = a_job(db, "hang")
     dead = a_run(db, job, "dead")
     first = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
     second = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}:9")
     by_hand = a_run(db, job, "succeeded", idempotency_key="on_dead:boom")
 
-    lines = {int(line.split()[0]): line for line in say("runs").out.splitlines()[1:]}
+    lines = {int(line.split()[0]): line for line in cli("runs").out.splitlines()[1:]}
 
     assert "hang (on_dead)" in lines[first]
     assert "hang (on_dead)" in lines[second]
     assert "(on_dead)" not in lines[dead]
-    assert f"{second} of hang: on_dead call for run {dead}" in say("show", second).out
-    rows = json.loads(say("runs", "--format", "json").out)["runs"]
+    assert f"{second} of hang: on_dead call for run {dead}" in cli("show", second).out
+    rows = json.loads(cli("runs", "--format", "json").out)["runs"]
     assert {row["id"]: row["dead_run_id"] for row in rows} == {first: dead, second: dead, by_hand: None, dead: None}
     assert value(db, "select last_success_at is null from yamlsched.job_health")

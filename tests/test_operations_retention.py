@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operating import Say, a_file, a_job, a_run, command_line, row, value
 from psycopg.types.json import Jsonb
 
+from support.command_line import Cli, command_line
+from support.rows import a_file_row, a_job, a_run, row, value
 from yamlsched import store
 from yamlsched.operations import retention
 from yamlsched.operations.retention import HousekeepingReport, housekeep
@@ -26,7 +27,7 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -52,8 +53,8 @@ def test_each_state_is_kept_for_its_time_from_when_the_run_ended(db: Db, status:
 
 def test_the_file_in_force_says_for_how_long(db: Db) -> None:
     job = a_job(db)
-    a_file(db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"}))
-    a_file(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
+    a_file_row(db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"}))
+    a_file_row(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
     ended(db, job, "succeeded", NOON - 3 * DAY)
     kept = ended(db, job, "succeeded", NOON - DAY)
 
@@ -172,7 +173,7 @@ def test_when_the_time_is_up_it_stops_between_batches_and_says_that_there_is_mor
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_ROWS", 3)
     job = a_job(db)
-    file = a_file(db)
+    file = a_file_row(db)
     for nth in range(10):
         ended(db, job, "succeeded", NOON - 10 * DAY + nth * SECOND)
 
@@ -212,18 +213,18 @@ def test_what_a_retired_job_left_undone_is_cancelled_a_day_later(db: Db) -> None
 
 
 def test_a_retention_without_end_is_no_fault(db: Db) -> None:
-    a_file(db, retention=Jsonb({"succeeded": "999999d", "keys": "999999d"}))
+    a_file_row(db, retention=Jsonb({"succeeded": "999999d", "keys": "999999d"}))
     kept = ended(db, a_job(db), "succeeded", NOON - 3650 * DAY)
 
     assert housekeep(db, "default", PLENTY, NOON).complete
     assert left(db) == {kept}
 
 
-def test_prune_says_what_it_did(db: Db, say: Say) -> None:
+def test_prune_says_what_it_did(db: Db, cli: Cli) -> None:
     ended(db, a_job(db), "succeeded", NOON - 100 * DAY)
 
-    assert say("prune").out == "pruned 1 run, 0 keys, 0 effects; cancelled 0 runs of removed jobs\n"
-    assert json.loads(say("prune", "--format", "json").out)["complete"] is True
+    assert cli("prune").out == "pruned 1 run, 0 keys, 0 effects; cancelled 0 runs of removed jobs\n"
+    assert json.loads(cli("prune", "--format", "json").out)["complete"] is True
 
 
 STATES = st.sampled_from(["queued", "failed", "running", "succeeded", "dead", "cancelled"])

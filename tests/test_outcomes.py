@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job
 from psycopg.conninfo import make_conninfo
-from working import Project, a_project, until
 
+from support.project import Project, a_project, until
+from support.rows import a_job
 from yamlsched.definitions.job import Job
 from yamlsched.runs import End, Ending, Status
 from yamlsched.store import runs as store

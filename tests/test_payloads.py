@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operating import command_line
-from working import Project, a_project
 
+from support.command_line import command_line
+from support.project import Project, a_project
 from yamlsched.errors import Discard
 from yamlsched.worker.executors.processes.runner import payload_misfit, read_payload
 
@@ -60,9 +60,9 @@ class Callable_:
 def test_a_payload_fits_or_the_message_says_what_the_handler_takes(
     handler: Callable[..., Any], names: list[str], misfit: str
 ) -> None:
-    said = payload_misfit(handler, "jobs.run", tuple(names), handler is with_run)
+    result = payload_misfit(handler, "jobs.run", tuple(names), handler is with_run)
 
-    assert said == (f"the payload does not fit jobs.run: {misfit}" if misfit else "")
+    assert result == (f"the payload does not fit jobs.run: {misfit}" if misfit else "")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_i
     assert project.became(run) == ("dead", 1, 0, 0, 1)
     assert (project.row(run).error_type, project.row(run).last_error) == (
         "PayloadMismatch",
-        'the payload does not fit acts.takes_days: it has no parameter "older". It takes: days',
+        'the payload does not fit support.handlers.takes_days: it has no parameter "older". It takes: days',
     )
 
 
@@ -122,7 +122,7 @@ def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project:
 def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], payload: str, fault: str
 ) -> None:
-    project.sync(takes_days={"payload": {"days": 1}, "on_dead": "acts.tell_death"})
+    project.sync(takes_days={"payload": {"days": 1}, "on_dead": "support.handlers.records_death"})
     [found] = project.db.execute(f"select run_id from yamlsched.enqueue('takes_days', {payload})".encode()).fetchall()
 
     project.work(code=1)
@@ -131,14 +131,14 @@ def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     [row] = project.db.execute(sql, [found.run_id]).fetchall()
     assert (row.status, row.attempts) == ("dead", 1)
     assert row.last_error == f"the payload cannot be read: {fault}. Enqueue the run again with another payload"
-    assert project.calls("told", found.run_id) == 1
+    assert project.calls("on_dead", found.run_id) == 1
     shown = command_line(project.dsn, monkeypatch, capsys, project.folder)("show", found.run_id)
     assert shown.code == 0
     assert fault in shown.out
 
 
 def test_a_key_that_only_an_edit_can_make_ends_its_run_and_no_worker(project: Project) -> None:
-    project.sync(nothing={"on_dead": "acts.tell_death"})
+    project.sync(nothing={"on_dead": "support.handlers.records_death"})
     bad, good = project.enqueue("nothing", count=2)
     project.db.execute("update yamlsched.job_runs set idempotency_key = 'on_dead:boom' where id = %s", [bad])
 

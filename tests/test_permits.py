@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from working import HERE, Project, a_project
 
+from support.project import TESTS, Project, a_project
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.worker.permits import ConcurrencyPermits, permit_folder
 
@@ -94,7 +94,7 @@ def test_permits_whose_files_cannot_be_opened_are_an_error_only_for_who_holds_no
     assert not (tmp_path / "elsewhere").exists()
 
 
-# -- processes whose surroundings are not the usual ones
+# -- processes whose environment are not the usual ones
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_a_worker_whose_standard_streams_are_closed_works(project: Project, verb
     argv = [sys.executable, "-m", "yamlsched", verb, "--file", str(project.file), "--dsn", project.dsn]
 
     ended = subprocess.run(
-        ["sh", "-c", command, "sh", *argv, "--path", str(HERE)],
-        env={**os.environ, "ACTS": str(project.folder), "TMPDIR": str(project.folder)},
+        ["sh", "-c", command, "sh", *argv, "--path", str(TESTS)],
+        env={**os.environ, "TEST_FOLDER": str(project.folder), "TMPDIR": str(project.folder)},
         timeout=60,
     )
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_file, a_job, a_run, command_line, value
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from support.command_line import command_line
+from support.rows import a_file_row, a_job, a_run, value
 from yamlsched import store
 from yamlsched.enqueueing import enqueue, enqueue_many
 from yamlsched.errors import Refused
@@ -87,7 +88,7 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
 
 def test_a_worker_does_what_operations_need_and_cannot_rewrite_the_audit_trails(granted: Db) -> None:
     job = a_job(granted)
-    a_file(granted, retention="{}")
+    a_file_row(granted, retention="{}")
     dead, running = a_run(granted, job, "dead"), a_run(granted, job, "running")
     a_run(granted, job, "succeeded", finished_at="(now() - interval '1 year')", idempotency_key="purge:old")
     granted.execute(
@@ -199,7 +200,7 @@ def test_a_login_without_rights_hears_what_to_grant_from_every_verb(
     a_job(granted)
     database = str(granted.info.dbname)
     with a_login(server, database) as (name, dsn):
-        say = command_line(dsn, monkeypatch, capsys, tmp_path)
+        cli = command_line(dsn, monkeypatch, capsys, tmp_path)
         (tmp_path / "h.py").write_text("def f(): pass\n")
         (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {purge: {handler: h.f}}\n")
 
@@ -207,11 +208,11 @@ def test_a_login_without_rights_hears_what_to_grant_from_every_verb(
             *(["status"], ["sync"], ["tick"], ["work"], ["runs"], ["show", "1"], ["metrics"], ["pause", "purge"]),
             *(["retry", "1"], ["prune"], ["plan"]),
         ):
-            said = say(*verb)
-            assert (verb, said.code) == (verb, 3)
-            assert "Grant it yamlsched_worker, or yamlsched_reader for read-only use" in said.err
-            assert "Traceback" not in said.err
-        told = say("doctor")
+            result = cli(*verb)
+            assert (verb, result.code) == (verb, 3)
+            assert "Grant it yamlsched_worker, or yamlsched_reader for read-only use" in result.err
+            assert "Traceback" not in result.err
+        told = cli("doctor")
 
     assert told.code == 1
     assert f"{name} lacks" in told.out
@@ -244,13 +245,13 @@ def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, 
             store.migrations.migrate(app)
 
         # when the superuser runs the script
-        said: list[str] = []
-        admin.add_notice_handler(lambda notice: said.append(str(notice.message_primary)))
+        result: list[str] = []
+        admin.add_notice_handler(lambda notice: result.append(str(notice.message_primary)))
         admin.execute(SCRIPT)
         admin.execute(SCRIPT)
 
         # then the login can do what it could, and the script says so
-        assert [line for line in said if name in line] == [
+        assert [line for line in result if name in line] == [
             f"{name} owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, "
             f"and keeps its rights. If another login migrates: revoke yamlsched_owner from {name}"
         ]
@@ -268,8 +269,8 @@ def test_the_script_hands_over_what_the_migrations_create_and_nothing_else(own_d
             "create function yamlsched.enqueue(text) returns integer language sql security definer as 'select 1'"
         )
         db.execute("create view yamlsched.planted as select 1 as n")
-        said: list[str] = []
-        db.add_notice_handler(lambda notice: said.append(f"{notice.severity}: {notice.message_primary}"))
+        result: list[str] = []
+        db.add_notice_handler(lambda notice: result.append(f"{notice.severity}: {notice.message_primary}"))
 
         db.execute(SCRIPT)
 
@@ -283,7 +284,7 @@ def test_the_script_hands_over_what_the_migrations_create_and_nothing_else(own_d
         )
     foreign = {name for name, owner in owners.items() if owner != "yamlsched_owner"}
     assert foreign == {"yamlsched.planted", "yamlsched.enqueue(text)"}
-    assert sorted(line for line in said if line.startswith("WARNING")) == [
+    assert sorted(line for line in result if line.startswith("WARNING")) == [
         "WARNING: yamlsched.enqueue(text) is not a function of yamlsched: it keeps its owner",
         "WARNING: yamlsched.planted is not a table of yamlsched: it keeps its owner",
     ]

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import psycopg
 import pytest
-from operating import a_job, a_run
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from support.rows import a_job, a_run
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import ClaimedRun
 from yamlsched.store import runs

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from working import Project, a_project, until
 
+from support.project import Project, a_project, until
 from yamlsched.runs import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, MAX_STACK_CHARS
 from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, Frames, frame
 
@@ -84,20 +84,20 @@ def test_many_payloads_at_once_cost_no_attempt(project: Project, count: int, siz
 
     assert project.statuses() == {"succeeded": count}
     assert {(project.row(run).attempts, project.row(run).result) for run in runs} == {(1, size)}
-    assert project.calls("begun") == count
+    assert project.calls("started") == count
     assert process.text.count("attempt.succeeded") == count
 
 
 def test_a_worker_holds_a_bounded_part_of_a_backlog_of_large_payloads(project: Project) -> None:
     # given a worker for whose quick handlers 120 MB of payloads are due
-    project.sync(until_told={"lease": "1m"}, measures={"lease": "1m"})
-    [waits] = project.enqueue("until_told")
+    project.sync(waits_for_file={"lease": "1m"}, measures={"lease": "1m"})
+    [waits] = project.enqueue("waits_for_file")
     project.enqueue("measures", {"text": "x" * 60_000}, count=2_000)
     worker = project.start("work", "-q", "--concurrency", "4")
 
     until(lambda: project.statuses().get("succeeded") == 2_000, "they have succeeded")
     status = Path(f"/proc/{worker.pid}/status").read_text()
-    project.say("go")
+    project.touch("go")
 
     # then it never held most of them at once: it would have taken over 200 MiB
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
@@ -201,8 +201,8 @@ runner.Frames = Frames
 
 
 def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up_nothing(project: Project) -> None:
-    project.sync(measures={"lease": "1m", "max_attempts": 2}, until_told={"lease": "1m"})
-    [waits] = project.enqueue("until_told")
+    project.sync(measures={"lease": "1m", "max_attempts": 2}, waits_for_file={"lease": "1m"})
+    [waits] = project.enqueue("waits_for_file")
     before = project.enqueue("measures", count=50)
     [poisonous] = project.enqueue("measures", {"text": "poison"})
     after = project.enqueue("measures", count=50)
@@ -210,7 +210,7 @@ def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up
 
     # when it has killed as many children as its attempts cost
     project.until_status(poisonous, "dead")
-    project.say("go")
+    project.touch("go")
 
     # then it is dead, with the cause, and nothing has happened to the others, not to the one that was executing either
     assert worker.wait() == 1

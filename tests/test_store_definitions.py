@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from operating import a_job, a_run
 
+from support.rows import a_job, a_run
 from yamlsched.store.definitions import cancel_retired
 
 Db = psycopg.Connection[Any]

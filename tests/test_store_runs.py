@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job, a_run, row
 from psycopg.rows import namedtuple_row
-from syncing import prune
 
+from support.rows import a_job, a_run, row
+from support.schedules import prune
 from yamlsched import enqueueing
 from yamlsched import store as database
 from yamlsched.operations import actions

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from operating import a_job
 
+from support.rows import a_job
 from yamlsched.store import slots as store
 from yamlsched.store.slots import Gap, Move
 

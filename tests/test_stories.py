@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_cli import yamlsched
+from support.command_line import yamlsched
 
 HANDLERS = """
 from pathlib import Path

@@ -12,9 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_run
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 
+from support.rows import a_run
+from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 from yamlsched import store
 from yamlsched.store.definitions import cancel_retired
 from yamlsched.sync import ScheduleFile, Verdict, converge, due, files, glance, is_current, settle, sync

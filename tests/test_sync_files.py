@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
 
+from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
 from yamlsched import zones
 from yamlsched.store.files import forget
 from yamlsched.sync import ScheduleFile, Synced, Verdict, glance, is_current, needs_sync, sync

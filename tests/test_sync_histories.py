@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 
+from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
 from yamlsched.slots import slots

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from working import Process, Project, a_project, until
 
+from support.project import Process, Project, a_project, until
 from yamlsched import store
 from yamlsched.cli import cli
 from yamlsched.sync import ScheduleFile, sync
@@ -30,7 +30,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str, Any]) -> None:
     """Write the schedule as it is given."""
-    entries = {name: {"handler": f"acts.{name}", "lease": "2s", **job} for name, job in jobs.items()}
+    entries = {name: {"handler": f"support.handlers.{name}", "lease": "2s", **job} for name, job in jobs.items()}
     project.file.write_text(json.dumps({"version": 1, **(top or {}), "jobs": entries}))
 
 
@@ -104,7 +104,7 @@ def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(pr
     [run] = project.enqueue("nothing")
     make_due(project, "nothing")
 
-    write(project, BOTH, nothing={"cron": YEARLY}, broken={"hanlder": "acts.nothing"})
+    write(project, BOTH, nothing={"cron": YEARLY}, broken={"hanlder": "support.handlers.nothing"})
     code, text = ended(project.start("tick", "--env", "staging"))
 
     assert code == 1
@@ -116,7 +116,7 @@ def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(pr
 
 def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(project: Project) -> None:
     # given a loop of production that has run something
-    write(project, BOTH, nothing={}, yearly={"cron": YEARLY, "handler": "acts.nothing"})
+    write(project, BOTH, nothing={}, yearly={"cron": YEARLY, "handler": "support.handlers.nothing"})
     apply(project, "production")
     loop = project.start("work", "--loop", "--env", "production")
     project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -242,7 +242,7 @@ def test_a_fresh_tick_with_a_file_that_is_not_yaml_makes_slots_and_says_that_it_
 
 
 def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(project: Project) -> None:
-    write(project, nothing={}, answers={})
+    write(project, nothing={}, returns_json={})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -257,20 +257,20 @@ def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(pr
         until(lambda times=times: loop.text.count("the jobs of the last readable file") == times)  # type: ignore[misc]
 
         # then what is due is run as before
-        for job in ("nothing", "answers"):
+        for job in ("nothing", "returns_json"):
             project.until_status(project.enqueue(job)[0], "succeeded")
 
     # and an edit that is right is taken up
-    write(project, nothing={}, together={"payload": {"others": 0}})
+    write(project, nothing={}, waits_for_others={"payload": {"others": 0}})
     loop.signal(signal.SIGHUP)
-    until(lambda: count(project, "job_definitions where job_type = 'together'"))
-    project.until_status(project.enqueue("together")[0], "succeeded")
+    until(lambda: count(project, "job_definitions where job_type = 'waits_for_others'"))
+    project.until_status(project.enqueue("waits_for_others")[0], "succeeded")
     stop(loop)
 
 
 def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_data(project: Project) -> None:
     # given a loop, and another host that presents the same file with newer data
-    write(project, nothing={}, yearly={"cron": YEARLY, "handler": "acts.nothing"})
+    write(project, nothing={}, yearly={"cron": YEARLY, "handler": "support.handlers.nothing"})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -290,20 +290,20 @@ def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_dat
 
 
 def test_a_loop_leaves_out_only_the_job_whose_entry_is_wrong(project: Project) -> None:
-    write(project, nothing={}, answers={})
+    write(project, nothing={}, returns_json={})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
 
-    write(project, nothing={}, answers={"max_atempts": 1})
+    write(project, nothing={}, returns_json={"max_atempts": 1})
     loop.signal(signal.SIGHUP)
     until(lambda: "sync.refused" in loop.text)
     synced_again(loop)
-    [left], [done] = project.enqueue("answers"), project.enqueue("nothing")
+    [left], [done] = project.enqueue("returns_json"), project.enqueue("nothing")
 
     project.until_status(done, "succeeded")
     assert project.row(left).status == "queued"
-    write(project, nothing={}, answers={})
+    write(project, nothing={}, returns_json={})
     loop.signal(signal.SIGHUP)
     project.until_status(left, "succeeded")
     stop(loop)
@@ -323,9 +323,9 @@ def retire_long_ago(project: Project, job: str, runs: int) -> None:
 
 
 def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_line_for_each(project: Project) -> None:
-    write(project, nothing={}, answers={})
+    write(project, nothing={}, returns_json={})
     apply(project)
-    retire_long_ago(project, "answers", 2500)
+    retire_long_ago(project, "returns_json", 2500)
     [run] = project.enqueue("nothing")
     write(project, nothing={})
     apply(project)
@@ -335,7 +335,7 @@ def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_li
     assert code == 0, text
     assert text.index("attempt.succeeded") < text.index("runs.cancelled")
     assert text.count("runs.cancelled") <= 3
-    assert "jobs=answers runs=1000" in text
+    assert "jobs=returns_json runs=1000" in text
     assert project.row(run).status == "succeeded"
     until(lambda: project.start("tick").wait() == 0 and not count(project, "job_runs where finished_at is null"))
 
@@ -363,11 +363,11 @@ def test_a_loop_takes_up_an_edit_though_housekeeping_fails(project: Project) -> 
     with store.connect(project.dsn) as other, other.transaction():
         other.execute("lock table yamlsched.used_keys in access exclusive mode")
 
-        write(project, nothing={}, answers={})
+        write(project, nothing={}, returns_json={})
         loop.signal(signal.SIGHUP)
         until(lambda: "housekeeping.failed" in loop.text)
 
-    project.until_status(project.enqueue("answers")[0], "succeeded")
+    project.until_status(project.enqueue("returns_json")[0], "succeeded")
     stop(loop)
 
 
@@ -398,9 +398,9 @@ def test_a_service_whose_file_is_held_back_runs_no_job_of_the_other_with_its_own
 ) -> None:
     # given two services that share a namespace by mistake, with two job names in common, one with the same handler
     (tmp_path / "other").mkdir()
-    other = Project(project.forker, tmp_path / "other", project.dsn)
-    write(project, nothing={}, clash={"handler": "acts.answers"})
-    write(other, nothing={}, clash={"handler": "acts.nap"})
+    other = Project(project.fork_server, tmp_path / "other", project.dsn)
+    write(project, nothing={}, clash={"handler": "support.handlers.returns_json"})
+    write(other, nothing={}, clash={"handler": "support.handlers.nap"})
     apply(project)
     apply(other)
     [same], [clash] = project.enqueue("nothing"), project.enqueue("clash")

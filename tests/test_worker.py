@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
-from working import Process, Project, a_project, is_alive, until
 
+from support.project import Process, Project, a_project, is_alive, until
 from yamlsched import store
 
 
@@ -35,8 +35,8 @@ def end(loop: Process) -> None:
 
 
 def test_a_worker_drains_what_is_due_and_leaves(project: Project) -> None:
-    project.sync(nothing={}, answers={})
-    runs = [*project.enqueue("nothing", count=500), *project.enqueue("answers")]
+    project.sync(nothing={}, returns_json={})
+    runs = [*project.enqueue("nothing", count=500), *project.enqueue("returns_json")]
 
     process = project.work()
 
@@ -55,14 +55,14 @@ def test_no_more_runs_are_claimed_than_allowed(project: Project) -> None:
 
 
 def test_a_tick_stops_claiming_when_its_time_is_over_and_waits_for_its_handlers(project: Project) -> None:
-    project.sync(until_told={})
-    first = project.enqueue("until_told")[0]
+    project.sync(waits_for_file={})
+    first = project.enqueue("waits_for_file")[0]
     tick = project.start("tick", "--max-seconds", "1")
-    project.until_begun(first)
+    project.until_started(first)
     until(lambda: "x" if not tick.is_alive or project.row(first).locked_until is None else _age(project, first) > 1.5)
-    second = project.enqueue("until_told")[0]
+    second = project.enqueue("waits_for_file")[0]
 
-    project.say("go")
+    project.touch("go")
 
     assert tick.wait() == 0
     assert project.became(first) == ("succeeded", 1, 1, 1, 0)
@@ -81,7 +81,7 @@ def test_a_handler_that_outlasts_many_leases_keeps_its_run(project: Project) -> 
     project.sync(nap={})
     [run] = project.enqueue("nap", {"seconds": 3.5})
     worker = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
 
     other = project.start("work", "--loop", host="b")
 
@@ -100,19 +100,19 @@ def test_a_retry_that_is_due_soon_is_waited_for(project: Project) -> None:
 
 
 def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project: Project) -> None:
-    project.sync(fails={"max_attempts": 2, "on_dead": "acts.tell_death"})
+    project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.records_death"})
     [run] = project.enqueue("fails", {"text": "no route\nto host"})
 
     process = project.work(code=1)
 
     assert project.became(run) == ("dead", 2, 2, 0, 2)
-    assert project.calls("told", run) == 1
+    assert project.calls("on_dead", run) == 1
     assert re.search(rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text)
     assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="no route to host"', process.text)
 
 
 def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nobody(project: Project) -> None:
-    project.sync(fails={"max_attempts": 2, "on_dead": "acts.is_not_there"})
+    project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.is_not_there"})
     [run] = project.enqueue("fails")
 
     project.work(code=1)
@@ -137,8 +137,8 @@ def test_a_run_fans_out_with_its_success(project: Project) -> None:
 
 
 def test_two_workers_are_inside_handlers_of_different_runs_at_the_same_moment(project: Project) -> None:
-    project.sync(together={})
-    project.enqueue("together", count=2)
+    project.sync(waits_for_others={})
+    project.enqueue("waits_for_others", count=2)
 
     workers = [project.start("work", "--concurrency", "1", host=host) for host in ("a", "b")]
 
@@ -149,7 +149,7 @@ def test_two_workers_are_inside_handlers_of_different_runs_at_the_same_moment(pr
 @pytest.mark.slow
 def test_of_two_ticks_at_the_same_instant_twenty_times_over_each_slot_is_run_once(project: Project) -> None:
     jobs = [f"job_{number}" for number in range(3)]
-    project.sync(**{name: {"handler": "acts.nothing", "cron": "* * * * *"} for name in jobs})
+    project.sync(**{name: {"handler": "support.handlers.nothing", "cron": "* * * * *"} for name in jobs})
 
     for past in range(20, 0, -1):
         # given jobs with one slot due, one minute later each time
@@ -175,15 +175,15 @@ def test_of_two_ticks_at_the_same_instant_twenty_times_over_each_slot_is_run_onc
 
 @pytest.mark.slow
 def test_sixty_ticks_with_handlers_that_take_an_hour_run_no_more_of_them_than_one_may(project: Project) -> None:
-    project.sync(until_told={})
-    project.enqueue("until_told", count=20)
+    project.sync(waits_for_file={})
+    project.enqueue("waits_for_file", count=20)
 
     ticks = [project.start("tick", "--concurrency", "3") for _ in range(60)]
-    until(lambda: project.calls("begun") >= 3)
+    until(lambda: project.calls("started") >= 3)
     until(lambda: sum(tick.is_alive for tick in ticks) <= 3, "ticks that find no slot leave")
 
     assert {tick.wait() for tick in ticks if not tick.is_alive} == {0}
-    assert project.calls("begun") == 3
+    assert project.calls("started") == 3
     assert project.statuses() == {"running": 3, "queued": 17}
 
 
@@ -192,25 +192,25 @@ def test_sixty_ticks_with_handlers_that_take_an_hour_run_no_more_of_them_than_on
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_shutdown_lets_handlers_come_through_and_begins_no_more(project: Project, number: signal.Signals) -> None:
-    project.sync(until_told={})
-    runs = project.enqueue("until_told", count=4)
+    project.sync(waits_for_file={})
+    runs = project.enqueue("waits_for_file", count=4)
     worker = project.start("work", "--concurrency", "2")
-    until(lambda: project.calls("begun") == 2)
+    until(lambda: project.calls("started") == 2)
 
     worker.signal(number)
     until(lambda: "worker.stopping" in worker.text)
-    project.say("go")
+    project.touch("go")
 
     assert worker.wait() == 0
     assert sorted(project.became(run) for run in runs) == [("queued", 0, 0, 0, 0)] * 2 + [("succeeded", 1, 1, 1, 0)] * 2
 
 
 def test_what_is_not_through_after_the_grace_period_is_given_back_at_no_cost(project: Project) -> None:
-    project.sync(hangs={}, is_stubborn={})
-    runs = [*project.enqueue("hangs"), *project.enqueue("is_stubborn")]
+    project.sync(hangs={}, ignores_exceptions={})
+    runs = [*project.enqueue("hangs"), *project.enqueue("ignores_exceptions")]
     worker = project.start("work", "--grace", "0s", "--concurrency", "2")
     for run in runs:
-        project.until_begun(run)
+        project.until_started(run)
 
     worker.signal(signal.SIGTERM)
 
@@ -219,10 +219,10 @@ def test_what_is_not_through_after_the_grace_period_is_given_back_at_no_cost(pro
 
 
 def test_a_second_signal_is_immediate(project: Project) -> None:
-    project.sync(is_stubborn={})
-    [run] = project.enqueue("is_stubborn")
+    project.sync(ignores_exceptions={})
+    [run] = project.enqueue("ignores_exceptions")
     worker = project.start("work", "--grace", "10m")
-    project.until_begun(run)
+    project.until_started(run)
 
     worker.signal(signal.SIGTERM)
     until(lambda: "worker.stopping" in worker.text)
@@ -236,7 +236,7 @@ def test_a_run_that_is_cancelled_has_its_handler_stopped(project: Project) -> No
     project.sync(hangs={})
     [run] = project.enqueue("hangs")
     worker = project.start("work")
-    project.until_begun(run)
+    project.until_started(run)
 
     project.db.execute(
         "update yamlsched.job_runs set status = 'cancelled', locked_until = null, exclusive_of = null, "
@@ -253,7 +253,7 @@ def test_a_database_that_is_away_when_a_worker_is_told_to_stop_does_not_keep_it(
     project.sync(hangs={"lease": "1h"})
     [run] = project.enqueue("hangs")
     worker = project.start("work", "--grace", "0s", before="import yamlsched.worker.worker as w; w.LAST_WORDS = 0")
-    project.until_begun(run)
+    project.until_started(run)
     name = project.db.info.dbname
     project.close()
     with store.connect(make_conninfo(project.dsn, dbname="postgres")) as admin:
@@ -272,8 +272,8 @@ def test_a_database_that_is_away_when_a_worker_is_told_to_stop_does_not_keep_it(
 
 
 def test_children_are_used_again_and_replaced_after_a_number_of_runs(project: Project) -> None:
-    project.sync(surroundings={})
-    runs = project.enqueue("surroundings", count=10)
+    project.sync(environment={})
+    runs = project.enqueue("environment", count=10)
 
     before = "from yamlsched.worker.executors.processes import pool; pool.MAX_RUNS_PER_CHILD = 5"
     project.work("--concurrency", "1", before=before)
@@ -305,8 +305,8 @@ def test_no_child_is_started_when_there_is_nothing_to_do(project: Project) -> No
 
 
 def test_a_child_holds_nothing_of_its_parents(project: Project) -> None:
-    project.sync(descriptors={}, surroundings={})
-    [run], [other] = project.enqueue("descriptors"), project.enqueue("surroundings")
+    project.sync(descriptors={}, environment={})
+    [run], [other] = project.enqueue("descriptors"), project.enqueue("environment")
 
     project.work(PGTZ="Asia/Tokyo")
 
@@ -319,8 +319,8 @@ def test_a_child_holds_nothing_of_its_parents(project: Project) -> None:
 def test_a_handler_gets_the_password_and_no_table_gets_it(project: Project) -> None:
     secret = "hunter2-hunter2"
     dsn = make_conninfo(project.dsn, password=secret)
-    project.sync(tells_secrets={"max_attempts": 1})
-    [run] = project.enqueue("tells_secrets", {"secret": f"postgresql://app:{secret}@db"})
+    project.sync(leaks_secret={"max_attempts": 1})
+    [run] = project.enqueue("leaks_secret", {"secret": f"postgresql://app:{secret}@db"})
 
     process = project.work(dsn=dsn, code=1)
 
@@ -328,22 +328,22 @@ def test_a_handler_gets_the_password_and_no_table_gets_it(project: Project) -> N
     kept = (project.row(run).last_error, project.row(run).last_stack, failure.error, failure.stack, failure.output)
     assert all("postgresql://app:***@db" in text for text in kept)
     assert not any(secret in text for text in kept)
-    assert not any(secret in line for line in process.text.splitlines() if not line.startswith("[tells_secrets"))
+    assert not any(secret in line for line in process.text.splitlines() if not line.startswith("[leaks_secret"))
 
 
 def test_a_stderr_that_nobody_reads_keeps_no_lease_from_being_renewed(project: Project) -> None:
     # given a worker whose stderr is a pipe that is full
-    project.sync(prints_until_told={}, nap={})
+    project.sync(prints_until_file={}, nap={})
     pipe = project.folder / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    [printing], [nap] = project.enqueue("prints_until_told"), project.enqueue("nap", {"seconds": 3.5})
+    [printing], [nap] = project.enqueue("prints_until_file"), project.enqueue("nap", {"seconds": 3.5})
     redirect = f"import os; os.dup2(os.open({str(pipe)!r}, os.O_WRONLY), 2)"
     worker = project.start("work", before=redirect)
 
     # when handlers print into it for longer than a lease
     project.until_status(nap, "succeeded")
-    project.say("go")
+    project.touch("go")
     drain = threading.Thread(target=lambda: [None for _ in iter(lambda: _read(reader), b"")])
     drain.start()
 
@@ -410,17 +410,19 @@ def test_a_loop_that_is_idle_holds_no_slot_of_the_host(project: Project, loop: P
 
 def test_a_loop_takes_up_an_edit_and_new_handlers_when_it_syncs(project: Project, loop: Process) -> None:
     # given a file that has a new job, and the loop told to sync at once
-    project.write(nothing={}, answers={})
+    project.write(nothing={}, returns_json={})
 
     loop.signal(signal.SIGHUP)
 
-    until(lambda: project.db.execute("select 1 from yamlsched.job_definitions where job_type = 'answers'").fetchone())
-    [run] = project.enqueue("answers")
+    until(
+        lambda: project.db.execute("select 1 from yamlsched.job_definitions where job_type = 'returns_json'").fetchone()
+    )
+    [run] = project.enqueue("returns_json")
     assert project.until_status(run, "succeeded").result == {"rows": 3, "text": "é"}
 
 
 def test_a_loop_survives_a_file_with_mistakes_and_says_so_once(project: Project, loop: Process) -> None:
-    project.write(nothing={}, answers={"hanlder": "acts.nothing"})
+    project.write(nothing={}, returns_json={"hanlder": "support.handlers.nothing"})
 
     for times in (1, 2):
         loop.signal(signal.SIGHUP)
@@ -458,17 +460,17 @@ def test_systemd_hears_when_the_loop_is_ready_alive_and_stopping(project: Projec
 
 
 def test_work_shows_a_live_line_on_a_terminal_and_none_elsewhere(project: Project) -> None:
-    project.sync(until_told={})
-    [run] = project.enqueue("until_told")
+    project.sync(waits_for_file={})
+    [run] = project.enqueue("waits_for_file")
     controller, terminal = pty.openpty()
     seen = bytearray()
     reader = threading.Thread(target=_collect, args=(controller, seen))
     reader.start()
 
     process = project.start("work", before=f"import os; os.dup2(os.open({os.ttyname(terminal)!r}, os.O_RDWR), 2)")
-    project.until_begun(run)
+    project.until_started(run)
     until(lambda: b"1 running, 0 due" in seen)
-    project.say("go")
+    project.touch("go")
 
     assert process.wait() == 0
     until(lambda: b"attempt.succeeded" in seen)
@@ -489,8 +491,8 @@ def _collect(descriptor: int, seen: bytearray) -> None:
 
 
 def test_no_process_is_left_behind(project: Project) -> None:
-    project.sync(surroundings={})
-    runs = project.enqueue("surroundings", count=8)
+    project.sync(environment={})
+    runs = project.enqueue("environment", count=8)
 
     project.work("--concurrency", "4")
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from working import Forker, Process, is_alive, until
-
+from support.project import ForkServer, Process, is_alive, until
 from yamlsched import embedded
 
 from .proxy import Proxy
@@ -55,9 +54,9 @@ class Member:
 class Cluster:
     """Starts and watches processes. Times of the journal are those of one machine, so they compare."""
 
-    def __init__(self, folder: Path, server_file: Path, forker: Forker, dsn: str) -> None:
+    def __init__(self, folder: Path, server_file: Path, fork_server: ForkServer, dsn: str) -> None:
         self.folder, self.server_file, self.dsn = folder, server_file, dsn
-        self.forker, self.proxy = forker, Proxy(dsn)
+        self.fork_server, self.proxy = fork_server, Proxy(dsn)
         self.journal: list[Entry] = []
         self.members: list[Member] = []
         self.stopped: dict[Member, float] = {}  # members that SIGSTOP holds, and until when
@@ -75,14 +74,14 @@ class Cluster:
         verb, *rest = words
         argv = [verb, "--file", str(file), "--dsn", self.proxy.dsn if by_proxy else self.dsn, "--env", ENVIRONMENT]
         log = self.folder / f"{kind}-{self.number}.log"
-        pid = self.forker.start(
+        pid = self.fork_server.start(
             argv=[*argv, *rest],
             env={"CHAOS": str(self.folder), "TMPDIR": str(temporary), "PGAPPNAME": f"member-{self.number}"},
             stdout=str(log.with_suffix(".out")),
             stderr=str(log),
             before="",
         )
-        member = Member(Process(self.forker, pid, log), kind, host, by_proxy, f"member-{self.number}")
+        member = Member(Process(self.fork_server, pid, log), kind, host, by_proxy, f"member-{self.number}")
         self.members.append(member)
         self.note(f"start {kind}", pid, detail=f"{log.name} {'by proxy' if by_proxy else ''}")
         return member
@@ -98,7 +97,7 @@ class Cluster:
         for member in self.members:
             member.was_ready = member.was_ready or (member.ended is None and catches_hang_up(member.pid))
             if member.ended is None and not member.process.is_alive:
-                member.ended, member.code = time.time(), self.forker.code(member.pid, 0)
+                member.ended, member.code = time.time(), self.fork_server.code(member.pid, 0)
                 self.note(f"end {member.kind}", member.pid, detail=f"exit {member.code}")
         return [m for m in self.members if m.ended is None and kind in (None, m.kind)]
 
@@ -152,7 +151,7 @@ class Cluster:
             self.note("server up")
 
     def close(self) -> None:
-        self.forker.close()
+        self.fork_server.close()
         self.proxy.close()
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from working import Forker, is_alive, until
 
+from support.project import ForkServer, is_alive, until
 from yamlsched import embedded, store
 from yamlsched.sync import ScheduleFile, sync
 
@@ -53,10 +53,12 @@ class Report:
 class Scenario:
     """Everything that is there during one run, in ``folder``."""
 
-    def __init__(self, seed: int, seconds: float, folder: Path, dsn: str, server_file: Path, forker: Forker) -> None:
+    def __init__(
+        self, seed: int, seconds: float, folder: Path, dsn: str, server_file: Path, fork_server: ForkServer
+    ) -> None:
         self.seed, self.seconds, self.folder = seed, seconds, folder
         self.choice = random.Random(seed)
-        self.cluster = Cluster(folder, server_file, forker, dsn)
+        self.cluster = Cluster(folder, server_file, fork_server, dsn)
         self.schedule = Schedule(folder / "schedules.yaml", seed, random.Random(f"{seed} schedule"))
         self.faults = Faults(self.cluster, random.Random(f"{seed} faults"))
         self.operators = Operators(self.cluster, self.schedule, random.Random(f"{seed} operators"))
@@ -200,7 +202,7 @@ def play(seed: int, seconds: float, folder: Path) -> Report:
     server_file.parent.mkdir(exist_ok=True)
     try:
         with embedded.running(server_file) as dsn:
-            return Scenario(seed, seconds, folder, dsn, server_file, Forker()).run()
+            return Scenario(seed, seconds, folder, dsn, server_file, ForkServer()).run()
     finally:
         with suppress(psycopg.Error):
             embedded.discard(server_file)

@@ -1,12 +1,11 @@
-"""The example handlers, whose workers are killed at named points; see killed.py."""
+"""The example handlers, whose workers are killed at named points; see crashes.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import killed
-
 from handlers import mail, reports, web, webhook
+from support import crashes
 from yamlsched import Run
 
 mail.TIMEOUT = web.TIMEOUT = 2  # seconds: a server that is silent is given up soon
@@ -22,14 +21,14 @@ POINTS = (
 
 
 def report(run: Run, user_id: int, week: str, point: str | None = None) -> Any:
-    killed._plan = (run, point, "both")
+    crashes._plan = (run, point, "both")
     return reports.send_weekly_report(run, user_id, week)
 
 
 def hook(run: Run, point: str | None = None, **event: Any) -> Any:
-    killed._plan = (run, point, "both")
+    crashes._plan = (run, point, "both")
     return webhook.send(run, **event)
 
 
-killed.around(mail, "deliver", None, "inside the effect")
-killed.around(web, "call", None, "inside the effect")
+crashes.around(mail, "deliver", None, "inside the effect")
+crashes.around(web, "call", None, "inside the effect")

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operating import Say, command_line
-from syncing import DAY, HOUR, MINUTE, a_bad_file, a_file, at, finish, slots
 
+from support.command_line import Cli, command_line
+from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, finish, slots
 from yamlsched import store
 from yamlsched.cli import _output
 from yamlsched.definitions.load import load
@@ -362,36 +362,36 @@ def test_a_job_whose_expression_is_not_understood_here_does_not_stop_the_plan(db
 
 
 @pytest.fixture
-def say(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
 def test_the_command_says_what_sync_then_does_and_differences_are_a_finding_only_when_asked(
-    say: Say, db: Db, tmp_path: Path
+    cli: Cli, db: Db, tmp_path: Path
 ) -> None:
     (tmp_path / "schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *"}).data)
-    assert (say("plan").code, say("plan", "--exit-code").code) == (0, 1)
-    found = json.loads(say("plan", "--format", "json").out)
+    assert (cli("plan").code, cli("plan", "--exit-code").code) == (0, 1)
+    found = json.loads(cli("plan", "--format", "json").out)
     assert [job["change"] for job in found["jobs"]] == ["added"]
     assert (found["verdict"], found["in_force"], found["runs"]) == ("apply", None, [])
     assert db.execute("select count(*) from yamlsched.schedule_files").fetchone() == (0,)
 
-    assert say("sync").out == "added: x\n"
-    assert say("sync", "-q").out == ""
-    after = say("plan", "--exit-code")
+    assert cli("sync").out == "added: x\n"
+    assert cli("sync", "-q").out == ""
+    after = cli("plan", "--exit-code")
     assert after.code == 0
     assert "this file is in force" in after.out
     assert "jobs      no job changes (1 job)" in after.out
 
 
-def test_another_environment_is_a_finding(say: Say, tmp_path: Path) -> None:
+def test_another_environment_is_a_finding(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *"}).data)
-    say("sync", "-q")
-    assert say("plan", "--env", "live").code == 1
+    cli("sync", "-q")
+    assert cli("plan", "--env", "live").code == 1
 
 
-def test_mistakes_are_shown_and_nothing_is_planned(say: Say, tmp_path: Path) -> None:
+def test_mistakes_are_shown_and_nothing_is_planned(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_bytes(a_bad_file().data)
-    done = say("plan")
+    done = cli("plan")
     assert (done.code, done.out) == (1, "")
     assert 'error[YS102]: unknown key "hanlder"' in done.err

@@ -1,17 +1,12 @@
-"""Rows as real code would write them, and the command line in this process."""
+"""Rows as the product would write them."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
-import pytest
 from psycopg.types.json import Jsonb
-
-from yamlsched import cli
 
 JOB = {
     "namespace": "default",
@@ -98,7 +93,7 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
     return int(db.execute(sql.encode(), {**parameters, "job": job}).fetchone()[0])  # type: ignore[index]
 
 
-def a_file(db: psycopg.Connection[Any], **values: Any) -> int:
+def a_file_row(db: psycopg.Connection[Any], **values: Any) -> int:
     """Insert a presented file, by default the one in force; return its id."""
     given = {
         "namespace": "default",
@@ -155,30 +150,3 @@ def rows_read(db: psycopg.Connection[Any], sql: bytes, parameters: Any = None) -
     found = db.execute(b"explain (analyze, timing off, format json) " + sql, parameters).fetchone()
     assert found is not None
     return read(found[0][0]["Plan"])
-
-
-class Said(NamedTuple):
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-
-Say = Callable[..., Said]
-
-
-def command_line(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Any) -> Say:
-    """Return a function that runs a command line in an empty ``folder`` against ``dsn``."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("YAMLSCHED_DSN", dsn)
-
-    def say(*arguments: object) -> Said:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["yamlsched", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return Said(int(ended.value.code or 0), captured.out, captured.err)
-
-    return say

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from operating import a_job
 
+from support.rows import a_job
 from yamlsched import store
 from yamlsched.store.statements import load
 from yamlsched.sync import ScheduleFile, sync
@@ -26,21 +26,20 @@ PAGES_PER_RUN = 40
 @pytest.fixture(scope="module")
 def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on a database with a million finished runs and a thousand due ones."""
-    from tests.conftest import _database
+    from support.database import temporary_database
 
-    for dsn in _database(server, template):
-        with store.connect(dsn) as connection:
-            connection.execute("set statement_timeout = 0")
-            file = tmp_path_factory.mktemp("million") / "schedules.yaml"
-            jobs = "".join(f'  job_{n}: {{handler: h.f, cron: "0 0 1 1 *"}}\n' for n in range(100))
-            file.write_text(f"version: 1\njobs:\n{jobs}")
-            (file.parent / "h.py").write_text("def f(): pass\n")
-            schedule = ScheduleFile.read(file, None)
-            sync(connection, schedule)
-            fill(connection)
-            filled: Any = connection.execute("select count(*) as runs from yamlsched.job_runs").fetchone()
-            assert filled.runs == FINISHED + DUE  # else the plans say nothing
-            yield connection, schedule
+    with temporary_database(server, template) as dsn, store.connect(dsn) as connection:
+        connection.execute("set statement_timeout = 0")
+        file = tmp_path_factory.mktemp("million") / "schedules.yaml"
+        jobs = "".join(f'  job_{n}: {{handler: h.f, cron: "0 0 1 1 *"}}\n' for n in range(100))
+        file.write_text(f"version: 1\njobs:\n{jobs}")
+        (file.parent / "h.py").write_text("def f(): pass\n")
+        schedule = ScheduleFile.read(file, None)
+        sync(connection, schedule)
+        fill(connection)
+        filled: Any = connection.execute("select count(*) as runs from yamlsched.job_runs").fetchone()
+        assert filled.runs == FINISHED + DUE  # else the plans say nothing
+        yield connection, schedule
 
 
 def fill(connection: psycopg.Connection[Any]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from yamlsched import Discard, RetryAfter, Run, Snooze
 from yamlsched.store import runs as store
 
-PLACE = Path(os.environ.get("ACTS", "."))
+PLACE = Path(os.environ.get("TEST_FOLDER", "."))
 
 
 def note(what: str, run: Run) -> None:
@@ -31,7 +31,7 @@ def note(what: str, run: Run) -> None:
 def act(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def noted(run: Run, **payload: Any) -> Any:
-        note("begun", run)
+        note("started", run)
         value = function(run, **payload)
         note("completed", run)
         return value
@@ -59,19 +59,19 @@ def nap(run: Run, seconds: float = 0.01) -> None:
 
 
 @act
-def until_told(run: Run, name: str = "go") -> None:
+def waits_for_file(run: Run, name: str = "go") -> None:
     wait_for(name)
 
 
 @act
-def first_waits(run: Run) -> None:
+def first_attempt_waits(run: Run) -> None:
     """The first attempt waits for what never comes; later ones come through."""
     if run.attempt == 1:
         wait_for("never")
 
 
 @act
-def together(run: Run, others: int = 2) -> None:
+def waits_for_others(run: Run, others: int = 2) -> None:
     """Come through once as many as ``others`` are inside at the same moment."""
     (PLACE / f"inside-{run.id}").touch()
     while len(list(PLACE.glob("inside-*"))) < others:
@@ -79,7 +79,7 @@ def together(run: Run, others: int = 2) -> None:
 
 
 @act
-def answers(run: Run) -> dict[str, Any]:
+def returns_json(run: Run) -> dict[str, Any]:
     return {"rows": 3, "text": "é"}
 
 
@@ -113,7 +113,7 @@ def is_killed(run: Run) -> None:
 
 
 @act
-def takes_all_memory(run: Run) -> None:
+def exhausts_memory(run: Run) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
     try:
         return len(bytearray(1 << 34)) and None
@@ -141,7 +141,7 @@ async def _hangs() -> None:
 
 
 def hangs_async(run: Run) -> Any:
-    note("begun", run)
+    note("started", run)
     return _hangs()
 
 
@@ -166,7 +166,7 @@ def recurses(run: Run) -> None:
 
 
 @act
-def is_stubborn(run: Run) -> None:
+def ignores_exceptions(run: Run) -> None:
     while True:
         try:
             time.sleep(600)
@@ -247,7 +247,7 @@ def closes_stdout(run: Run) -> None:
 
 
 @act
-def takes_sigterm(run: Run) -> None:
+def resets_sigterm(run: Run) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -289,12 +289,12 @@ def fails_once(run: Run) -> None:
 
 
 @act
-def raises_oddly(run: Run) -> None:
+def raises_invalid_text(run: Run) -> None:
     raise BaseException("even\x00 this \x1b[31m\ud800\n" + "and so on " * 10_000)
 
 
 @act
-def raises_unspeakably(run: Run) -> None:
+def raises_unprintable(run: Run) -> None:
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -391,9 +391,9 @@ def fans_out(run: Run, count: int, size: int = 0) -> None:
     run.enqueue_many("nothing", [{"text": "f" * size}] * count, keys=[f"part:{run.id}:{n}" for n in range(count)])
 
 
-def tell_death(run: Run) -> None:
+def records_death(run: Run) -> None:
     """For on_dead."""
-    note("told", run)
+    note("on_dead", run)
 
 
 # -- that tell what they see
@@ -412,7 +412,7 @@ def descriptors(run: Run) -> list[str]:
 
 
 @act
-def surroundings(run: Run) -> dict[str, Any]:
+def environment(run: Run) -> dict[str, Any]:
     return {"zone": os.environ.get("PGTZ"), "pid": os.getpid(), "path": sys.path[0]}
 
 
@@ -424,13 +424,13 @@ def ignored_signals(run: Run) -> str:
 
 
 @act
-def tells_secrets(run: Run, secret: str) -> None:
+def leaks_secret(run: Run, secret: str) -> None:
     print("printed", secret)
     raise RuntimeError(f"cannot log in with {secret}")
 
 
 @act
-def prints_until_told(run: Run) -> None:
+def prints_until_file(run: Run) -> None:
     while not (PLACE / "go").exists():
         print("x" * 500)
         time.sleep(0.0001)
@@ -445,7 +445,7 @@ def transacts(run: Run, wait: str = "", times: int = 0, own_error: bool = False)
     if wait:
         wait_for(wait)
     calls = (PLACE / "calls").read_text().splitlines()
-    is_broken = sum(line.startswith(f"begun {run.id} ") for line in calls) <= times
+    is_broken = sum(line.startswith(f"started {run.id} ") for line in calls) <= times
     try:
         with run.transaction() as connection:
             connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
@@ -518,9 +518,9 @@ def pays_in_euro(run: Run) -> None:
 
 
 def takes_days(run: Run, days: int) -> None:
-    note("begun", run)
+    note("started", run)
 
 
 def raises_type_error(run: Run, days: int = 1) -> None:
-    note("begun", run)
+    note("started", run)
     raise TypeError("takes_days() got an unexpected keyword argument 'older'")

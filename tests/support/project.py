@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,34 +16,34 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import psycopg
-from forker import IMMEDIATE
-from psycopg.conninfo import make_conninfo
-
+from support.fork_server import IMMEDIATE
 from yamlsched import store
 from yamlsched.definitions import build
 from yamlsched.store.connection import connect_for_handler
 from yamlsched.sync import ScheduleFile, sync
 
-HERE = Path(__file__).resolve().parent
-PATIENCE = 60.0  # seconds after which a condition that is awaited counts as never
+TESTS = Path(__file__).resolve().parents[1]
+TIMEOUT_SECONDS = 60.0  # seconds after which a condition that is awaited counts as never
 
 
 def until(condition: Callable[[], Any], what: str = "") -> Any:
     """Wait for ``condition`` and return what it says."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"waited in vain: {what or condition}"
         time.sleep(0.01)
     return answer
 
 
-class Forker:
-    """See forker.py."""
+class ForkServer:
+    """A process that starts others; see fork_server.py."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "forker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(TESTS / "support" / "fork_server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._started: list[int] = []
         self._ended: dict[int, int] = {}
@@ -71,7 +69,7 @@ class Forker:
             count = len(self._started)
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-            assert self._news.wait_for(lambda: len(self._started) > count, PATIENCE)
+            assert self._news.wait_for(lambda: len(self._started) > count, TIMEOUT_SECONDS)
             return self._started[count]
 
     def code(self, pid: int, timeout: float | None) -> int | None:
@@ -93,18 +91,18 @@ class Forker:
 class Process:
     """A process of yamlsched."""
 
-    forker: Forker
+    fork_server: ForkServer
     pid: int
     log: Path
 
     def wait(self) -> int:
-        code = self.forker.code(self.pid, PATIENCE)
+        code = self.fork_server.code(self.pid, TIMEOUT_SECONDS)
         assert code is not None, f"still running: {self.text[-2000:]}"
         return code
 
     @property
     def is_alive(self) -> bool:
-        return self.forker.code(self.pid, 0) is None
+        return self.fork_server.code(self.pid, 0) is None
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -122,9 +120,9 @@ class Process:
 
 @dataclass
 class Project:
-    """A folder with schedules.yaml, of which ``jobs`` are the jobs (handlers in acts.py), on a database."""
+    """A folder with schedules.yaml, of which ``jobs`` are the jobs (handlers in support/handlers.py), on a database."""
 
-    forker: Forker
+    fork_server: ForkServer
     folder: Path
     dsn: str
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -141,7 +139,7 @@ class Project:
         """Write the schedule: jobs get short leases, and retries without a delay, where they do not say otherwise."""
         usual = {"lease": "2s", "backoff": {"policy": "fixed", "delay": "0s", "max_delay": "1s"}}
         self.jobs = jobs
-        entries = {name: {"handler": f"acts.{name}", **usual, **job} for name, job in jobs.items()}
+        entries = {name: {"handler": f"support.handlers.{name}", **usual, **job} for name, job in jobs.items()}
         self.file.write_text(json.dumps({"version": 1, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:
@@ -169,13 +167,13 @@ class Project:
         verb, *rest = words
         argv = [verb, "--file", str(self.file), "--dsn", dsn or self.dsn, *rest]
         if verb in ("work", "tick"):
-            argv += ["--path", str(HERE)]
+            argv += ["--path", str(TESTS)]
         (slots := self.folder / f"host-{host}").mkdir(exist_ok=True)
-        settings = {"ACTS": str(self.folder), "TMPDIR": str(slots), **env}
-        pid = self.forker.start(
+        settings = {"TEST_FOLDER": str(self.folder), "TMPDIR": str(slots), **env}
+        pid = self.fork_server.start(
             argv=argv, env=settings, stdout=str(self.folder / f"out-{self.number}"), stderr=str(log), before=before
         )
-        return Process(self.forker, pid, log)
+        return Process(self.fork_server, pid, log)
 
     def work(self, *words: str, code: int = 0, **more: Any) -> Process:
         """Let a worker drain the queue, and check how it ended."""
@@ -201,22 +199,28 @@ class Project:
         ).fetchall()
 
     def calls(self, what: str, run: int | None = None) -> int:
-        """Return how many calls of handlers have ``begun`` or ``completed``, of one run or of all."""
+        """Return how many calls of handlers have ``started`` or ``completed``, of one run or of all."""
         path = self.folder / "calls"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return sum(1 for kind, number, *_ in lines if kind == what and run in (None, int(number)))
 
-    def until_begun(self, run: int, times: int = 1) -> None:
-        until(lambda: self.calls("begun", run) >= times, f"run {run} has begun {times} times")
+    def until_started(self, run: int, times: int = 1) -> None:
+        until(lambda: self.calls("started", run) >= times, f"run {run} has begun {times} times")
 
-    def say(self, name: str) -> None:
+    def touch(self, name: str) -> None:
         """Make the file that a handler waits for."""
         (self.folder / name).touch()
 
     def became(self, run: int) -> tuple[str, int, int, int, int]:
         """Return what became of a run: status, attempts, handlers begun and completed, failures recorded."""
         row = self.row(run)
-        return row.status, row.attempts, self.calls("begun", run), self.calls("completed", run), len(self.failures(run))
+        return (
+            row.status,
+            row.attempts,
+            self.calls("started", run),
+            self.calls("completed", run),
+            len(self.failures(run)),
+        )
 
     def statuses(self) -> dict[str, int]:
         rows = self.db.execute("select status, count(*) as runs from yamlsched.job_runs group by 1").fetchall()
@@ -229,102 +233,13 @@ class Project:
 @contextmanager
 def a_project(folder: Path, dsn: str) -> Iterator[Project]:
     """Make a project; its processes end with it."""
-    forker = Forker()
-    project = Project(forker, folder, dsn)
+    fork_server = ForkServer()
+    project = Project(fork_server, folder, dsn)
     try:
         yield project
     finally:
-        forker.close()
+        fork_server.close()
         project.close()
-
-
-class Proxy:
-    """Stands between a worker and its server, and can fall silent without closing anything."""
-
-    def __init__(self, dsn: str) -> None:
-        with psycopg.connect(dsn) as connection:
-            self._host, self._port = connection.info.host, connection.info.port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable")
-        self.is_silent = False
-        self._sockets = [self._listener]
-        self._clients: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self._pass_on, daemon=True)
-        self._thread.start()
-
-    def _to_server(self, client: socket.socket, piece: bytes) -> bytes:
-        return piece
-
-    def _to_client(self, piece: bytes) -> bytes:
-        return piece
-
-    def _server(self) -> socket.socket:
-        if self._host.startswith("/"):
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(f"{self._host}/.s.PGSQL.{self._port}")
-            return server
-        return socket.create_connection((self._host, self._port))
-
-    def _pass_on(self) -> None:
-        other: dict[socket.socket, socket.socket] = {}
-        while self._listener.fileno() >= 0:
-            ready, _, _ = select.select([] if self.is_silent else self._sockets, [], [], 0.02)
-            for source in ready:
-                if source is self._listener:
-                    try:
-                        client, _ = self._listener.accept()
-                    except OSError:
-                        return  # closed meanwhile
-                    server = self._server()
-                    other |= {client: server, server: client}
-                    self._clients.add(client)
-                    self._sockets += [client, server]
-                    continue
-                if source.fileno() < 0:
-                    continue
-                try:
-                    piece = source.recv(1 << 16)
-                    piece = self._to_server(source, piece) if source in self._clients else self._to_client(piece)
-                    other[source].sendall(piece)
-                except OSError:
-                    piece = b""
-                if not piece:
-                    for end in (source, other[source]):
-                        self._sockets.remove(end)
-                        end.close()
-
-    def close(self) -> None:
-        self.is_silent = True
-        sockets, self._sockets = self._sockets, []
-        for end in sockets:
-            end.close()
-        self._thread.join()
-
-
-class Pooler(Proxy):
-    """A proxy that behaves as PgBouncer does: it refuses options, and tells clients a process id of its own."""
-
-    refuses_options = True
-
-    def _to_server(self, client: socket.socket, piece: bytes) -> bytes:
-        if self.refuses_options and b"\0options\0" in piece:
-            fields = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
-            client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
-            return b""
-        return piece
-
-    def _to_client(self, piece: bytes) -> bytes:
-        start, key, rest = piece.partition(b"K" + (12).to_bytes(4, "big"))
-        return start + key + (4711).to_bytes(4, "big") + rest[4:] if key else piece
-
-
-@contextmanager
-def a_proxy(dsn: str, kind: type[Proxy] = Proxy) -> Iterator[Proxy]:
-    proxy = kind(dsn)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
 
 
 def is_alive(pid: int) -> bool:

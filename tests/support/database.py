@@ -1,40 +1,25 @@
-"""Builders for tests of enqueueing and effects."""
+"""Temporary databases, and sessions that wait for each other."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
-LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
-
-def a_job(db: psycopg.Connection[Any], name: str = "mail", **columns: Any) -> None:
-    """Store a job as a sync would."""
-    row = {
-        "namespace": "default",
-        "job_type": name,
-        "handler": "handlers.x.y",
-        "timezone": "UTC",
-        "max_attempts": 7,
-        "backoff": "{}",
-        "timeout": "1h",
-        "lease": "2m",
-        "overlap": "wait",
-        "catchup": "latest",
-        "catchup_window": "1d",
-        "spread": "0",
-        "enabled": True,
-        "effective_from": LATER,
-    } | columns
-    names = ", ".join(row)
-    db.execute(
-        f"insert into yamlsched.job_definitions ({names}) values ({', '.join(['%s'] * len(row))})".encode(),
-        list(row.values()),
-    )
+@contextmanager
+def temporary_database(server: str, template: str) -> Iterator[str]:
+    """Yield the DSN of a new database, a copy of ``template``; drop it afterwards."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'create database "{name}" template "{template}"'.encode())
+        yield make_conninfo(server, dbname=name)
+        admin.execute(f'drop database "{name}" with (force)'.encode())
 
 
 def while_waiting(

@@ -8,6 +8,7 @@ from typing import Any
 
 from yamlsched.sync import ScheduleFile
 
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 

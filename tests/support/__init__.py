@@ -1,0 +1,13 @@
+"""What tests share.
+
+project          a folder with schedules.yaml, a database, and processes of yamlsched that work on them
+fork_server      starts those processes quickly
+handlers         handlers that misbehave, each in one way
+crashes          handlers with effects, whose workers are killed at named points
+example_crashes  the same for the example handlers
+proxy            a network between a worker and its server
+schedules        files as hosts present them, and what sync made of them
+rows             rows as the product would write them
+command_line     the command line, in this process and in one of its own
+database         temporary databases, and sessions that wait for each other
+"""
