@@ -62,9 +62,7 @@ def _paused(before: PausableJob, after: PausableJob) -> str:
     if after.retired_at is not None:
         return "was removed from schedules.yaml: there is nothing to pause"
     end = after.paused_until
-    until = (
-        f"until {rfc3339(end, 'seconds')}" if end is not None else f"until resumed: yamlsched resume {after.job_type}"
-    )
+    until = rfc3339(end, "seconds") if end is not None else f"resumed: yamlsched resume {after.job_type}"
     reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
     return f"{'remains' if before.is_paused else 'is'} paused, until {until}{reason}"
 
