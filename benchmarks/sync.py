@@ -19,7 +19,7 @@ from yamlsched import log, store
 from yamlsched.cron.expression import parse_cron
 from yamlsched.definitions.job import Job
 from yamlsched.store import files
-from yamlsched.sync import ScheduleFile, glance, sync
+from yamlsched.sync import ScheduleFile, poll, sync
 from yamlsched.sync.converge import converge
 
 PART = "sync"
@@ -40,7 +40,7 @@ def run(bench: Bench) -> None:
             now = NOON
             for _ in range(bench.repeat):
                 idle = now + HOUR / 2
-                _add(bench, count, "nothing due, glance", _timed(partial(glance, connection, file, idle)))
+                _add(bench, count, "nothing due, poll", _timed(partial(poll, connection, file, idle)))
                 _add(bench, count, "nothing due, sync", _timed(partial(sync, connection, file, idle)))
                 now += HOUR
                 seconds = _timed(partial(sync, connection, file, now))
@@ -85,5 +85,5 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     with connection.transaction():
         converge(connection, "default", jobs, NOON, recompute=False)
         files.present(connection, "default", file.presented(), NOON)
-        files.applied(connection, "default", file.presented(), {}, NOON)
+        files.mark_applied(connection, "default", file.presented(), {}, NOON)
     return file

@@ -1,4 +1,4 @@
--- name: glance
+-- name: poll
 -- The one statement of an idle tick: says which file this host presents, and answers what there is to do. A file
 -- that no tick has read yet has no namespace: then nothing is written, and every answer is null.
 -- What is due is found by index; the probes are scalar subqueries, which no plan can turn into a scan of the table.
@@ -90,14 +90,14 @@ left join lateral (
     limit 1
 ) i on true;
 
--- name: limit_waits
+-- name: set_lock_timeout
 -- For the rest of the transaction.
 select set_config('lock_timeout', %(wait)s, true);
 
 -- name: register
 insert into yamlsched.namespaces (namespace) values (%(namespace)s) on conflict do nothing;
 
--- name: lock
+-- name: lock_namespace
 -- Who applies a file to this namespace, or decides whether to, waits here for whoever is doing so. A row, because an
 -- advisory lock can be held by every login.
 select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s for update;
@@ -131,7 +131,7 @@ set last_presented_at = excluded.last_presented_at, presented_since_at = exclude
     presented_for = greatest(excluded.presented_for, f.last_presented_at + f.presented_for - excluded.last_presented_at),
     host_tzdata_version = excluded.host_tzdata_version, refused_at = null, mistakes = null;
 
--- name: stand_in
+-- name: keep_presenting
 -- A host whose file cannot be read, or is refused, goes on presenting the one that it presented last, with a mark if it
 -- has errors. A host with a new name (a container) stands for the file of its path that was applied last, in the
 -- namespace that its own file names; if that cannot be told, in the one to which all files of that path belong.
@@ -190,7 +190,7 @@ select r.namespace from renewed r
 union all
 select a.namespace from added a;
 
--- name: standing
+-- name: state
 -- What decides whether a file is applied: the one in force, since when ours is presented and when it was applied, and
 -- files that were applied after ours: when one was presented last, and whether one still is. A host presents only what
 -- it has presented last.
@@ -241,7 +241,7 @@ cross join lateral (
       and (f.hash, f.environment) <> (%(hash)s, %(environment)s)
 ) n;
 
--- name: tzdata
+-- name: tzdata_in_use
 -- The time zone data with which the next slots were computed, and that of each host that presents a file.
 select (select f.tzdata_version
         from yamlsched.schedule_files f
@@ -254,7 +254,7 @@ select (select f.tzdata_version
                and f.last_presented_at + least(f.presented_for, interval '2 hours')
                    > coalesce(%(now)s::timestamptz, clock_timestamp())) as presented;
 
--- name: applied
+-- name: mark_applied
 -- From here on this file is the one in force.
 update yamlsched.schedule_files f
 set applied_at = %(now)s,
@@ -264,14 +264,14 @@ set applied_at = %(now)s,
 where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(environment)s
   and f.host = %(host)s and f.path = %(path)s;
 
--- name: renewed
+-- name: mark_renewed
 -- The file in force was applied again, by a newer yamlsched or with newer time zone data. It stays in force since when
 -- it was.
 update yamlsched.schedule_files f
 set yamlsched_version = %(yamlsched_version)s, tzdata_version = %(tzdata_version)s
 where f.id = %(id)s;
 
--- name: forget
+-- name: prune_unapplied
 -- A container has a new name every minute: what it presented is only news. Files that were applied are remembered.
 delete from yamlsched.schedule_files f
 where f.namespace = %(namespace)s

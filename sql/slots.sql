@@ -1,4 +1,4 @@
--- name: begin
+-- name: start_batch
 -- The start of a batch's transaction: its instant, how long it waits for a lock, and no plan that reads a whole table for a few hundred rows.
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
        set_config('lock_timeout', coalesce(%(wait)s, current_setting('lock_timeout')), true) as lock_timeout,
@@ -6,7 +6,7 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
        set_config('enable_hashjoin', 'off', true) as hashjoin,
        set_config('enable_mergejoin', 'off', true) as mergejoin;
 
--- name: due
+-- name: due_jobs
 -- Jobs with a slot to account for, the longest due first. One that waits for its own unfinished run is passed over by
 -- one probe of an index, as a scalar subquery so that no plan makes a scan of it.
 select d.id
@@ -22,7 +22,7 @@ where d.namespace = %(namespace)s
   ) is null)
 order by d.next_slot_at, d.id;
 
--- name: lock_due
+-- name: lock_due_jobs
 -- Another sync may be at work on some of these: those are left to it, and what it has done is no longer due.
 select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
        d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
@@ -31,7 +31,7 @@ where d.id = any (%(ids)s::bigint[]) and d.next_slot_at <= %(now)s
 order by d.id
 for no key update skip locked;
 
--- name: open_slots
+-- name: earliest_open_slots
 -- The earliest slot of each job that has an unfinished run. Its own statement, after the lock: it must see what the
 -- sync that held the lock before has made.
 select s.id, o.slot
@@ -43,7 +43,7 @@ cross join lateral (
 ) o
 where o.slot is not null;
 
--- name: holders
+-- name: key_holders
 -- Who has, or had, these keys; a run that was pruned has no status any more.
 select k.key, h.job_type, h.scheduled_for, h.run_id, h.status
 from unnest(%(keys)s::text[]) as k (key)
@@ -58,7 +58,7 @@ cross join lateral (
     limit 1
 ) h;
 
--- name: make_runs
+-- name: create_runs
 -- The unique index on the key is what makes a second run impossible, whatever ticks race; a key that was used by a run
 -- since pruned stays used. While a run is being pruned its key is in one of the two tables for whoever looks at both at
 -- once; the index alone would wait for the prune, and then let the key in again. The caller counts.
@@ -80,7 +80,7 @@ where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespac
 order by s.nth
 on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
 
--- name: wake
+-- name: notify_workers
 -- Workers that stay listen.
 select pg_notify('yamlsched', %(namespace)s);
 
@@ -110,7 +110,7 @@ from unnest(%(ids)s::bigint[], %(befores)s::timestamptz[], %(lasts)s::timestampt
     as m (id, before, last_slot_at, next_slot_at)
 where d.id = m.id and d.last_slot_at is not distinct from m.before;
 
--- name: fate
+-- name: slot_history
 -- What became of one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for.
 select clock_timestamp() as now,
        run.id as run_id, run.status, run.attempts, run.max_attempts, run.run_at, run.finished_at, run.last_error,

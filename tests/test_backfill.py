@@ -21,8 +21,8 @@ from yamlsched import store, times
 from yamlsched.cli import main
 from yamlsched.errors import Refused
 from yamlsched.sync import ScheduleFile, sync
-from yamlsched.sync.backfill import Backfilled, backfill, definition_for
-from yamlsched.sync.why import Explained, why, why_day
+from yamlsched.sync.backfill import BackfillResult, backfill, definition_for
+from yamlsched.sync.why import SlotReport, explain_day, explain_slot
 from yamlsched.zones import zone
 
 Db = psycopg.Connection[Any]
@@ -36,15 +36,15 @@ def read(text: str, where: ZoneInfo) -> tuple[datetime, datetime]:
     return times.bounds(times.parse_local(text), where)
 
 
-def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> Backfilled:
+def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> BackfillResult:
     job = definition_for(db, "default", "x")
     start, end = read(first, zone(job.timezone))
     end = read(last, zone(job.timezone))[1] if last else end
     return backfill(db, "default", job, start, end, "ann", dry_run=dry_run, now=now)
 
 
-def explain(db: Db, text: str) -> Explained:
-    return why(db, "default", definition_for(db, "default", "x"), at(text))
+def explain(db: Db, text: str) -> SlotReport:
+    return explain_slot(db, "default", definition_for(db, "default", "x"), at(text))
 
 
 # -- backfill ----------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_why_finds_a_run_that_was_pruned(db: Db) -> None:
 def test_a_date_stands_for_all_of_its_slots_with_the_number_of_those_not_shown(db: Db) -> None:
     sync(db, a_file(x={"cron": "*/10 * * * *", "timezone": "America/New_York"}), NOW)
 
-    day = why_day(db, "default", definition_for(db, "default", "x"), date(2026, 3, 8))
+    day = explain_day(db, "default", definition_for(db, "default", "x"), date(2026, 3, 8))
 
     assert [day.slots[0].at, day.slots[-1].at] == [at("2026-03-08 05:00"), at("2026-03-08 13:10")]
     assert (len(day.slots), day.more) == (50, 23 * 6 - 50)

@@ -21,8 +21,8 @@ from yamlsched.operations import pausing
 from yamlsched.preview import document, markdown, outline, plan_text, planning
 from yamlsched.preview.planning import Planned
 from yamlsched.preview.values import Change
-from yamlsched.sync import ScheduleFile, Synced, sync
-from yamlsched.sync.files import Verdict
+from yamlsched.sync import ScheduleFile, SyncResult, sync
+from yamlsched.sync.in_force import Verdict
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -40,15 +40,15 @@ def contents(db: Db) -> list[Any]:
     return [db.execute(f"select * from yamlsched.{table} order by 1".encode()).fetchall() for table in TABLES]
 
 
-def announced(planned: Planned, synced: Synced, db: Db, before: set[int]) -> None:
-    """Assert that ``synced`` did what ``planned`` said, ``before`` being the runs that there were."""
-    edit, changes = planned.preview, synced.changes
+def announced(planned: Planned, result: SyncResult, db: Db, before: set[int]) -> None:
+    """Assert that ``result`` did what ``planned`` said, ``before`` being the runs that there were."""
+    edit, changes = planned.preview, result.changes
     rows = db.execute(
         "select id, job_type, idempotency_key, scheduled_for, run_at from yamlsched.job_runs order by id"
     ).fetchall()
     made = [tuple(row)[1:] for row in rows if row.id not in before]
     assert sorted(made) == sorted((run.job_type, run.key, run.slot, run.run_at) for run in planned.runs)
-    gaps = [(gap.job_type, gap.first, gap.last, gap.slots, gap.reason) for gap in synced.gaps]
+    gaps = [(gap.job_type, gap.first, gap.last, gap.slots, gap.reason) for gap in result.gaps]
     assert sorted(gaps) == sorted((gap.job_type, gap.first, gap.last, gap.slots, gap.reason) for gap in planned.gaps)
     if changes is None:
         assert not edit.jobs

@@ -9,7 +9,7 @@ import psycopg
 
 from support.rows import a_job
 from yamlsched.store import slots as store
-from yamlsched.store.slots import Gap, Move
+from yamlsched.store.slots import CursorMove, Gap
 
 Db = psycopg.Connection[Any]
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -46,7 +46,7 @@ def test_a_job_that_another_sync_has_dealt_with_is_not_locked(db: Db) -> None:
     done = a_job(db, "done", next_slot_at=NOON + MINUTE)
     off = a_job(db, "off", next_slot_at=None)
 
-    assert [definition.id for definition in store.lock_due(db, [due, done, off], NOON)] == [due]
+    assert [definition.id for definition in store.lock_due_jobs(db, [due, done, off], NOON)] == [due]
 
 
 def test_a_cursor_that_has_moved_since_it_was_read_is_not_moved_again(db: Db) -> None:
@@ -54,7 +54,9 @@ def test_a_cursor_that_has_moved_since_it_was_read_is_not_moved_again(db: Db) ->
     first = a_job(db, "first", last_slot_at=None)
     later = NOON + MINUTE
 
-    cursors = store.move_cursors(db, [Move(moved, NOON - MINUTE, later, None), Move(first, None, later, None)])
+    cursors = store.move_cursors(
+        db, [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)]
+    )
 
     assert sum(cursor.rowcount for cursor in cursors) == 1
     found = db.execute("select id, last_slot_at from yamlsched.job_definitions order by id").fetchall()

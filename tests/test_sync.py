@@ -17,8 +17,18 @@ from support.rows import a_run
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 from yamlsched import store
 from yamlsched.store.definitions import cancel_retired
-from yamlsched.sync import ScheduleFile, Verdict, converge, due, files, glance, is_current, settle, sync
-from yamlsched.sync.plan import offset
+from yamlsched.sync import (
+    ScheduleFile,
+    Verdict,
+    account_for_owed_slots,
+    converge,
+    due,
+    in_force,
+    is_current,
+    poll,
+    sync,
+)
+from yamlsched.sync.slot_plan import spread_offset
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -91,7 +101,7 @@ def test_a_run_carries_what_its_definition_said_when_it_was_made(db: Db) -> None
     [run] = db.execute("select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs").fetchall()
 
     assert (run.payload, run.max_attempts, run.status) == ({"days": 30}, 3, "queued")
-    assert run.run_at == run.scheduled_for + offset("x", timedelta(minutes=10))
+    assert run.run_at == run.scheduled_for + spread_offset("x", timedelta(minutes=10))
 
 
 # -- several slots due at once -----------------------------------------------------------------------------------------
@@ -152,10 +162,10 @@ def test_wait_makes_the_newest_run_once_the_earlier_one_is_done(db: Db) -> None:
 
     ticks(db, file, "2026-01-14 14:00", "2026-01-14 15:00")
     assert slots(db) == ["01-14 13:00"]
-    assert not glance(db, file, at("2026-01-14 15:00")).has_due_jobs
+    assert not poll(db, file, at("2026-01-14 15:00")).has_due_jobs
 
     finish(db, at("2026-01-14 15:05"))
-    assert glance(db, file, at("2026-01-14 15:06")).has_due_jobs
+    assert poll(db, file, at("2026-01-14 15:06")).has_due_jobs
     ticks(db, file, "2026-01-14 15:06")
     assert slots(db) == ["01-14 13:00", "01-14 15:00"]
     assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "superseded")]
@@ -421,11 +431,11 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
 
 
 def pause(db: Db, now: str, until: str | None = None) -> None:
-    from yamlsched.sync.plan import next_slot_at
+    from yamlsched.sync.slot_plan import next_slot_at
 
     with db.transaction():
         id = definition(db).id
-        instant, [job], _ = settle(db, "default", [id], at(now))
+        instant, [job], _ = account_for_owed_slots(db, "default", [id], at(now))
         end = at(until) if until else None
         following = next_slot_at(job.schedule, job.timezone, instant, instant, end)
         db.execute(
@@ -435,11 +445,11 @@ def pause(db: Db, now: str, until: str | None = None) -> None:
 
 
 def resume(db: Db, now: str) -> None:
-    from yamlsched.sync.plan import next_slot_at
+    from yamlsched.sync.slot_plan import next_slot_at
 
     with db.transaction():
         id = definition(db).id
-        instant, [job], _ = settle(db, "default", [id], at(now))
+        instant, [job], _ = account_for_owed_slots(db, "default", [id], at(now))
         following = next_slot_at(job.schedule, job.timezone, instant, None, None)
         db.execute(
             "update yamlsched.job_definitions set paused_at = null, paused_until = null, next_slot_at = %s "
@@ -496,9 +506,9 @@ def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
     before = definition(db)
 
     for _ in range(2):
-        synced = sync(db, a_bad_file(), at("2026-01-14 13:00"))
-        assert synced.exit_code == 1
-        assert any("hanlder" in message for message in synced.messages)
+        result = sync(db, a_bad_file(), at("2026-01-14 13:00"))
+        assert result.exit_code == 1
+        assert any("hanlder" in message for message in result.messages)
 
     assert slots(db) == ["01-14 13:00"]
     assert definition(db).handler == before.handler
@@ -512,11 +522,11 @@ def test_a_file_whose_handlers_this_host_does_not_have_is_refused_until_it_has_t
     file = replace(a_file(path=str(tmp_path / "schedules.yaml"), **jobs), handler_path=())
 
     for _ in range(2):
-        synced = sync(db, file, NOON)
-        assert (synced.exit_code, definition(db, "here")) == (1, None)
-        assert "YS303" in synced.messages[0]
-        assert synced.jobs is not None
-        assert list(synced.jobs) == ["here"]
+        result = sync(db, file, NOON)
+        assert (result.exit_code, definition(db, "here")) == (1, None)
+        assert "YS303" in result.messages[0]
+        assert result.jobs is not None
+        assert list(result.jobs) == ["here"]
 
     (tmp_path / "errands_elsewhere.py").write_text("def run(): ...\n")
     assert sync(db, file, NOON).verdict is Verdict.APPLY
@@ -537,11 +547,11 @@ jobs:
 """
     file = ScheduleFile(text.encode(), str(tmp_path / "schedules.yaml"), handler_path=())
 
-    synced = sync(db, file, NOON)
+    result = sync(db, file, NOON)
 
-    assert synced.exit_code == 1
-    assert synced.jobs is not None
-    assert list(synced.jobs) == ["three", "four"]
+    assert result.exit_code == 1
+    assert result.jobs is not None
+    assert list(result.jobs) == ["three", "four"]
 
 
 def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> None:
@@ -551,12 +561,12 @@ def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> Non
         "update yamlsched.job_definitions set effective_from = now() - interval '10 minutes', next_slot_at = now()"
     )
 
-    synced = sync(db, file)
+    result = sync(db, file)
 
     [row] = db.execute(
         "select scheduled_for <= clock_timestamp() as past, scheduled_for from yamlsched.job_runs"
     ).fetchall()
-    assert synced.runs == 1
+    assert result.runs == 1
     assert row.past
 
 
@@ -582,8 +592,8 @@ def test_two_syncs_at_once_leave_each_other_what_is_locked(db: Db, dsn: str) -> 
         other.execute("select 1 from yamlsched.job_definitions where job_type = 'x' for no key update")
 
         # when another one comes, it does not wait, and deals with y alone
-        synced = sync(db, file, at("2026-01-14 13:00"))
-        assert synced.runs == 1
+        result = sync(db, file, at("2026-01-14 13:00"))
+        assert result.runs == 1
         assert (slots(db, "x"), slots(db, "y")) == ([], ["01-14 13:00"])
 
     # then the next deals with x
@@ -595,10 +605,10 @@ def test_a_job_that_this_version_cannot_read_is_a_finding_and_the_others_go_on(d
     sync(db, file, NOON)
     db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'x'")
 
-    synced = sync(db, file, at("2026-01-14 13:00"))
+    result = sync(db, file, at("2026-01-14 13:00"))
 
-    assert (synced.exit_code, slots(db, "x"), slots(db, "y")) == (1, [], ["01-14 13:00"])
-    assert "Mars/Olympus" in synced.messages[0]
+    assert (result.exit_code, slots(db, "x"), slots(db, "y")) == (1, [], ["01-14 13:00"])
+    assert "Mars/Olympus" in result.messages[0]
 
 
 def test_a_key_taken_by_another_job_costs_that_slot_and_no_other(db: Db) -> None:
@@ -611,9 +621,9 @@ def test_a_key_taken_by_another_job_costs_that_slot_and_no_other(db: Db) -> None
         [NOON],
     )
 
-    synced = sync(db, file, at("2026-01-14 13:00"))
+    result = sync(db, file, at("2026-01-14 13:00"))
 
-    assert synced.runs == 2
+    assert result.runs == 2
     assert gaps(db, "job_1") == [("01-14 13:00", "01-14 13:00", 1, "key_taken")]
 
 
@@ -663,10 +673,10 @@ def test_a_glance_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> N
     file = a_file(x=HOURLY)
     sync(db, file)
     script = (
-        "import sys; from yamlsched import store; from yamlsched.sync import ScheduleFile, glance, is_current\n"
+        "import sys; from yamlsched import store; from yamlsched.sync import ScheduleFile, poll, is_current\n"
         f"file = ScheduleFile({file.data!r}, {file.path!r}, '', {file.host!r})\n"
-        f"seen = glance(store.connect({dsn!r}), file)\n"
-        "assert is_current(seen, file), seen\n"
+        f"snapshot = poll(store.connect({dsn!r}), file)\n"
+        "assert is_current(snapshot, file), snapshot\n"
         "print([m for m in ('yaml', 'croniter', 'jsonschema', 'click', 'yamlsched.cron') if m in sys.modules])"
     )
 
@@ -677,30 +687,30 @@ def test_a_glance_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> N
 
 def test_a_glance_knows_an_unchanged_file_and_says_what_there_is_to_do(db: Db) -> None:
     file = a_file(x={**HOURLY, "overlap": "allow"})
-    assert glance(db, file, NOON).namespace is None
+    assert poll(db, file, NOON).namespace is None
     sync(db, file, NOON)
 
-    idle = glance(db, file, NOON + 30 * MINUTE)
+    idle = poll(db, file, NOON + 30 * MINUTE)
     assert (is_current(idle, file), idle.has_due_jobs, idle.has_claimable_runs) == (True, False, False)
-    due = glance(db, file, NOON + HOUR)
+    due = poll(db, file, NOON + HOUR)
     assert (due.has_due_jobs, due.has_claimable_runs) == (True, False)
     sync(db, file, NOON + HOUR)
-    made = glance(db, file, NOON + HOUR)
+    made = poll(db, file, NOON + HOUR)
     assert (made.has_due_jobs, made.has_claimable_runs) == (False, True)
 
 
 def test_an_exclusive_run_and_one_whose_lease_is_over_are_claimable(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
-    assert glance(db, file, at("2026-01-14 13:01")).has_claimable_runs
+    assert poll(db, file, at("2026-01-14 13:01")).has_claimable_runs
 
     db.execute(
         "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'w', locked_until = %s",
         [at("2026-01-14 13:05")],
     )
 
-    assert not glance(db, file, at("2026-01-14 13:04")).has_claimable_runs
-    assert glance(db, file, at("2026-01-14 13:06")).has_claimable_runs
+    assert not poll(db, file, at("2026-01-14 13:04")).has_claimable_runs
+    assert poll(db, file, at("2026-01-14 13:06")).has_claimable_runs
 
 
 def test_a_job_that_waits_costs_a_glance_a_probe_of_an_index(db: Db) -> None:
@@ -710,7 +720,7 @@ def test_a_job_that_waits_costs_a_glance_a_probe_of_an_index(db: Db) -> None:
     db.execute("analyze yamlsched.job_definitions, yamlsched.job_runs")
     presented = {**file.presented(), "now": NOON + 2 * HOUR + DAY}
 
-    sql = b"explain (analyze, costs off, timing off, summary off) " + store.statements.load("files")["glance"]
+    sql = b"explain (analyze, costs off, timing off, summary off) " + store.statements.load("files")["poll"]
     plan = "\n".join(row[0] for row in db.execute(sql, presented))
 
     assert "Index Only Scan using job_runs_open_exclusive" in plan or "Index Scan using job_runs_open_exclusive" in plan
@@ -729,25 +739,25 @@ def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slot
     db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'z'")
 
     # when slots are due
-    synced = sync(db, file, NOON + HOUR)
+    result = sync(db, file, NOON + HOUR)
 
     # then both jobs are named, with a remedy, and the third gets its slot
-    assert (synced.exit_code, len(synced.messages), slots(db, "y")) == (1, 2, ["01-14 13:00"])
-    assert 'job "x" is not scheduled' in synced.messages[0]
-    assert "Correct its entry in schedules.yaml" in synced.messages[0]
-    assert 'job "z" is not scheduled' in synced.messages[1]
+    assert (result.exit_code, len(result.messages), slots(db, "y")) == (1, 2, ["01-14 13:00"])
+    assert 'job "x" is not scheduled' in result.messages[0]
+    assert "Correct its entry in schedules.yaml" in result.messages[0]
+    assert 'job "z" is not scheduled' in result.messages[1]
 
     # and when a newer release reads the file anew, which replaces both, it says so once
     db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
-    synced = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
-    assert (synced.exit_code, synced.verdict) == (1, Verdict.RENEW)
-    assert ['job "x" was changed' in synced.messages[0], 'job "z" was changed' in synced.messages[1]] == [True, True]
+    result = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
+    assert (result.exit_code, result.verdict) == (1, Verdict.RENEW)
+    assert ['job "x" was changed' in result.messages[0], 'job "z" was changed' in result.messages[1]] == [True, True]
     for job in ("x", "z"):
         assert gaps(db, job) == [("01-14 13:00", "01-14 15:30", 1, "late")]
 
     finish(db, NOON + 4 * HOUR)
-    synced = sync(db, file, NOON + 4 * HOUR)
-    assert (synced.exit_code, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
+    result = sync(db, file, NOON + 4 * HOUR)
+    assert (result.exit_code, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
 
 
 def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation_of_the_others(db: Db) -> None:
@@ -756,9 +766,9 @@ def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation
     db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
     db.execute("update yamlsched.schedule_files set tzdata_version = '2019a'")
 
-    synced = sync(db, a_file(y=HOURLY), NOON + MINUTE)
+    result = sync(db, a_file(y=HOURLY), NOON + MINUTE)
 
-    assert synced.exit_code == 1
+    assert result.exit_code == 1
     assert definition(db, "y").next_slot_at == NOON + HOUR
     assert definition(db, "x").retired_at == NOON + MINUTE
 
@@ -774,29 +784,29 @@ def test_a_key_that_another_session_holds_uncommitted_holds_up_its_own_job_only(
             "from yamlsched.job_definitions where job_type = 'other'"
         )
 
-        synced = sync(db, file, NOON + HOUR)
+        result = sync(db, file, NOON + HOUR)
 
-        assert (synced.runs, synced.exit_code, len(synced.messages)) == (4, 1, 1)
-        assert 'job "job_1"' in synced.messages[0]
-        assert "The next tick tries again" in synced.messages[0]
+        assert (result.runs, result.exit_code, len(result.messages)) == (4, 1, 1)
+        assert 'job "job_1"' in result.messages[0]
+        assert "The next tick tries again" in result.messages[0]
 
-    synced = sync(db, file, NOON + HOUR)
-    assert (synced.runs, synced.exit_code, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
+    result = sync(db, file, NOON + HOUR)
+    assert (result.runs, result.exit_code, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
 
 
 def test_a_sync_that_cannot_get_its_lock_still_makes_the_slots_of_the_file_in_force(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr(in_force, "LOCK_WAIT", timedelta(milliseconds=50))
     sync(db, a_file(x=HOURLY), NOON)
     edited = a_file(x={**HOURLY, "description": "edited"})
     with store.connect(dsn) as other, other.transaction():
         other.execute("select 1 from yamlsched.namespaces for update")
 
-        synced = sync(db, edited, NOON + HOUR)
+        result = sync(db, edited, NOON + HOUR)
 
-        assert (synced.exit_code, synced.runs, definition(db).description) == (1, 1, "")
-        assert "another session holds a lock" in synced.messages[0]
+        assert (result.exit_code, result.runs, definition(db).description) == (1, 1, "")
+        assert "another session holds a lock" in result.messages[0]
 
     assert sync(db, edited, NOON + HOUR).verdict is Verdict.APPLY
 
@@ -818,10 +828,10 @@ def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> 
     # when a sync comes while the run is being pruned
     with store.connect(dsn) as pruner, pruner.transaction():
         assert prune(pruner) == {"x:2026-01-14T13:00Z"}
-        synced = sync(db, file, NOON + HOUR)
+        result = sync(db, file, NOON + HOUR)
 
     # then it neither waits nor makes a second run, and the slot is accounted for
-    assert (synced.runs, synced.exit_code, runs(db), gaps(db)) == (0, 0, [], [])
+    assert (result.runs, result.exit_code, runs(db), gaps(db)) == (0, 0, [], [])
     assert definition(db).last_slot_at == NOON + HOUR
 
 
@@ -829,7 +839,7 @@ def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(5)})
     sync(db, file, NOON)
 
-    made = due.make_due(db, "default", NOON + HOUR, deadline=0.0)
+    made = due.account_for_due_slots(db, "default", NOON + HOUR, deadline=0.0)
     assert (made.runs, made.left) == (0, 5)
 
     assert sync(db, file, NOON + HOUR).runs == 5
@@ -871,7 +881,7 @@ def test_while_a_file_is_applied_other_ticks_of_its_host_look_without_waiting(
         changes = apply(*arguments)
         with store.connect(dsn) as other:
             other.execute("set lock_timeout = '100ms'")
-            assert glance(other, file, NOON + MINUTE).namespace == "default"
+            assert poll(other, file, NOON + MINUTE).namespace == "default"
         return changes
 
     monkeypatch.setattr(converge, "converge", and_look)
@@ -882,14 +892,14 @@ def test_while_a_file_is_applied_other_ticks_of_its_host_look_without_waiting(
 def test_a_host_of_another_environment_does_nothing_either_when_the_lock_is_held(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr(in_force, "LOCK_WAIT", timedelta(milliseconds=50))
     sync(db, a_file(x=HOURLY), NOON)
     with store.connect(dsn) as other, other.transaction():
         other.execute("select 1 from yamlsched.namespaces for update")
 
-        synced = sync(db, a_file(environment="staging", top="environments: [staging]", x=HOURLY), NOON + HOUR)
+        result = sync(db, a_file(environment="staging", top="environments: [staging]", x=HOURLY), NOON + HOUR)
 
-    assert (synced.verdict, synced.may_claim, runs(db)) == (Verdict.OTHER_ENVIRONMENT, False, [])
+    assert (result.verdict, result.may_claim, runs(db)) == (Verdict.OTHER_ENVIRONMENT, False, [])
 
 
 def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -898,12 +908,12 @@ def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monk
     sync(db, file, NOON)
     db.execute("alter table yamlsched.job_runs add constraint never check (job_type <> 'job_1') not valid")
     try:
-        synced = sync(db, file, NOON + HOUR)
+        result = sync(db, file, NOON + HOUR)
     finally:
         db.execute("alter table yamlsched.job_runs drop constraint never")
 
-    assert (synced.runs, synced.exit_code) == (2, 1)
-    assert 'job "job_1"' in synced.messages[0]
+    assert (result.runs, result.exit_code) == (2, 1)
+    assert 'job "job_1"' in result.messages[0]
 
 
 def test_an_edit_of_overlap_changes_waiting_slot_runs_of_its_job_and_nothing_else(db: Db) -> None:

@@ -15,9 +15,8 @@ import pytest
 
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
 from yamlsched import zones
-from yamlsched.store.files import forget
-from yamlsched.sync import ScheduleFile, Synced, Verdict, glance, is_current, needs_sync, sync
-from yamlsched.sync import files as rules
+from yamlsched.store.files import prune_unapplied
+from yamlsched.sync import ScheduleFile, SyncResult, Verdict, in_force, is_current, needs_sync, poll, sync
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -27,23 +26,23 @@ OLD_1, NEW_1 = a_file("web-1", x=OLD_JOB), a_file("web-1", x=NEW_JOB)
 OLD_2, NEW_2 = a_file("web-2", x=OLD_JOB), a_file("web-2", x=NEW_JOB)
 
 
-def tick(db: Db, file: ScheduleFile, now: datetime) -> Synced:
+def tick(db: Db, file: ScheduleFile, now: datetime) -> SyncResult:
     """What one minute's tick does: one look, and more only where it says so."""
-    seen = glance(db, file, now)
-    if not needs_sync(seen, file):
-        return Synced(seen.namespace, Verdict.CURRENT)
-    return sync(db, file, now, seen=seen)
+    snapshot = poll(db, file, now)
+    if not needs_sync(snapshot, file):
+        return SyncResult(snapshot.namespace, Verdict.CURRENT)
+    return sync(db, file, now, snapshot=snapshot)
 
 
-def minutes(db: Db, start: datetime, number: int, *files: ScheduleFile) -> list[Synced]:
+def minutes(db: Db, start: datetime, number: int, *files: ScheduleFile) -> list[SyncResult]:
     """Tick every minute from all the files' hosts; return what the last round said."""
-    said: list[Synced] = []
+    said: list[SyncResult] = []
     for minute in range(number):
         said = [tick(db, file, start + minute * MINUTE) for file in files]
     return said
 
 
-def in_force(db: Db) -> str:
+def hash_in_force(db: Db) -> str:
     return str(definition(db).description)
 
 
@@ -53,7 +52,7 @@ def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_foll
 
     # when a rolling deploy reaches one, and the other two minutes later
     [first, second] = minutes(db, NOON + 3 * MINUTE, 2, NEW_1, OLD_2)
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
     assert (first.exit_code, second.exit_code, second.verdict) == (0, 0, Verdict.HELD_BACK)
     assert "web-1" in second.messages[0]
     assert "2026-01-14T12:03:00Z" in second.messages[0]
@@ -61,7 +60,7 @@ def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_foll
     # then nothing goes back and forth, and when the deploy is over all is quiet
     [first, second] = minutes(db, NOON + 5 * MINUTE, 2, NEW_1, NEW_2)
     assert (first.verdict, second.verdict, second.messages) == (Verdict.CURRENT, Verdict.CURRENT, [])
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
 
 
 def test_a_forgotten_host_never_rolls_back_and_says_so_by_its_exit_code_after_ten_minutes(db: Db) -> None:
@@ -73,7 +72,7 @@ def test_a_forgotten_host_never_rolls_back_and_says_so_by_its_exit_code_after_te
         [_, forgotten] = minutes(db, deployed + minute * MINUTE, 1, NEW_1, OLD_2)
         codes[minute] = forgotten.exit_code
 
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
     assert [minute for minute, code in codes.items() if code == 0] == list(range(10))
 
 
@@ -96,11 +95,11 @@ def test_a_rollback_is_applied_once_nobody_has_presented_the_newer_file_for_five
     for minute in range(10):
         said = minutes(db, rolled_back + minute * MINUTE, 1, OLD_1, OLD_2)
         assert all(s.exit_code == 0 for s in said)
-        if in_force(db) == "old":
+        if hash_in_force(db) == "old":
             applied_at = minute
             break
 
-    # then the last presentation of the newer one was a minute before, and five have passed since ours began
+    # then the last presentation of the newer one was a minute before, and five have passed since version began
     assert applied_at == 5
     [first, second] = minutes(db, rolled_back + 6 * MINUTE, 1, OLD_1, OLD_2)
     assert (first.verdict, second.verdict) == (Verdict.CURRENT, Verdict.CURRENT)
@@ -110,10 +109,10 @@ def test_sync_on_the_command_line_rolls_back_at_once(db: Db) -> None:
     minutes(db, NOON, 2, OLD_1)
     minutes(db, NOON + 2 * MINUTE, 2, NEW_1)
 
-    synced = sync(db, OLD_1, NOON + 4 * MINUTE, at_once=True)
+    result = sync(db, OLD_1, NOON + 4 * MINUTE, at_once=True)
 
-    assert synced.verdict is Verdict.APPLY
-    assert in_force(db) == "old"
+    assert result.verdict is Verdict.APPLY
+    assert hash_in_force(db) == "old"
 
 
 def test_the_newer_of_two_superseded_files_wins(db: Db) -> None:
@@ -126,7 +125,7 @@ def test_the_newer_of_two_superseded_files_wins(db: Db) -> None:
     minutes(db, NOON + 3 * MINUTE, 20, OLD_1, NEW_2)
 
     # then it is the second that comes back
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
 
 
 def test_a_break_in_presenting_starts_the_five_minutes_anew(db: Db) -> None:
@@ -134,10 +133,10 @@ def test_a_break_in_presenting_starts_the_five_minutes_anew(db: Db) -> None:
     minutes(db, NOON + MINUTE, 1, NEW_1)
 
     tick(db, OLD_1, NOON + 20 * MINUTE)
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
     minutes(db, NOON + 21 * MINUTE, 5, OLD_1)
 
-    assert in_force(db) == "old"
+    assert hash_in_force(db) == "old"
 
 
 def test_pods_with_a_new_name_each_minute_present_one_file_together(db: Db) -> None:
@@ -148,22 +147,22 @@ def test_pods_with_a_new_name_each_minute_present_one_file_together(db: Db) -> N
         tick(db, pod(minute, OLD_JOB), NOON + minute * MINUTE)
     for minute in range(3, 6):
         tick(db, pod(minute, NEW_JOB), NOON + minute * MINUTE)
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
 
     for minute in range(6, 12):
         tick(db, pod(minute, OLD_JOB), NOON + minute * MINUTE)
 
-    assert in_force(db) == "old"
+    assert hash_in_force(db) == "old"
 
 
 def test_presentations_of_pods_are_forgotten_and_applied_files_are_not(db: Db) -> None:
     for minute in range(5):
         tick(db, a_file(f"pod-{minute}", x=OLD_JOB), NOON + minute * MINUTE)
 
-    assert forget(db, "default", NOON + DAY) == 0
-    assert forget(db, "default", NOON + 2 * DAY) == 4
+    assert prune_unapplied(db, "default", NOON + DAY) == 0
+    assert prune_unapplied(db, "default", NOON + 2 * DAY) == 4
 
-    assert is_current(glance(db, a_file("pod-9", x=OLD_JOB), NOON + 2 * DAY), a_file("pod-9", x=OLD_JOB))
+    assert is_current(poll(db, a_file("pod-9", x=OLD_JOB), NOON + 2 * DAY), a_file("pod-9", x=OLD_JOB))
 
 
 def test_a_broken_edit_on_the_newest_host_does_not_let_a_forgotten_one_roll_back(db: Db) -> None:
@@ -174,7 +173,7 @@ def test_a_broken_edit_on_the_newest_host_does_not_let_a_forgotten_one_roll_back
     said = minutes(db, NOON + 3 * MINUTE, 60, a_bad_file("web-1"), OLD_2)
 
     # then it stands for what that host presented before
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
     assert [s.exit_code for s in said] == [1, 1]
 
 
@@ -220,13 +219,13 @@ def test_a_rollback_is_applied_however_rare_ticks_are_and_is_told_until_then(db:
     for n in range(20):
         now = rolled_back + n * step
         said = minutes(db, now, 1, OLD_1, OLD_2)
-        if in_force(db) == "old":
+        if hash_in_force(db) == "old":
             break
         # then it is held back for some ticks, and said by the exit code once that has lasted
         assert (said[0].exit_code, len(said[0].messages)) == (int(now - rolled_back >= 10 * MINUTE), 1)
 
     # and applied within two ticks, or five minutes
-    assert in_force(db) == "old"
+    assert hash_in_force(db) == "old"
     assert now - rolled_back <= max(2 * step, 5 * MINUTE)
 
 
@@ -243,7 +242,7 @@ def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_says_so(db: Db, e
     for n in range(12):
         tick(db, NEW_1, deployed + n * step)
         codes.append(tick(db, OLD_2, deployed + n * step + later).exit_code)
-        assert in_force(db) == "new"
+        assert hash_in_force(db) == "new"
 
     assert codes[0] == 0
     assert codes[3:] == [1] * 9
@@ -258,7 +257,7 @@ def test_forgotten_hosts_with_frequent_ticks_do_not_roll_back_a_host_with_rare_o
         if minute % 30 == 0:
             tick(db, NEW_1, deployed + minute * MINUTE)
         tick(db, OLD_2, deployed + minute * MINUTE)
-        assert in_force(db) == "new"
+        assert hash_in_force(db) == "new"
 
 
 def test_a_file_that_a_person_applied_once_does_not_hold_back_a_rollback_for_longer(db: Db) -> None:
@@ -269,7 +268,7 @@ def test_a_file_that_a_person_applied_once_does_not_hold_back_a_rollback_for_lon
 
     minutes(db, NOON + 51 * MINUTE, 6, OLD_1)
 
-    assert in_force(db) == "old"
+    assert hash_in_force(db) == "old"
 
 
 def test_pods_with_new_names_and_a_broken_edit_stand_in_for_the_file_of_their_path(db: Db) -> None:
@@ -287,7 +286,7 @@ def test_pods_with_new_names_and_a_broken_edit_stand_in_for_the_file_of_their_pa
         tick(db, OLD_2, NOON + minute * MINUTE)
 
     # then they stand for the file in force, and monitors hear of their errors
-    assert in_force(db) == "new"
+    assert hash_in_force(db) == "new"
     row: Any = db.execute("select count(*) as n from yamlsched.schedule_files where refused_at is not null").fetchone()
     assert row.n == 60
 
@@ -324,9 +323,9 @@ def test_sync_on_the_command_line_settles_and_changes_the_environment(db: Db) ->
     job = {"cron": "0 * * * *", "environments": ["production"]}
     minutes(db, NOON, 1, a_file(environment="production", top=TOP, x=job))
 
-    synced = sync(db, a_file(environment="staging", top=TOP, x=job), NOON + HOUR, at_once=True)
+    result = sync(db, a_file(environment="staging", top=TOP, x=job), NOON + HOUR, at_once=True)
 
-    assert (synced.exit_code, synced.runs) == (0, 1)
+    assert (result.exit_code, result.runs) == (0, 1)
     assert not definition(db).enabled
 
 
@@ -362,17 +361,17 @@ def test_an_older_version_leaves_what_a_newer_one_computed(db: Db) -> None:
 
 
 def test_versions_are_compared_as_numbers() -> None:
-    ours = rules.Ours("h", "", "0.10.0", "2026a")
+    version = in_force.FileVersion("h", "", "0.10.0", "2026a")
 
-    assert not rules.is_known("0.9.0", "2026a", ours)
-    assert rules.is_known("0.10.0", "2026b", ours)
-    assert not rules.is_known("0.10.0", "2025c", ours)
+    assert not in_force.is_up_to_date("0.9.0", "2026a", version)
+    assert in_force.is_up_to_date("0.10.0", "2026b", version)
+    assert not in_force.is_up_to_date("0.10.0", "2025c", version)
 
 
 def with_versions(file: ScheduleFile, yamlsched_version: str, tzdata_version: str) -> ScheduleFile:
     """Return the file as a host of these versions presents it."""
     file = replace(file)
-    file.__dict__["ours"] = rules.Ours(file.sha256, file.environment, yamlsched_version, tzdata_version)
+    file.__dict__["version"] = in_force.FileVersion(file.sha256, file.environment, yamlsched_version, tzdata_version)
     return file
 
 
@@ -447,7 +446,7 @@ def test_an_edit_that_the_host_with_older_time_zone_data_applies_settles_no_slot
     tick(db, edited, at("2026-01-14 21:31"))
 
     # then it has not run 02:00 again, and the newer host computes what comes next
-    assert (slots(db), in_force(db)) == (["01-14 20:00"], "edited")
+    assert (slots(db), hash_in_force(db)) == (["01-14 20:00"], "edited")
     with older_zones():
         assert tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-14 21:32")).verdict is Verdict.RENEW
         tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-15 08:00"))

@@ -19,8 +19,8 @@ from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
 from yamlsched.slots import slots
-from yamlsched.sync import ScheduleFile, settle, sync
-from yamlsched.sync.plan import next_slot_at
+from yamlsched.sync import ScheduleFile, account_for_owed_slots, sync
+from yamlsched.sync.slot_plan import next_slot_at
 
 Db = psycopg.Connection[Any]
 
@@ -120,7 +120,7 @@ class History:
         with self.db.transaction():
             row = self.db.execute("select id from yamlsched.job_definitions where job_type = %s", [name]).fetchone()
             assert row is not None
-            instant, [job], _ = settle(self.db, "default", [row.id], self.now)
+            instant, [job], _ = account_for_owed_slots(self.db, "default", [row.id], self.now)
             following = next_slot_at(job.schedule, job.timezone, instant, paused_at, until)
             if not job.enabled or job.retired_at:
                 following = None

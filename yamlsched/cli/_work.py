@@ -17,7 +17,8 @@ from yamlsched.cli._settings import Settings
 from yamlsched.errors import YamlschedError
 from yamlsched.handler_sessions import MIN_CONNECTIONS
 from yamlsched.store.connection import SESSION, reason
-from yamlsched.sync import Glance, ScheduleFile, Synced, current, glance, needs_sync, sync
+from yamlsched.store.files import Snapshot
+from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll, sync
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -53,7 +54,7 @@ SYNC_OPTIONS = [
     ),
     click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated."),
 ]
-HOUSEKEEPING = 5.0  # seconds of a tick, every few minutes
+MAX_HOUSEKEEPING_SECONDS = 5.0  # seconds of a tick, every few minutes
 # housekeeping waits for nobody: what it cannot do now, it does some minutes later
 HOUSEKEEPING_SESSION = {**SESSION, "statement_timeout": "10s", "lock_timeout": "1s"}
 
@@ -78,32 +79,32 @@ def read_schedule(settings: Settings, options: Mapping[str, Any]) -> ScheduleFil
     return ScheduleFile.read(settings.file, settings.env, path)
 
 
-def look(connection: Connection[Any], schedule: ScheduleFile, migrate: bool) -> Glance:
-    """Take the one look that tells what there is to do; bring the tables up to date first where that is allowed.
+def poll_ready(connection: Connection[Any], schedule: ScheduleFile, migrate: bool) -> Snapshot:
+    """Poll the database; bring its tables up to date first where that is allowed.
 
     Raises EnvironmentFailed where the tables are not those of this version.
     """
     try:
-        seen = glance(connection, schedule)
+        snapshot = poll(connection, schedule)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn):
         store.migrations.ensure(connection, apply=migrate)
-        return glance(connection, schedule)
-    if not store.migrations.check(seen.version, apply=migrate):
+        return poll(connection, schedule)
+    if not store.migrations.check(snapshot.version, apply=migrate):
         store.migrations.migrate(connection)
-        seen = glance(connection, schedule)
-    return seen
+        snapshot = poll(connection, schedule)
+    return snapshot
 
 
-def synced(connection: Connection[Any], schedule: ScheduleFile, seen: Glance) -> Synced:
-    """Sync if ``seen`` says that there is anything to sync."""
-    found = None if needs_sync(seen, schedule) else current(seen, schedule)
-    return found or sync(connection, schedule, seen=seen)
+def sync_if_needed(connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
+    """Sync if ``snapshot`` says that there is anything to sync."""
+    found = None if needs_sync(snapshot, schedule) else current(snapshot, schedule)
+    return found or sync(connection, schedule, snapshot=snapshot)
 
 
-def report(synced: Synced) -> None:
+def report(result: SyncResult) -> None:
     """Show what a sync found."""
-    messages = list(synced.messages)
-    if not synced.is_readable:
+    messages = list(result.messages)
+    if not result.is_readable:
         messages.append("no job of this file can run until it is fixed: its handlers are unknown")
     show_messages(messages)
 
@@ -119,15 +120,15 @@ def show_messages(messages: Sequence[str]) -> None:
             print(printable(message), file=sys.stderr)
 
 
-def housekeep(dsn: str, namespace: str | None, seen: Glance) -> bool:
+def housekeep(dsn: str, namespace: str | None, snapshot: Snapshot) -> bool:
     """Prune a little, where it is time to; return whether that went well. A failure stops nothing else."""
-    if not seen.needs_housekeeping or namespace is None:
+    if not snapshot.needs_housekeeping or namespace is None:
         return True
     from yamlsched.operations import retention
 
     try:
         with store.connect(dsn, HOUSEKEEPING_SESSION) as connection:
-            retention.housekeep(connection, namespace, HOUSEKEEPING)
+            retention.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS)
     except (psycopg.Error, YamlschedError) as error:
         text = reason(error) if isinstance(error, psycopg.Error) else str(error)
         log.warning("housekeeping.failed", error=text)
@@ -147,7 +148,7 @@ def worker_for(
 ) -> Worker:
     """Return the worker that the options ask for. Closes ``connection``: no session must be open when it forks."""
     from yamlsched import durations
-    from yamlsched.worker.start import prepare
+    from yamlsched.worker.start import create_worker
     from yamlsched.worker.worker import Limits
 
     try:
@@ -157,12 +158,12 @@ def worker_for(
     limits = Limits(
         max_seconds=max_seconds, max_runs=options["max_runs"], max_connections=options["max_connections"], grace=grace
     )
-    return prepare(
+    return create_worker(
         connection, dsn, namespace, jobs, file, limits, options["concurrency"], options["paths"], is_continuous
     )
 
 
-def tell(outcomes: Mapping[str, Status], all_is_well: bool | None = None) -> None:
+def send_heartbeats(outcomes: Mapping[str, Status], all_is_well: bool | None = None) -> None:
     """Send the heartbeats that the environment asks for: of jobs, and of a tick unless ``all_is_well`` is None."""
     if any(name.startswith("YAMLSCHED_HEARTBEAT_URL") for name in os.environ):
         from yamlsched.operations import heartbeat

@@ -14,7 +14,7 @@ from yamlsched.errors import Refused
 
 if TYPE_CHECKING:
     from yamlsched.store.definitions import Definition
-    from yamlsched.sync.backfill import Backfilled
+    from yamlsched.sync.backfill import BackfillResult
 
 HELP = """Create the missing runs of JOB's slots in a range, oldest first, due at once.
 
@@ -61,10 +61,10 @@ def command(
     from yamlsched import times
     from yamlsched.operations import actions, history
     from yamlsched.store.history import now
-    from yamlsched.sync.backfill import CHUNK, Backfilled, backfill, count, definition_for, first_day
+    from yamlsched.sync.backfill import CHUNK, BackfillResult, backfill, count, definition_for, first_day
     from yamlsched.zones import zone
 
-    result = Backfilled()
+    result = BackfillResult()
 
     def progress(done: int) -> None:
         if done % CHUNK == 0:
@@ -110,7 +110,7 @@ def command(
 
 
 def _report_interrupted(
-    settings: Settings, namespace: str, job: Definition, result: Backfilled, total: int, began: datetime
+    settings: Settings, namespace: str, job: Definition, result: BackfillResult, total: int, began: datetime
 ) -> None:
     from yamlsched.sync.backfill import interrupted
 
@@ -126,7 +126,7 @@ def _report_interrupted(
         click.echo(f"undo: {cancel}", err=True)
 
 
-def _json(job: str, result: Backfilled, dry_run: bool) -> str:
+def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
     from yamlsched.cli import _output
 
     def slot(key: str, at: datetime) -> dict[str, object]:
@@ -144,7 +144,7 @@ def _json(job: str, result: Backfilled, dry_run: bool) -> str:
     )
 
 
-def _print(result: Backfilled, dry_run: bool) -> None:
+def _print(result: BackfillResult, dry_run: bool) -> None:
     from yamlsched.times import short_utc
 
     for verb, found in (

@@ -28,7 +28,7 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     from yamlsched.definitions.formats import as_text
     from yamlsched.definitions.load import load
     from yamlsched.preview import document, markdown, plan_text, planning
-    from yamlsched.sync.files import Verdict
+    from yamlsched.sync.in_force import Verdict
 
     schedule = read_schedule(settings, options)
     loaded = load(schedule.data, str(settings.file), settings.env or None)

@@ -12,7 +12,7 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli._work import read_schedule, show_messages, sync_options
 
 if TYPE_CHECKING:
-    from yamlsched.sync import Synced
+    from yamlsched.sync import SyncResult
 
 
 @click.command(
@@ -27,40 +27,40 @@ def command(settings: Settings, /, **options: Any) -> int:
 
     schedule = replace(read_schedule(settings, options), by_hand=True)
     with settings.connect(migrate=False) as connection:
-        synced = sync(connection, schedule, at_once=True)
-    show_messages(synced.messages)
+        result = sync(connection, schedule, at_once=True)
+    show_messages(result.messages)
     if settings.wants_json:
         import json
 
-        changes = synced.changes
+        changes = result.changes
         document = {
             "format_version": 1,
-            "namespace": synced.namespace,
+            "namespace": result.namespace,
             "applied": changes is not None,
             "added": changes.added if changes else [],
             "changed": changes.changed if changes else [],
             "retired": changes.retired if changes else [],
             "returned": changes.returned if changes else [],
-            "runs": synced.runs,
-            "skipped": sum(gap.slots for gap in synced.gaps),
+            "runs": result.runs,
+            "skipped": sum(gap.slots for gap in result.gaps),
         }
         click.echo(json.dumps(document))
     elif settings.verbosity >= 0:
-        for line in _lines(synced):
+        for line in _lines(result):
             click.echo(line)
-    return synced.exit_code
+    return result.exit_code
 
 
-def _lines(synced: Synced) -> Iterator[str]:
-    changes = synced.changes
+def _lines(result: SyncResult) -> Iterator[str]:
+    changes = result.changes
     if changes:
         for what in ("added", "changed", "retired", "returned"):
             names = getattr(changes, what)
             if names:
                 shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
                 yield f"{what}: {shown}"
-    if synced.runs or synced.gaps:
-        skipped = sum(gap.slots for gap in synced.gaps)
-        yield f"runs created: {synced.runs}" + (f"; slots skipped: {skipped}" if skipped else "")
-    elif not changes and synced.exit_code == 0:
+    if result.runs or result.gaps:
+        skipped = sum(gap.slots for gap in result.gaps)
+        yield f"runs created: {result.runs}" + (f"; slots skipped: {skipped}" if skipped else "")
+    elif not changes and result.exit_code == 0:
         yield "nothing to do"

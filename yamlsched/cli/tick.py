@@ -10,11 +10,11 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli._work import (
     configure_log,
     housekeep,
-    look,
+    poll_ready,
     read_schedule,
     report,
-    synced,
-    tell,
+    send_heartbeats,
+    sync_if_needed,
     work_options,
     worker_for,
 )
@@ -49,7 +49,7 @@ def command(settings: Settings, /, migrate: bool, max_seconds: float, **options:
     try:
         is_well = tick(settings, migrate, max_seconds, options, outcomes)
     finally:
-        tell(outcomes, is_well)
+        send_heartbeats(outcomes, is_well)
     return 0 if is_well else 1
 
 
@@ -65,19 +65,19 @@ def tick(
     schedule = read_schedule(settings, options)
     with settings.database() as dsn:
         with store.connect(dsn) as connection:
-            seen = look(connection, schedule, migrate or settings.is_embedded)
-            result = synced(connection, schedule, seen)
+            snapshot = poll_ready(connection, schedule, migrate or settings.is_embedded)
+            result = sync_if_needed(connection, schedule, snapshot)
             report(result)
             is_well = not result.has_findings
             if not result.may_claim:
                 return is_well
             namespace = str(result.namespace)
-            if seen.has_claimable_runs or result.made is not None:
+            if snapshot.has_claimable_runs or result.made is not None:
                 jobs = claimable_jobs(connection, schedule, result)
                 if jobs:
                     worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
                     is_well = _work(worker, outcomes) and is_well
-        return housekeep(dsn, namespace, seen) and is_well
+        return housekeep(dsn, namespace, snapshot) and is_well
 
 
 def _work(worker: Worker, outcomes: dict[str, Status]) -> bool:

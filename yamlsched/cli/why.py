@@ -11,7 +11,7 @@ from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.sync.why import Day, Explained
+    from yamlsched.sync.why import DayReport, SlotReport
 
 HELP = """Explain what happened to the slot of JOB at a time: its run, why it was skipped, or what it waits for.
 
@@ -47,7 +47,7 @@ def command(settings: Settings, job: str, at: date | datetime | time | timedelta
     from yamlsched.operations import history
     from yamlsched.store.history import now
     from yamlsched.sync.backfill import definition_for
-    from yamlsched.sync.why import latest_slot, why, why_day
+    from yamlsched.sync.why import explain_day, explain_slot, latest_slot
     from yamlsched.zones import zone
 
     with settings.connect() as connection:
@@ -60,38 +60,38 @@ def command(settings: Settings, job: str, at: date | datetime | time | timedelta
         if isinstance(at, timedelta):
             at = (now(connection) - at).replace(second=0, microsecond=0)
         if not isinstance(at, datetime):
-            day = why_day(connection, namespace, definition, at)
+            day = explain_day(connection, namespace, definition, at)
             click.echo(_output.document(**_of_day(day)) if settings.wants_json else "\n".join(_day(day)))
             return 0
-        explained = why(connection, namespace, definition, times.bounds(at, zone(definition.timezone))[0])
-    click.echo(_output.document(**_fields(explained)) if settings.wants_json else "\n".join(_lines(explained)))
+        report = explain_slot(connection, namespace, definition, times.bounds(at, zone(definition.timezone))[0])
+    click.echo(_output.document(**_fields(report)) if settings.wants_json else "\n".join(_lines(report)))
     return 0
 
 
-def _fields(explained: Explained) -> dict[str, object]:
-    fields = {name: value for name, value in vars(explained).items() if name != "lines"}
-    return fields | {"explanation": explained.lines}
+def _fields(report: SlotReport) -> dict[str, object]:
+    fields = {name: value for name, value in vars(report).items() if name != "lines"}
+    return fields | {"explanation": report.lines}
 
 
-def _of_day(day: Day) -> dict[str, object]:
+def _of_day(day: DayReport) -> dict[str, object]:
     return vars(day) | {"date": day.date.isoformat(), "slots": [_fields(slot) for slot in day.slots]}
 
 
-def _lines(explained: Explained, is_alone: bool = True) -> list[str]:
+def _lines(report: SlotReport, is_alone: bool = True) -> list[str]:
     from yamlsched.times import short_utc
 
-    key = f", key {explained.key}" if explained.key else ""
-    said = list(explained.lines)
-    off = explained.job_is_off
+    key = f", key {report.key}" if report.key else ""
+    said = list(report.lines)
+    off = report.job_is_off
     if is_alone and off and not any(line.startswith(off) for line in said):
         said.append(off)
     return [
-        f"{explained.job_type} at {short_utc(explained.at)} ({explained.local}){key}",
+        f"{report.job_type} at {short_utc(report.at)} ({report.local}){key}",
         *(f"  {line}" for line in said),
     ]
 
 
-def _day(day: Day) -> list[str]:
+def _day(day: DayReport) -> list[str]:
     from yamlsched.times import local_time, short_utc
     from yamlsched.zones import zone
 

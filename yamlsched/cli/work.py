@@ -10,15 +10,15 @@ import click
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli._work import (
     configure_log,
-    look,
+    poll_ready,
     read_schedule,
     report,
-    synced,
-    tell,
+    send_heartbeats,
+    sync_if_needed,
     work_options,
     worker_for,
 )
-from yamlsched.sync import claimable_jobs, locate
+from yamlsched.sync import claimable_jobs, inspect_file
 
 if TYPE_CHECKING:
     from yamlsched.sync import ScheduleFile
@@ -50,8 +50,8 @@ def once(
     from yamlsched.worker import progress
 
     with settings.database() as dsn, store.connect(dsn) as connection:
-        seen = look(connection, schedule, settings.is_embedded)
-        found = locate(connection, schedule, seen)
+        snapshot = poll_ready(connection, schedule, settings.is_embedded)
+        found = inspect_file(connection, schedule, snapshot)
         report(found)
         if found.namespace is None:
             raise Refused(f'{settings.file} has not been applied to this database yet: run "yamlsched sync" first')
@@ -60,7 +60,7 @@ def once(
         jobs = claimable_jobs(connection, schedule, found)
         worker = worker_for(connection, dsn, found.namespace, jobs, settings.file, max_seconds, options)
         run_report = asyncio.run(worker.run(progress.show))
-    tell(run_report.jobs)
+    send_heartbeats(run_report.jobs)
     return int(run_report.has_dead or found.has_findings)
 
 
@@ -69,12 +69,12 @@ def loop(
 ) -> int:
     """Work and sync until told to stop. What dies meanwhile is logged, and is no failure of the loop."""
     from yamlsched import store
-    from yamlsched.cli._loop import Syncing
+    from yamlsched.cli._loop import SyncTask
     from yamlsched.worker import progress, systemd
 
     with settings.database() as dsn, store.connect(dsn) as connection:
-        seen = look(connection, schedule, migrate or settings.is_embedded)
-        result = synced(connection, schedule, seen)
+        snapshot = poll_ready(connection, schedule, migrate or settings.is_embedded)
+        result = sync_if_needed(connection, schedule, snapshot)
         report(result)
         if not result.may_claim:
             return 1
@@ -83,9 +83,9 @@ def loop(
         worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options, is_continuous=True)
         hash = schedule.sha256 if result.is_readable else None
         valid = result.jobs or {}
-        syncing = Syncing(settings, options, dsn, namespace, hash, valid, frozenset(jobs), seen.now)
+        sync_task = SyncTask(settings, options, dsn, namespace, hash, valid, frozenset(jobs), snapshot.now)
         try:
-            asyncio.run(worker.run(syncing.keep, systemd.keep_notified, progress.show))
+            asyncio.run(worker.run(sync_task.run, systemd.keep_notified, progress.show))
         finally:
-            tell(worker.report.jobs)
+            send_heartbeats(worker.report.jobs)
     return 0

@@ -14,7 +14,7 @@ from yamlsched.errors import Refused
 from yamlsched.operations.actions import ActionResult, retry_on_deadlock
 from yamlsched.store import actions
 from yamlsched.store.actions import ActionRecord, PausableJob
-from yamlsched.sync import plan, settle
+from yamlsched.sync import account_for_owed_slots, slot_plan
 from yamlsched.times import rfc3339
 
 
@@ -36,14 +36,14 @@ def pause(
 
     def attempt() -> list[ActionResult]:
         with connection.transaction():
-            instant, definitions, _ = settle(connection, namespace, list(ids), now)
+            instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
             end = times.after(until, instant)
             if end is not None and end <= instant:
                 raise Refused(f"the pause would have ended at {rfc3339(end, 'seconds')} already: write a later --until")
             before = actions.jobs(connection, ids, instant)
             ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
             nexts = {
-                d.id: plan.upcoming(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
+                d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
                 for d in definitions
             }
             changed = actions.pause(connection, nexts, who, reason, end, instant)
@@ -79,9 +79,12 @@ def resume(
 
     def attempt() -> list[ActionResult]:
         with connection.transaction():
-            instant, definitions, _ = settle(connection, namespace, list(ids), now)
+            instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
             before = actions.jobs(connection, ids, instant)
-            nexts = {d.id: plan.upcoming(replace(d, paused_at=None, paused_until=None), instant) for d in definitions}
+            nexts = {
+                d.id: slot_plan.next_slot_of(replace(d, paused_at=None, paused_until=None), instant)
+                for d in definitions
+            }
             changed = actions.resume(connection, nexts, instant)
             resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
             _record(connection, namespace, who, "resume", resumed, instant)

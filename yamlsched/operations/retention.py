@@ -111,7 +111,7 @@ def housekeep(
                 progress(done)
             if time.monotonic() > deadline:
                 return done
-    done.files = files.forget(connection, namespace, now)
+    done.files = files.prune_unapplied(connection, namespace, now)
     if file.id is not None:
         retention.done(connection, file.id, file.now)
     done.complete = True

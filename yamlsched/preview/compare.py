@@ -11,7 +11,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.definitions.wording import quoted
 from yamlsched.preview import effects, fields, pileups, words
 from yamlsched.preview.values import Change, Entry, FieldChange, JobChange, Level, Moved, Note, Preview, Side, Taken
-from yamlsched.store.slots import Holder
+from yamlsched.store.slots import KeyHolder
 from yamlsched.zones import zone
 
 LISTED = 10
@@ -24,7 +24,7 @@ class Edit(NamedTuple):
     environment: str | None
     at: datetime
     until: datetime
-    holders: Mapping[str, Holder]
+    holders: Mapping[str, KeyHolder]
 
 
 def compare(
@@ -33,7 +33,7 @@ def compare(
     at: datetime,
     until: datetime,
     environment: str | None = None,
-    holders: Mapping[str, Holder] | None = None,
+    holders: Mapping[str, KeyHolder] | None = None,
 ) -> Preview:
     """Return what changes if ``head`` takes the place of ``base`` at the instant ``at``; slots: those of (at, until].
 

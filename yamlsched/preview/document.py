@@ -38,19 +38,19 @@ def parts(preview: Preview) -> dict[str, Any]:
 
 def planned(plan: Planned) -> dict[str, Any]:
     """Return the members of the document of a plan."""
-    standing = plan.standing
+    state = plan.state
     in_force = None
-    if standing.in_force_id is not None:
+    if state.in_force_id is not None:
         in_force = {
-            "hash": standing.in_force_hash,
-            "environment": standing.in_force_environment or None,
-            "host": standing.in_force_host,
-            "path": standing.in_force_path,
-            "since": instant(standing.in_force_since),
+            "hash": state.in_force_hash,
+            "environment": state.in_force_environment or None,
+            "host": state.in_force_host,
+            "path": state.in_force_path,
+            "since": instant(state.in_force_since),
         }
     return {
         "namespace": plan.preview.head.namespace,
-        "file": {"path": plan.path, "hash": plan.ours.hash, "environment": plan.ours.environment or None},
+        "file": {"path": plan.path, "hash": plan.version.hash, "environment": plan.version.environment or None},
         "in_force": in_force,
         "verdict": str(plan.verdict),
         "explanation": plan.explanation or None,

@@ -12,7 +12,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.keys import is_daily, slot_key
 from yamlsched.preview.values import Moved, SlotChanges, Taken
 from yamlsched.slots import Slot, next_slot, slots, span
-from yamlsched.store.slots import Holder
+from yamlsched.store.slots import KeyHolder
 from yamlsched.zones import zone
 
 DAY = timedelta(days=1)
@@ -132,12 +132,12 @@ def keyed(job: Job, at: datetime, until: datetime) -> Iterator[tuple[str, Slot]]
             yield slot_key(job.name, decides[0], slot), slot
 
 
-def presumed(before: Mapping[str, Job], at: datetime) -> dict[str, Holder]:
+def presumed(before: Mapping[str, Job], at: datetime) -> dict[str, KeyHolder]:
     """Return the keys that runs of the jobs ``before`` will have used by ``at``, if all went as it should."""
-    return {key: Holder(job.name, slot.at) for job in before.values() for key, slot in keyed(job, at - AROUND, at)}
+    return {key: KeyHolder(job.name, slot.at) for job in before.values() for key, slot in keyed(job, at - AROUND, at)}
 
 
-def taken(after: Job, at: datetime, until: datetime, holders: Mapping[str, Holder]) -> tuple[Taken, ...]:
+def taken(after: Job, at: datetime, until: datetime, holders: Mapping[str, KeyHolder]) -> tuple[Taken, ...]:
     """Return the slots of (at, until] that find their key used by something else than themselves."""
     found = []
     for key, slot in keyed(after, at, until):

@@ -11,7 +11,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.preview.effects import Rule, is_busy, rule
 from yamlsched.preview.values import PileUp
 from yamlsched.slots import MINUTE, slots
-from yamlsched.sync.plan import offset
+from yamlsched.sync.slot_plan import spread_offset
 from yamlsched.zones import zone
 
 MANY = 5
@@ -65,7 +65,7 @@ def _starts(jobs: Mapping[str, Job]) -> dict[str, Start]:
     for name, job in jobs.items():
         decides = rule(job)
         if decides is not None:
-            found[name] = (decides, offset(name, job.spread) // MINUTE * MINUTE)
+            found[name] = (decides, spread_offset(name, job.spread) // MINUTE * MINUTE)
     return found
 
 

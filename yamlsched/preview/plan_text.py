@@ -8,7 +8,7 @@ from datetime import datetime
 from yamlsched.preview import outline, text
 from yamlsched.preview.planning import Planned
 from yamlsched.store.slots import Gap
-from yamlsched.sync.files import Verdict
+from yamlsched.sync.in_force import Verdict
 
 LISTED = 20
 INDENT = " " * 4
@@ -55,17 +55,17 @@ def sections(plan: Planned) -> list[tuple[str, list[str]]]:
 
 
 def head(plan: Planned) -> Iterable[str]:
-    standing, ours = plan.standing, plan.ours
-    where = f" for {ours.environment}" if ours.environment else ""
+    state, version = plan.state, plan.version
+    where = f" for {version.environment}" if version.environment else ""
     yield f"namespace {plan.preview.head.namespace} at {_utc(plan.now)}"
-    yield f"file      {plan.path}{where}, hash {ours.hash[:8]}: {TICK[plan.verdict]}"
-    if standing.in_force_id is None:
+    yield f"file      {plan.path}{where}, hash {version.hash[:8]}: {TICK[plan.verdict]}"
+    if state.in_force_id is None:
         yield "in force  no file has been applied yet"
     elif plan.verdict not in (Verdict.CURRENT, Verdict.RENEW):
-        of = f" for {standing.in_force_environment}" if standing.in_force_environment else ""
+        of = f" for {state.in_force_environment}" if state.in_force_environment else ""
         yield (
-            f"in force  {standing.in_force_path}{of}, hash {(standing.in_force_hash or '')[:8]}, "
-            f"of host {standing.in_force_host}, since {_utc(standing.in_force_since)}"
+            f"in force  {state.in_force_path}{of}, hash {(state.in_force_hash or '')[:8]}, "
+            f"of host {state.in_force_host}, since {_utc(state.in_force_since)}"
         )
     if plan.explanation:
         yield f"! {plan.explanation}"

@@ -17,11 +17,11 @@ from yamlsched.preview import effects
 from yamlsched.preview.compare import compare
 from yamlsched.preview.values import Entry, Level, Note, Preview, Side
 from yamlsched.store import definitions, files, preview, slots
-from yamlsched.store.files import Standing
+from yamlsched.store.files import FileState
 from yamlsched.store.preview import AppliedDefinition
-from yamlsched.store.slots import Gap, Holder
-from yamlsched.sync import ScheduleFile, converge, plan
-from yamlsched.sync.files import Ours, Verdict, explain, is_known, verdict
+from yamlsched.store.slots import Gap, KeyHolder
+from yamlsched.sync import ScheduleFile, converge, slot_plan
+from yamlsched.sync.in_force import FileVersion, Verdict, decide, explain, is_up_to_date
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class Planned:
 
     now: datetime
     path: str
-    ours: Ours
+    version: FileVersion
     verdict: Verdict
-    standing: Standing
+    state: FileState
     preview: Preview
     returned: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -96,7 +96,7 @@ class Planned:
     def explanation(self) -> str:
         """Why a tick would not apply the file; empty if it would."""
         if self.verdict in (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT):
-            return explain(self.verdict, self.standing, self.path, self.ours)
+            return explain(self.verdict, self.state, self.path, self.version)
         return ""
 
 
@@ -107,13 +107,13 @@ def read(
     namespace = loaded.namespace or "default"
     with preview.snapshot(connection):
         instant = preview.now(connection, now)
-        standing = files.standing(connection, namespace, schedule.presented(), instant)
+        state = files.state(connection, namespace, schedule.presented(), instant)
         stored = preview.definitions(connection, namespace)
         rows = [converge.row(job) for job in loaded.jobs.values()]
         differing = definitions.differences(connection, namespace, rows)
         kept = preview.retention(connection, namespace)
-        is_older = standing.in_force_id is not None and not is_known(
-            standing.in_force_yamlsched, standing.in_force_tzdata, schedule.ours
+        is_older = state.in_force_id is not None and not is_up_to_date(
+            state.in_force_yamlsched, state.in_force_tzdata, schedule.version
         )
         accounts = _account(connection, namespace, stored, {d.id for d in differing if d.id}, instant, is_older)
 
@@ -122,8 +122,8 @@ def read(
         head = Side(schedule.path, namespace, entries, loaded.timezone, loaded.environments, loaded.retention)
         until = instant + days * DAY
         keys = list(_keys(base, head, instant, until))
-        holders = slots.holders(connection, namespace, keys) if keys else {}
-        holders |= {run.key: Holder(run.job_type, run.slot) for run in accounts.runs}
+        holders = slots.key_holders(connection, namespace, keys) if keys else {}
+        holders |= {run.key: KeyHolder(run.job_type, run.slot) for run in accounts.runs}
         others = preview.other_namespaces(connection, namespace, schedule.host, schedule.path)
 
         away = {d.id: d.job_type for d in differing if d.id and d.is_gone}
@@ -135,9 +135,9 @@ def read(
     return Planned(
         instant,
         schedule.path,
-        schedule.ours,
-        verdict(standing, schedule.ours, at_once=False),
-        standing,
+        schedule.version,
+        decide(state, schedule.version, at_once=False),
+        state,
         _noted(edit, returned, others),
         tuple(sorted(returned)),
         tuple(accounts.runs),
@@ -170,27 +170,27 @@ def _account(
 ) -> _Accounts:
     """Return what becomes of the slots that are owed: of changed jobs all of them, else of those that are due."""
     found = _Accounts([], [], [], [])
-    owed: list[tuple[plan.Owed, bool]] = []
+    owed: list[tuple[slot_plan.OwedSlots, bool]] = []
     for definition in stored:
         settles = definition.id in changed
         try:
             following = definition.next_slot_at
             if recompute and following is not None:
-                following = plan.upcoming(definition, definition.accounted_to)
+                following = slot_plan.next_slot_of(definition, definition.accounted_to)
             if settles or (following is not None and following <= now):
-                owed.append((plan.owed(definition, now, settles), settles))
+                owed.append((slot_plan.owed_slots(definition, now, settles), settles))
         except (CronError, KeyError) as error:
             found.unreadable.append(f"{definition.job_type}: {error.args[0]}")
-    open_slots = slots.open_slots(connection, namespace, [one.definition.id for one, _ in owed])
+    open_slots = slots.earliest_open_slots(connection, namespace, [one.definition.id for one, _ in owed])
     keys = [key for one, _ in owed for key, _ in one.candidates]
-    holders = slots.holders(connection, namespace, keys) if keys else {}
+    holders = slots.key_holders(connection, namespace, keys) if keys else {}
     for one, settles in owed:
         job, open_slot = one.definition, open_slots.get(one.definition.id)
         if open_slot is not None and job.overlap == "wait" and not settles:
             assert job.next_slot_at is not None
             found.waiting.append(Waiting(job.job_type, job.next_slot_at, open_slot))
             continue
-        decided = plan.decide(one, open_slot, holders)
+        decided = slot_plan.decide(one, open_slot, holders)
         found.runs += [Run(job.job_type, run.key, run.slot, run.run_at, settles) for run in decided.runs]
         found.gaps += decided.gaps
     return found

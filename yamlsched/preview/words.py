@@ -9,7 +9,7 @@ from yamlsched import backoff, durations
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.wording import join_words
 from yamlsched.preview.values import Entry, Level, Note, Side
-from yamlsched.sync.plan import NONE_WINDOW, offset
+from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW, spread_offset
 
 Words = Iterator[Note]
 
@@ -21,7 +21,7 @@ OVERLAP = {
 CATCHUP = {
     Catchup.LATEST: "of several missed slots only the newest now runs",
     Catchup.ALL: "of several missed slots each now runs, oldest first",
-    Catchup.NONE: f"slots missed by {durations.show(NONE_WINDOW)} or more are now recorded as late, not run",
+    Catchup.NONE: f"slots missed by {durations.show(CATCHUP_NONE_WINDOW)} or more are now recorded as late, not run",
 }
 
 
@@ -121,7 +121,7 @@ def _catchup(before: Job, after: Job) -> Words:
 
 
 def _spread(before: Job, after: Job) -> Words:
-    old, new = offset(before.name, before.spread), offset(after.name, after.spread)
+    old, new = spread_offset(before.name, before.spread), spread_offset(after.name, after.spread)
     if old != new and after.cron:
         starts = f"{_shown(new)} after" if new else "at"
         yield Note(f"its runs now start {starts} their slot instead of {_shown(old) + ' after' if old else 'at'} it")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 
-class Glance(NamedTuple):
+class Snapshot(NamedTuple):
     """What one look at the database says. Without a namespace the file is unknown, and nothing else is answered."""
 
     version: int
@@ -32,7 +32,7 @@ class Glance(NamedTuple):
     needs_housekeeping: bool
 
 
-class Standing(NamedTuple):
+class FileState(NamedTuple):
     """Where a file stands among those that are presented in its namespace.
 
     ``applied_at`` is when it was applied last itself; ``newer_presented_at`` when one that was applied after it was
@@ -61,29 +61,29 @@ class TimeZoneData(NamedTuple):
     presented: list[str]
 
 
-def glance(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> Glance:
+def poll(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> Snapshot:
     """Say which file is presented, and return what there is to do: one round trip."""
-    with connection.cursor(row_factory=class_row(Glance)) as cursor:
-        cursor.execute(load("files")["glance"], {**presented, "now": now})
+    with connection.cursor(row_factory=class_row(Snapshot)) as cursor:
+        cursor.execute(load("files")["poll"], {**presented, "now": now})
         row = cursor.fetchone()
     assert row is not None
     return row
 
 
-def lock(connection: Connection[Any], namespace: str, wait: timedelta) -> None:
+def lock_namespace(connection: Connection[Any], namespace: str, wait: timedelta) -> None:
     """Wait until nobody else applies a file to the namespace, and keep others waiting until the transaction ends.
 
     No lock is waited for longer than ``wait``, this one or a later one of the transaction: then LockNotAvailable is
     raised.
     """
-    limit_waits(connection, wait)
-    for name in ("register", "lock"):
+    set_lock_timeout(connection, wait)
+    for name in ("register", "lock_namespace"):
         connection.execute(load("files")[name], {"namespace": namespace})
 
 
-def limit_waits(connection: Connection[Any], wait: timedelta) -> None:
+def set_lock_timeout(connection: Connection[Any], wait: timedelta) -> None:
     """Let statements of this transaction fail that wait longer than this for a lock."""
-    connection.execute(load("files")["limit_waits"], {"wait": f"{wait / timedelta(milliseconds=1):.0f}ms"})
+    connection.execute(load("files")["set_lock_timeout"], {"wait": f"{wait / timedelta(milliseconds=1):.0f}ms"})
 
 
 def present(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> None:
@@ -91,7 +91,7 @@ def present(connection: Connection[Any], namespace: str, presented: dict[str, An
     connection.execute(load("files")["present"], {**presented, "namespace": namespace, "now": now})
 
 
-def stand_in(
+def keep_presenting(
     connection: Connection[Any],
     presented: dict[str, Any],
     now: datetime | None,
@@ -104,42 +104,42 @@ def stand_in(
     what that file says it is, if it can be read: a new host is then known by its path.
     """
     given = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace}
-    row = connection.execute(load("files")["stand_in"], given).fetchone()
+    row = connection.execute(load("files")["keep_presenting"], given).fetchone()
     return row.namespace if row else None
 
 
-def standing(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> Standing:
+def state(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> FileState:
     """Return what decides whether the file is applied."""
-    with connection.cursor(row_factory=class_row(Standing)) as cursor:
-        cursor.execute(load("files")["standing"], {**presented, "namespace": namespace, "now": now})
+    with connection.cursor(row_factory=class_row(FileState)) as cursor:
+        cursor.execute(load("files")["state"], {**presented, "namespace": namespace, "now": now})
         row = cursor.fetchone()
     assert row is not None
     return row
 
 
-def applied(
+def mark_applied(
     connection: Connection[Any], namespace: str, presented: dict[str, Any], retention: dict[str, str], now: datetime
 ) -> None:
     """Record that the file is in force from now on."""
     given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
-    connection.execute(load("files")["applied"], given)
+    connection.execute(load("files")["mark_applied"], given)
 
 
-def renewed(connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str) -> None:
+def mark_renewed(connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str) -> None:
     """Record that the file in force was applied again by these versions."""
     given = {"id": id, "yamlsched_version": yamlsched_version, "tzdata_version": tzdata_version}
-    connection.execute(load("files")["renewed"], given)
+    connection.execute(load("files")["mark_renewed"], given)
 
 
-def tzdata(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
+def tzdata_in_use(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
     """Return which time zone data is in use."""
     with connection.cursor(row_factory=class_row(TimeZoneData)) as cursor:
-        cursor.execute(load("files")["tzdata"], {"namespace": namespace, "now": now})
+        cursor.execute(load("files")["tzdata_in_use"], {"namespace": namespace, "now": now})
         row = cursor.fetchone()
     assert row is not None
     return row
 
 
-def forget(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
+def prune_unapplied(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
     """Forget files that were presented long ago and never applied."""
-    return connection.execute(load("files")["forget"], {"namespace": namespace, "now": now}).rowcount
+    return connection.execute(load("files")["prune_unapplied"], {"namespace": namespace, "now": now}).rowcount

@@ -14,11 +14,11 @@ from yamlsched.store.statements import load
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
 
-CHUNK = 5000
+CHUNK_ROWS = 5000
 """Rows of one insert: settling a year of a minutely job must not build one message of half a million."""
 
 
-class Holder(NamedTuple):
+class KeyHolder(NamedTuple):
     """Which slot of which job a key is, or was, the key of; an ad hoc run's has none. A pruned run has no status."""
 
     job_type: str
@@ -52,7 +52,7 @@ class Gap(NamedTuple):
     follows: datetime | None = None
 
 
-class Move(NamedTuple):
+class CursorMove(NamedTuple):
     """A definition's cursor before and after, and its next slot."""
 
     definition_id: int
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+    return (values[start : start + CHUNK_ROWS] for start in range(0, len(values), CHUNK_ROWS))
 
 
 def _array(values: Iterable[object]) -> str:
@@ -76,52 +76,56 @@ def _array(values: Iterable[object]) -> str:
     return "{" + ",".join(["null" if value is None else str(value) for value in values]) + "}"
 
 
-def begin(connection: Connection[Any], now: datetime | None, wait: timedelta | None = None) -> datetime:
+def start_batch(connection: Connection[Any], now: datetime | None, wait: timedelta | None = None) -> datetime:
     """Prepare the transaction for work on a few hundred jobs by index, and return its instant.
 
     A statement that waits for a lock for longer than ``wait`` fails; None: as the session has it.
     """
     given = {"now": now, "wait": None if wait is None else f"{wait / timedelta(milliseconds=1):.0f}ms"}
-    row = connection.execute(load("slots")["begin"], given).fetchone()
+    row = connection.execute(load("slots")["start_batch"], given).fetchone()
     assert row is not None
     instant: datetime = row.now
     return instant
 
 
-def due(connection: Connection[Any], namespace: str, now: datetime | None) -> list[int]:
+def due_jobs(connection: Connection[Any], namespace: str, now: datetime | None) -> list[int]:
     """Return the ids of definitions that have a slot to account for and need not wait, the longest due first."""
-    rows = connection.execute(load("slots")["due"], {"namespace": namespace, "now": now}).fetchall()
+    rows = connection.execute(load("slots")["due_jobs"], {"namespace": namespace, "now": now}).fetchall()
     return [row.id for row in rows]
 
 
-def lock_due(connection: Connection[Any], ids: Sequence[int], now: datetime) -> list[Definition]:
+def lock_due_jobs(connection: Connection[Any], ids: Sequence[int], now: datetime) -> list[Definition]:
     """Lock those of the definitions that are still due and that nobody else has locked."""
     with connection.cursor(row_factory=args_row(Definition)) as cursor:
-        cursor.execute(load("slots")["lock_due"], {"ids": _array(ids), "now": now})
+        cursor.execute(load("slots")["lock_due_jobs"], {"ids": _array(ids), "now": now})
         return cursor.fetchall()
 
 
-def open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:
+def earliest_open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:
     """Return, by definition, the earliest slot with an unfinished run that excludes others."""
-    rows = connection.execute(load("slots")["open_slots"], {"namespace": namespace, "ids": _array(ids)}).fetchall()
+    rows = connection.execute(
+        load("slots")["earliest_open_slots"], {"namespace": namespace, "ids": _array(ids)}
+    ).fetchall()
     return {row.id: row.slot for row in rows}
 
 
-def holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) -> dict[str, Holder]:
+def key_holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) -> dict[str, KeyHolder]:
     """Return what those of the keys belong to that are, or were, in use."""
     found = {}
     for chunk in _chunks(keys):
         given = {"namespace": namespace, "keys": _array(chunk)}
-        for row in connection.execute(load("slots")["holders"], given):
-            found[row.key] = Holder(row.job_type, row.scheduled_for, row.run_id, row.status)
+        for row in connection.execute(load("slots")["key_holders"], given):
+            found[row.key] = KeyHolder(row.job_type, row.scheduled_for, row.run_id, row.status)
     return found
 
 
-def make_runs(connection: Connection[Any], runs: Sequence[NewRun], namespace: str, now: datetime) -> list[Cursor[Any]]:
+def create_runs(
+    connection: Connection[Any], runs: Sequence[NewRun], namespace: str, now: datetime
+) -> list[Cursor[Any]]:
     """Insert runs in order; the cursors' row counts tell how many. Those whose key is, or was, in use are left out."""
     return [
         connection.execute(
-            load("slots")["make_runs"],
+            load("slots")["create_runs"],
             {
                 "ids": _array(run.definition_id for run in chunk),
                 "keys": _array(run.key for run in chunk),
@@ -135,9 +139,9 @@ def make_runs(connection: Connection[Any], runs: Sequence[NewRun], namespace: st
     ]
 
 
-def wake(connection: Connection[Any], namespace: str) -> None:
+def notify_workers(connection: Connection[Any], namespace: str) -> None:
     """Let the workers that stay look for runs once the transaction has committed."""
-    connection.execute(load("slots")["wake"], {"namespace": namespace})
+    connection.execute(load("slots")["notify_workers"], {"namespace": namespace})
 
 
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
@@ -157,7 +161,7 @@ def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime)
         )
 
 
-def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> list[Cursor[Any]]:
+def move_cursors(connection: Connection[Any], moves: Sequence[CursorMove]) -> list[Cursor[Any]]:
     """Set cursors and next slots; the row counts tell how many definitions were as expected."""
     return [
         connection.execute(
@@ -173,7 +177,9 @@ def move_cursors(connection: Connection[Any], moves: Sequence[Move]) -> list[Cur
     ]
 
 
-def fate(connection: Connection[Any], namespace: str, definition: Definition, slot: datetime, keys: list[str]) -> Any:
+def slot_history(
+    connection: Connection[Any], namespace: str, definition: Definition, slot: datetime, keys: list[str]
+) -> Any:
     """Return what became of one slot, as one row; ``keys`` are those that it may have had."""
     given = {"id": definition.id, "namespace": namespace, "job_type": definition.job_type, "slot": slot, "keys": keys}
-    return connection.execute(load("slots")["fate"], given).fetchone()
+    return connection.execute(load("slots")["slot_history"], given).fetchone()

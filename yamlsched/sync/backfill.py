@@ -17,7 +17,7 @@ from yamlsched.store import actions, definitions
 from yamlsched.store import slots as store
 from yamlsched.store.actions import ActionRecord
 from yamlsched.store.definitions import Definition
-from yamlsched.store.slots import Holder, NewRun
+from yamlsched.store.slots import KeyHolder, NewRun
 from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
@@ -29,12 +29,12 @@ CHUNK = 1000
 
 
 @dataclass
-class Backfilled:
+class BackfillResult:
     """Keys and slots: those that got a run, those that have one, those whose run was pruned or is another slot's."""
 
     made: list[tuple[str, datetime]] = field(default_factory=list)
-    existing: list[tuple[str, datetime, Holder]] = field(default_factory=list)
-    used: list[tuple[str, datetime, Holder]] = field(default_factory=list)
+    existing: list[tuple[str, datetime, KeyHolder]] = field(default_factory=list)
+    used: list[tuple[str, datetime, KeyHolder]] = field(default_factory=list)
     future: bool = False
     writing: list[tuple[str, datetime]] = field(default_factory=list)  # of the transaction that has not ended
 
@@ -66,15 +66,15 @@ def first_day(connection: Connection[Any], job: Definition) -> datetime:
 
 def count(connection: Connection[Any], job: Definition, first: datetime, last: datetime) -> int:
     """Return how many slots that have come lie in [first, last]."""
-    return sum(len(chunk) for chunk in _chunks(job, first, min(last, store.begin(connection, None))))
+    return sum(len(chunk) for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))))
 
 
-def interrupted(connection: Connection[Any], namespace: str, job: Definition, result: Backfilled) -> int:
+def interrupted(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
     """Return how many runs were made until the backfill of ``result`` was interrupted, on another session.
 
     The transaction that was interrupted may have been committed, which only the database knows.
     """
-    holders = store.holders(connection, namespace, [key for key, _ in result.writing])
+    holders = store.key_holders(connection, namespace, [key for key, _ in result.writing])
     written = [key for key, slot in result.writing if key in holders and holders[key].is_of(job.job_type, slot)]
     return len(result.made) + len(written)
 
@@ -89,8 +89,8 @@ def backfill(
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     now: datetime | None = None,
-    result: Backfilled | None = None,
-) -> Backfilled:
+    result: BackfillResult | None = None,
+) -> BackfillResult:
     """Make the missing runs of the slots in [first, last], oldest first, due at once, and note them in ``result``.
 
     Each chunk of slots is one transaction: an interruption leaves those before, and the same call goes on. Slots that
@@ -102,27 +102,27 @@ def backfill(
         )
     if not job.enabled:
         raise Refused(f'job "{job.job_type}" is disabled in schedules.yaml: enable it to run its slots')
-    instant = store.begin(connection, now)
-    result = Backfilled() if result is None else result
+    instant = store.start_batch(connection, now)
+    result = BackfillResult() if result is None else result
     result.future = last > instant
     chunks = _chunks(job, first, min(last, instant))
     for chunk in chunks:
         with connection.transaction():
-            store.begin(connection, now)
+            store.start_batch(connection, now)
             # a sync that is making these very runs is waited for
             definitions.lock(connection, [job.id])
             missing = _sort(connection, namespace, job, chunk, result)
             if not dry_run:
                 result.writing = missing
                 runs = [NewRun(job.id, key, slot, instant) for key, slot in missing]
-                if sum(cursor.rowcount for cursor in store.make_runs(connection, runs, namespace, instant)) != len(
+                if sum(cursor.rowcount for cursor in store.create_runs(connection, runs, namespace, instant)) != len(
                     runs
                 ):
                     raise Refused(
                         f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again'
                     )
                 if runs:
-                    store.wake(connection, namespace)
+                    store.notify_workers(connection, namespace)
                     detail = {"first": short_utc(runs[0].slot), "last": short_utc(runs[-1].slot), "runs": len(runs)}
                     trail = ActionRecord(namespace, f"job:{job.job_type}", detail)
                     actions.record(connection, who, "backfill", [trail], instant)
@@ -141,10 +141,14 @@ def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[t
 
 
 def _sort(
-    connection: Connection[Any], namespace: str, job: Definition, chunk: list[tuple[str, datetime]], result: Backfilled
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    chunk: list[tuple[str, datetime]],
+    result: BackfillResult,
 ) -> list[tuple[str, datetime]]:
     """Return what of a chunk is missing; note the rest in ``result``."""
-    holders = store.holders(connection, namespace, [key for key, _ in chunk])
+    holders = store.key_holders(connection, namespace, [key for key, _ in chunk])
     missing = []
     for key, slot in chunk:
         holder = holders.get(key)

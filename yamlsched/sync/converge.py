@@ -11,8 +11,8 @@ from yamlsched.definitions.job import Job, Retention
 from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
-from yamlsched.store.slots import Move
-from yamlsched.sync import due, plan
+from yamlsched.store.slots import CursorMove
+from yamlsched.sync import due, slot_plan
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -27,7 +27,7 @@ class Changes:
     changed: tuple[str, ...]
     retired: tuple[str, ...]
     returned: tuple[str, ...]
-    settled: due.Made
+    settled: due.DueResult
     unreadable: tuple[due.Unreadable, ...] = ()
 
     @property
@@ -37,7 +37,7 @@ class Changes:
             f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
             "processed one are recorded as one gap, late"
             for job, why in self.settled.unreadable
-        ] + due.Made(unreadable=list(self.unreadable)).problems
+        ] + due.DueResult(unreadable=list(self.unreadable)).problems
 
 
 def row(job: Job) -> dict[str, Any]:
@@ -98,10 +98,10 @@ def converge(
     known = [d.id for d in differences if d.id is not None]
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
     locked = definitions.lock(connection, {*known, *scheduled})
-    instant = slots.begin(connection, now)
+    instant = slots.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
     owing = [d for d in locked if d.id in set(known) and not (is_behind and _is_ahead(d, instant))]
-    settled = due.settle(connection, namespace, owing, instant)
+    settled = due.account_for_owed(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     written = [d.job_type for d in differences if not d.is_gone]
@@ -146,7 +146,9 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
         )
         effective_from = now if is_fresh else before.effective_from
     after = max(now, effective_from, (before.last_slot_at if before else None) or now)
-    next_slot_at = plan.next_slot_at(schedule, job.timezone, after, paused_at, paused_until) if job.enabled else None
+    next_slot_at = (
+        slot_plan.next_slot_at(schedule, job.timezone, after, paused_at, paused_until) if job.enabled else None
+    )
     return {
         "effective_from": effective_from.isoformat(),
         "next_slot_at": next_slot_at.isoformat() if next_slot_at else None,
@@ -158,13 +160,13 @@ def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[du
     moves, unreadable = [], []
     for definition in locked:
         try:
-            next_slot_at = plan.upcoming(definition, definition.accounted_to)
+            next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
         except ScheduleError as error:
             unreadable.append(due.Unreadable(definition.job_type, str(error)))
             continue
         if next_slot_at != definition.next_slot_at:
             cursor = definition.last_slot_at
-            moves.append(Move(definition.id, cursor, cursor, next_slot_at))
+            moves.append(CursorMove(definition.id, cursor, cursor, next_slot_at))
     if moves:
         slots.move_cursors(connection, moves)
     return unreadable

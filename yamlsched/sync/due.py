@@ -19,19 +19,19 @@ from yamlsched.store import slots as store
 from yamlsched.store.connection import reason
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Gap
-from yamlsched.sync import plan
+from yamlsched.sync import slot_plan
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-BATCH = 1000
+BATCH_JOBS = 1000
 """Definitions of one transaction: enough to share a commit, and so few that it takes a tenth of a second."""
-STEPS = ((BATCH, timedelta(seconds=1)), (25, timedelta(milliseconds=100)), (1, timedelta(milliseconds=100)))
+STEPS = ((BATCH_JOBS, timedelta(seconds=1)), (25, timedelta(milliseconds=100)), (1, timedelta(milliseconds=100)))
 """Definitions of one transaction, and how long it waits for a lock, such as on a key that another session has inserted
 and not committed: at first, after a batch has failed, and after a part of that has failed."""
-PART = 250
+PIPELINE_JOBS = 250
 """Definitions whose writing is sent at once."""
-TRIES = 10
+MAX_TRIES = 10
 MAX_REPORTED = 20
 
 
@@ -43,7 +43,7 @@ class Unreadable(NamedTuple):
 
 
 @dataclass
-class Made:
+class DueResult:
     """What became of due slots.
 
     ``blocked`` are jobs whose slots could not be written, with the reason; ``left`` is how many jobs are left to the
@@ -56,7 +56,7 @@ class Made:
     blocked: list[Unreadable] = field(default_factory=list)
     left: int = 0
 
-    def add(self, other: Made) -> None:
+    def add(self, other: DueResult) -> None:
         self.runs += other.runs
         self.gaps += other.gaps
         self.unreadable += other.unreadable
@@ -78,11 +78,13 @@ class Made:
         return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{more} more jobs are not scheduled"]
 
 
-class _KeyTaken(Exception):
-    """A key is in use that we did not know of: everything is done again, after a look at the keys."""
+class _KeyConflict(Exception):
+    """An insert found a key in use: the batch is tried again, with the keys read first."""
 
 
-def make_due(connection: Connection[Any], namespace: str, now: datetime | None, deadline: float = float("inf")) -> Made:
+def account_for_due_slots(
+    connection: Connection[Any], namespace: str, now: datetime | None, deadline: float = float("inf")
+) -> DueResult:
     """Account for all slots that are due: one transaction for each batch of definitions.
 
     A sync at work on the same namespace at the same time loses nothing and doubles nothing: each leaves to the other
@@ -90,13 +92,13 @@ def make_due(connection: Connection[Any], namespace: str, now: datetime | None, 
     in smaller parts, after everything else. No transaction is started after ``deadline``, in seconds of the monotonic
     clock.
     """
-    made = Made()
-    todo = deque((ids, 0) for ids in _parts(store.due(connection, namespace, now), 0))
+    result = DueResult()
+    todo = deque((ids, 0) for ids in _parts(store.due_jobs(connection, namespace, now), 0))
     while todo and time.monotonic() <= deadline:
         ids, step = todo.popleft()
         try:
             batch = _batch(connection, namespace, ids, now, STEPS[step][1])
-        except (psycopg.Error, _KeyTaken) as error:
+        except (psycopg.Error, _KeyConflict) as error:
             if connection.closed:
                 raise
             if len(ids) > 1:
@@ -104,13 +106,13 @@ def make_due(connection: Connection[Any], namespace: str, now: datetime | None, 
                 todo.extend((part, step + 1) for part in _parts(random.sample(ids, len(ids)), step + 1))
                 continue
             [job] = definitions.names_of(connection, ids)
-            batch = Made(blocked=[Unreadable(job, _why_blocked(error))])
+            batch = DueResult(blocked=[Unreadable(job, _why_blocked(error))])
         _log(batch)
-        made.add(batch)
-    made.left = sum(len(ids) for ids, _ in todo)
-    if made.left:
-        log.warning("sync.unfinished", jobs=made.left)
-    return made
+        result.add(batch)
+    result.left = sum(len(ids) for ids, _ in todo)
+    if result.left:
+        log.warning("sync.unfinished", jobs=result.left)
+    return result
 
 
 def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
@@ -128,105 +130,109 @@ def _why_blocked(error: Exception) -> str:
 
 def _batch(
     connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, wait: timedelta
-) -> Made:
+) -> DueResult:
     tries = 0
     while True:
         try:
             with connection.transaction():
-                instant = store.begin(connection, now, wait)
-                locked = store.lock_due(connection, ids, instant)
-                return _account(connection, namespace, locked, instant, settling=False, look=tries > 0)
-        except _KeyTaken:
+                instant = store.start_batch(connection, now, wait)
+                locked = store.lock_due_jobs(connection, ids, instant)
+                return _write(connection, namespace, locked, instant, is_closing=False, check_keys=tries > 0)
+        except _KeyConflict:
             tries += 1
-            if tries == TRIES:
+            if tries == MAX_TRIES:
                 raise
 
 
-def settle(connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime) -> Made:
+def account_for_owed(
+    connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime
+) -> DueResult:
     """Account for all that locked definitions owe up to ``now``, as they are, inside the caller's transaction.
 
-    Without a cap and without waiting: with ``overlap: wait`` runs are made that then execute one after the other.
+    Without a cap and without waiting: with ``overlap: wait`` it creates runs that then execute one after the other.
     """
-    for attempt in range(TRIES):
+    for attempt in range(MAX_TRIES):
         try:
             with connection.transaction():
-                made = _account(connection, namespace, locked, now, settling=True, look=attempt > 0)
-        except _KeyTaken:
+                result = _write(connection, namespace, locked, now, is_closing=True, check_keys=attempt > 0)
+        except _KeyConflict:
             continue
-        _log(made)
-        return made
+        _log(result)
+        return result
     raise Refused(
         f"keys of owed slots in namespace {namespace} still conflict with other sessions "
         "after several attempts: try again"
     )
 
 
-def settle_by_id(
+def account_for_owed_slots(
     connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None
-) -> tuple[datetime, list[Definition], Made]:
+) -> tuple[datetime, list[Definition], DueResult]:
     """Lock and settle definitions; return the instant up to which that holds, and the definitions as they are then."""
     locked = definitions.lock(connection, ids)
-    instant = store.begin(connection, now)
-    made = settle(connection, namespace, locked, instant)
-    return instant, definitions.lock(connection, ids), made
+    instant = store.start_batch(connection, now)
+    result = account_for_owed(connection, namespace, locked, instant)
+    return instant, definitions.lock(connection, ids), result
 
 
-def _account(
+def _write(
     connection: Connection[Any],
     namespace: str,
     locked: Sequence[Definition],
     now: datetime,
-    settling: bool,
-    look: bool,
-) -> Made:
+    is_closing: bool,
+    check_keys: bool,
+) -> DueResult:
     """Write what accounts for the slots of locked definitions.
 
-    While the server writes one part, the next is planned. Keys are hardly ever taken: they are looked at (``look``)
-    only once an insert has found one in use.
+    While the server writes one part, the next is planned. Keys are rarely in use: they are read
+    (``check_keys``) only after an insert has found one in use.
     """
-    made = Made()
+    result = DueResult()
     inserted, moved, moves = [], [], 0
-    open_slots = store.open_slots(connection, namespace, [definition.id for definition in locked])
-    if not settling:
-        locked = [d for d in locked if d.overlap != "wait" or d.id not in open_slots]
+    earliest_open_slots = store.earliest_open_slots(connection, namespace, [definition.id for definition in locked])
+    if not is_closing:
+        locked = [d for d in locked if d.overlap != "wait" or d.id not in earliest_open_slots]
     with connection.pipeline():
-        for start in range(0, len(locked), PART):
-            owed = list(_owed(locked[start : start + PART], now, settling, made))
-            keys = [key for o in owed for key, _ in o.candidates] if look else []
-            holders = store.holders(connection, namespace, keys) if keys else {}
-            plans = [plan.decide(o, open_slots.get(o.definition.id), holders) for o in owed]
+        for start in range(0, len(locked), PIPELINE_JOBS):
+            owed = list(_owed(locked[start : start + PIPELINE_JOBS], now, is_closing, result))
+            keys = [key for o in owed for key, _ in o.candidates] if check_keys else []
+            holders = store.key_holders(connection, namespace, keys) if keys else {}
+            plans = [slot_plan.decide(o, earliest_open_slots.get(o.definition.id), holders) for o in owed]
             runs = [run for p in plans for run in p.runs]
             gaps = [gap for p in plans for gap in p.gaps]
-            inserted += store.make_runs(connection, runs, namespace, now)
+            inserted += store.create_runs(connection, runs, namespace, now)
             store.record_gaps(connection, gaps, now)
             moved += store.move_cursors(connection, [p.move for p in plans])
-            made.runs += len(runs)
-            made.gaps += gaps
+            result.runs += len(runs)
+            result.gaps += gaps
             moves += len(plans)
-        if made.runs:
-            store.wake(connection, namespace)
-    if sum(cursor.rowcount for cursor in inserted) != made.runs:
-        raise _KeyTaken
+        if result.runs:
+            store.notify_workers(connection, namespace)
+    if sum(cursor.rowcount for cursor in inserted) != result.runs:
+        raise _KeyConflict
     if sum(cursor.rowcount for cursor in moved) != moves:
         raise RuntimeError("a locked definition was changed by another session")
-    return made
+    return result
 
 
-def _owed(locked: Iterable[Definition], now: datetime, settling: bool, made: Made) -> Iterator[plan.Owed]:
+def _owed(
+    locked: Iterable[Definition], now: datetime, is_closing: bool, result: DueResult
+) -> Iterator[slot_plan.OwedSlots]:
     for definition in locked:
         try:
-            yield plan.owed(definition, now, settling)
+            yield slot_plan.owed_slots(definition, now, is_closing)
         except ScheduleError as error:
             # written by a yamlsched or time zone data that knew more; the other jobs go on
-            made.unreadable.append(Unreadable(definition.job_type, str(error)))
-            if settling:
-                yield plan.owed_by_unreadable(definition, now)
+            result.unreadable.append(Unreadable(definition.job_type, str(error)))
+            if is_closing:
+                yield slot_plan.owed_by_unreadable(definition, now)
 
 
-def _log(made: Made) -> None:
-    for gap in made.gaps:
+def _log(result: DueResult) -> None:
+    for gap in result.gaps:
         log.info("slot.skipped", job=gap.job_type, first=gap.first, last=gap.last, slots=gap.slots, reason=gap.reason)
-    for job, why in made.unreadable:
+    for job, why in result.unreadable:
         log.error("slot.unreadable", job=job, error=why)
-    for job, why in made.blocked:
+    for job, why in result.blocked:
         log.error("slot.blocked", job=job, error=why)

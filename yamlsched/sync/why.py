@@ -34,7 +34,7 @@ SLOTS_OF_A_DAY = 50
 
 
 @dataclass
-class Explained:
+class SlotReport:
     """The answer. ``verdict`` is one of: run, pruned, skipped, due, future, unknown, no_slot."""
 
     job_type: str
@@ -54,36 +54,36 @@ class Explained:
 
 
 @dataclass
-class Day:
+class DayReport:
     """The answers for the slots of a local date, the first ``SLOTS_OF_A_DAY`` of them, and how many ``more`` it has."""
 
     job_type: str
     date: date
     timezone: str
-    slots: list[Explained]
+    slots: list[SlotReport]
     more: int
     job_is_off: str | None
     previous_slot: datetime | None
     next_slot: datetime | None
 
 
-def why_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> Day:
+def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
     """Explain what became of the slots of a date of the job's wall clock."""
     assert job.schedule is not None
     expression, where = parse_cron(job.schedule), zone(job.timezone)
     first, last = bounds(day, where)
     just_before = first - timedelta(microseconds=1)
     found = slots.slots(expression, where, just_before, last)
-    explained = [why(connection, namespace, job, slot.at) for slot in islice(found, SLOTS_OF_A_DAY)]
+    report = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, SLOTS_OF_A_DAY)]
     before = slots.newest_slot(expression, where, just_before - YEARS, just_before)
     after = slots.next_slot(expression, where, last)
-    return Day(
+    return DayReport(
         job.job_type,
         day,
         job.timezone,
-        explained,
+        report,
         more=sum(1 for _ in found),
-        job_is_off=standing(job, now(connection)),
+        job_is_off=off_reason(job, now(connection)),
         previous_slot=None if before is None else before.at,
         next_slot=None if after is None else after.at,
     )
@@ -98,7 +98,7 @@ def latest_slot(job: Definition, now: datetime) -> datetime:
     return found.at
 
 
-def standing(job: Definition, now: datetime) -> str | None:
+def off_reason(job: Definition, now: datetime) -> str | None:
     """Return that the job is retired, disabled or paused, and since when; None for one that makes runs."""
     if job.retired_at is not None:
         return f"the job is retired since {short_utc(job.retired_at)}"
@@ -112,84 +112,85 @@ def standing(job: Definition, now: datetime) -> str | None:
     return None
 
 
-def why(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> Explained:
+def explain_slot(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> SlotReport:
     """Explain what became of ``at``, for a job that has a cron."""
     assert job.schedule is not None
     expression, where = parse_cron(job.schedule), zone(job.timezone)
     mismatch = slots.mismatch(expression, where, at)
-    explained = Explained(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
+    report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
     keys = [f"{job.job_type}:{rfc3339(at, 'minutes')}", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
     if not mismatch:
         found = slots.newest_slot(expression, where, at - slots.MINUTE, at)
         assert found is not None
-        explained.key = slot_key(job.job_type, expression, found)
-        keys.append(explained.key)
+        report.key = slot_key(job.job_type, expression, found)
+        keys.append(report.key)
         if found.note:
-            explained.lines.append(found.note)
-    fate = store.fate(connection, namespace, job, at, keys)
-    explained.run_id, explained.status = fate.run_id or fate.pruned_run_id, fate.status
-    explained.reason = fate.reason
-    explained.job_is_off = standing(job, fate.now)
+            report.lines.append(found.note)
+    history = store.slot_history(connection, namespace, job, at, keys)
+    report.run_id, report.status = history.run_id or history.pruned_run_id, history.status
+    report.reason = history.reason
+    report.job_is_off = off_reason(job, history.now)
 
-    if fate.run_id is not None:
-        explained.verdict = "run"
-        explained.lines.append(_run(fate))
-    elif fate.pruned_run_id is not None:
-        explained.verdict = "pruned"
-        explained.lines.append(
-            f"run {fate.pruned_run_id} was created for it, and pruned at {short_utc(fate.pruned_at)}"
+    if history.run_id is not None:
+        report.verdict = "run"
+        report.lines.append(_run(history))
+    elif history.pruned_run_id is not None:
+        report.verdict = "pruned"
+        report.lines.append(
+            f"run {history.pruned_run_id} was created for it, and pruned at {short_utc(history.pruned_at)}"
         )
-    if fate.reason is not None and (not mismatch or at in (fate.first_slot, fate.last_slot)):
-        explained.verdict = "skipped" if explained.verdict == "no_slot" else explained.verdict
-        explained.lines.append(_gap(fate))
-    if explained.verdict == "no_slot" and mismatch:
-        _no_slot(explained, job, mismatch)
-    elif explained.verdict == "no_slot":
-        explained.verdict, line = _open(job, at, fate)
-        explained.lines.append(line)
-    return explained
+    if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
+        report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
+        report.lines.append(_gap(history))
+    if report.verdict == "no_slot" and mismatch:
+        _no_slot(report, job, mismatch)
+    elif report.verdict == "no_slot":
+        report.verdict, line = _open(job, at, history)
+        report.lines.append(line)
+    return report
 
 
-def _run(fate: Any) -> str:
-    text = f"run {fate.run_id} was created for it: {fate.status}, attempt {fate.attempts} of {fate.max_attempts}"
-    if fate.finished_at is not None:
-        text += f", finished at {short_utc(fate.finished_at)}"
-    elif fate.status in ("queued", "failed"):
-        text += f", due at {short_utc(fate.run_at)}"
-    if fate.last_error:
-        text += f'; last error: "{fate.last_error}"'
+def _run(history: Any) -> str:
+    text = f"run {history.run_id} was created for it: {history.status}, "
+    text += f"attempt {history.attempts} of {history.max_attempts}"
+    if history.finished_at is not None:
+        text += f", finished at {short_utc(history.finished_at)}"
+    elif history.status in ("queued", "failed"):
+        text += f", due at {short_utc(history.run_at)}"
+    if history.last_error:
+        text += f'; last error: "{history.last_error}"'
     return text
 
 
-def _gap(fate: Any) -> str:
-    if fate.slots == 1:
+def _gap(history: Any) -> str:
+    if history.slots == 1:
         span = ""
     else:
-        first, last = short_utc(fate.first_slot), short_utc(fate.last_slot)
-        span = f"; the same holds for the {fate.slots} slots from {first} to {last}"
-    return f"skipped ({fate.reason}): {REASONS[fate.reason]}{span}; recorded at {short_utc(fate.recorded_at)}"
+        first, last = short_utc(history.first_slot), short_utc(history.last_slot)
+        span = f"; the same holds for the {history.slots} slots from {first} to {last}"
+    return f"skipped ({history.reason}): {REASONS[history.reason]}{span}; recorded at {short_utc(history.recorded_at)}"
 
 
-def _no_slot(explained: Explained, job: Definition, mismatch: str) -> None:
+def _no_slot(report: SlotReport, job: Definition, mismatch: str) -> None:
     assert job.schedule is not None
     expression, where = parse_cron(job.schedule), zone(job.timezone)
-    explained.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
-    before = slots.newest_slot(expression, where, explained.at - YEARS, explained.at)
-    after = slots.next_slot(expression, where, explained.at)
+    report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
+    before = slots.newest_slot(expression, where, report.at - YEARS, report.at)
+    after = slots.next_slot(expression, where, report.at)
     if before:
-        explained.previous_slot = before.at
-        explained.lines.append(f"slot before: {short_utc(before.at)} ({local_time(before.at, where)})")
+        report.previous_slot = before.at
+        report.lines.append(f"slot before: {short_utc(before.at)} ({local_time(before.at, where)})")
     if after:
-        explained.next_slot = after.at
-        explained.lines.append(f"slot after:  {short_utc(after.at)} ({local_time(after.at, where)})")
+        report.next_slot = after.at
+        report.lines.append(f"slot after:  {short_utc(after.at)} ({local_time(after.at, where)})")
 
 
-def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
+def _open(job: Definition, at: datetime, history: Any) -> tuple[str, str]:
     """Say why a slot has neither a run nor a gap."""
-    if at > fate.now:
+    if at > history.now:
         return (
             "future",
-            f"it is in the future: in {durations.show(timedelta(seconds=int((at - fate.now).total_seconds())))}",
+            f"it is in the future: in {durations.show(timedelta(seconds=int((at - history.now).total_seconds())))}",
         )
     if at <= job.effective_from:
         return "unknown", (
@@ -199,15 +200,15 @@ def _open(job: Definition, at: datetime, fate: Any) -> tuple[str, str]:
         )
     if job.last_slot_at is not None and at <= job.last_slot_at:
         return "unknown", "it was processed, but its run and its key were pruned"
-    off = standing(job, at)
+    off = off_reason(job, at)
     if off is not None:
         waits_for = (
             "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
         )
         return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
-    if job.overlap == "wait" and fate.open_run_id is not None:
+    if job.overlap == "wait" and history.open_run_id is not None:
         return "due", (
-            f"it waits: run {fate.open_run_id} of slot {short_utc(fate.open_slot)} is unfinished, and overlap: wait "
-            "runs the job's slots one after another"
+            f"it waits: run {history.open_run_id} of slot {short_utc(history.open_slot)} is unfinished, and "
+            "overlap: wait runs the job's slots one after another"
         )
     return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'

@@ -13,8 +13,8 @@ from yamlsched.worker import clock
 from yamlsched.worker.sessions import Database, Session, Unanswered
 from yamlsched.worker.worker import SESSION, Worker
 
-EVERY = 0.5  # seconds
-MOST = 10_000  # runs that are counted one by one
+REFRESH_INTERVAL_SECONDS = 0.5  # seconds
+MAX_COUNTED_RUNS = 10_000  # runs that are counted one by one
 
 
 async def show(worker: Worker) -> None:
@@ -27,9 +27,12 @@ async def show(worker: Worker) -> None:
     rate = 0.0
     try:
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(REFRESH_INTERVAL_SECONDS)
             try:
-                due = await session.run(partial(store.due, namespace=worker.work.namespace, most=MOST), within=EVERY)
+                due = await session.run(
+                    partial(store.due, namespace=worker.work.namespace, most=MAX_COUNTED_RUNS),
+                    within=REFRESH_INTERVAL_SECONDS,
+                )
             except (Unanswered, psycopg.Error):
                 due = None
             done, now = sum(worker.report.states.values()), clock.now()
@@ -48,5 +51,5 @@ def line(succeeded: int, done: int, running: int, due: int | None, rate: float) 
     '120 done (2 not succeeded), 4 running, over 10000 due, 36/s'
     """
     others = f" ({done - succeeded} not succeeded)" if done > succeeded else ""
-    waiting = "" if due is None else f", {'over ' if due >= MOST else ''}{due} due"
+    waiting = "" if due is None else f", {'over ' if due >= MAX_COUNTED_RUNS else ''}{due} due"
     return f"{done} done{others}, {running} running{waiting}, {rate:.0f}/s"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 
-def prepare(
+def create_worker(
     connection: Connection[Any],
     dsn: str,
     namespace: str,

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from yamlsched.store.files import Standing
+from yamlsched.store.files import FileState
 from yamlsched.times import rfc3339
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
-MAX_WAIT = timedelta(seconds=5)
+LOCK_WAIT = timedelta(seconds=5)
 """How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
-MAX_WAIT_AT_ONCE = timedelta(seconds=30)
+OPERATOR_LOCK_WAIT = timedelta(seconds=30)
 """The same for ``yamlsched sync``."""
 
 
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     OTHER_ENVIRONMENT = "other_environment"
 
 
-class Ours(NamedTuple):
+class FileVersion(NamedTuple):
     """The file that is presented, and by which versions."""
 
     hash: str
@@ -38,27 +38,29 @@ class Ours(NamedTuple):
     tzdata_version: str
 
 
-def verdict(standing: Standing, ours: Ours, at_once: bool) -> Verdict:
+def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
     """Say what becomes of a file, given where it stands. ``at_once`` is the wish of a person who knows."""
-    if standing.in_force_id is None:
+    if state.in_force_id is None:
         return Verdict.APPLY
-    if (standing.in_force_hash, standing.in_force_environment) == (ours.hash, ours.environment):
-        known = is_known(standing.in_force_yamlsched, standing.in_force_tzdata, ours)
+    if (state.in_force_hash, state.in_force_environment) == (version.hash, version.environment):
+        known = is_up_to_date(state.in_force_yamlsched, state.in_force_tzdata, version)
         return Verdict.CURRENT if known else Verdict.RENEW
     if at_once:
         return Verdict.APPLY
-    if standing.in_force_environment != ours.environment:
+    if state.in_force_environment != version.environment:
         return Verdict.OTHER_ENVIRONMENT
-    if standing.applied_at is None:
+    if state.applied_at is None:
         return Verdict.APPLY
-    alone_since = max(standing.presented_since_at, standing.newer_presented_at or standing.presented_since_at)
-    is_steady = standing.now - alone_since >= ROLLBACK_AFTER
-    return Verdict.APPLY if is_steady and not standing.is_newer_presented else Verdict.HELD_BACK
+    alone_since = max(state.presented_since_at, state.newer_presented_at or state.presented_since_at)
+    is_steady = state.now - alone_since >= ROLLBACK_AFTER
+    return Verdict.APPLY if is_steady and not state.is_newer_presented else Verdict.HELD_BACK
 
 
-def is_known(yamlsched_version: str | None, tzdata_version: str | None, ours: Ours) -> bool:
-    """Say whether what was applied with these versions needs no second look by ours."""
-    return not is_older(yamlsched_version, ours.yamlsched_version) and not is_older(tzdata_version, ours.tzdata_version)
+def is_up_to_date(yamlsched_version: str | None, tzdata_version: str | None, version: FileVersion) -> bool:
+    """Say whether what was applied with these versions needs no second look by version."""
+    return not is_older(yamlsched_version, version.yamlsched_version) and not is_older(
+        tzdata_version, version.tzdata_version
+    )
 
 
 def is_older(version: str | None, other: str) -> bool:
@@ -67,51 +69,51 @@ def is_older(version: str | None, other: str) -> bool:
     >>> is_older("1.9.0", "1.10.0"), is_older("2025b", "2026a"), is_older("1.0rc1", "1.0"), is_older("1.0", "1.0")
     (True, True, True, False)
     """
-    return _parts(version or "") < _parts(other)
+    return _version_key(version or "") < _version_key(other)
 
 
-def _parts(version: str) -> list[tuple[int, int | str]]:
+def _version_key(version: str) -> list[tuple[int, int | str]]:
     """Return what versions are compared by, part by part: letters come before the end (1.0rc1), numbers after it."""
     found = re.findall(r"[0-9]+|[a-z]+", version.lower())
     return [(2, int(part)) if part.isdigit() else (0, part) for part in found] + [(1, 0)]
 
 
-def newest(*versions: str | None) -> str:
-    """Return the newest of versions."""
-    return max((version for version in versions if version), key=_parts)
+def newest_version(*versions: str | None) -> str:
+    """Return the newest_version of versions."""
+    return max((version for version in versions if version), key=_version_key)
 
 
-def is_of_another_environment(standing: Standing, ours: Ours) -> bool:
-    """Return whether the namespace belongs to an environment other than ours."""
-    return standing.in_force_id is not None and standing.in_force_environment != ours.environment
+def is_of_another_environment(state: FileState, version: FileVersion) -> bool:
+    """Return whether the namespace belongs to an environment other than version."""
+    return state.in_force_id is not None and state.in_force_environment != version.environment
 
 
-def held_since(standing: Standing) -> datetime:
+def held_since(state: FileState) -> datetime:
     """Return since when a file that is held back has been."""
-    return max(standing.presented_since_at, standing.in_force_since or standing.presented_since_at)
+    return max(state.presented_since_at, state.in_force_since or state.presented_since_at)
 
 
-def is_finding(standing: Standing) -> bool:
+def is_held_too_long(state: FileState) -> bool:
     """Say whether a file has been held back for so long that it is no rolling deploy any more."""
-    return standing.now - held_since(standing) >= FINDING_AFTER
+    return state.now - held_since(state) >= FINDING_AFTER
 
 
-def explain(verdict: Verdict, standing: Standing, path: str, ours: Ours) -> str:
+def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion) -> str:
     """Return in words why a file is not applied, and what to do."""
     in_force = (
-        f"in force is {standing.in_force_path} of host {standing.in_force_host} "
-        f"(hash {(standing.in_force_hash or '')[:8]}), since {_utc(standing.in_force_since)}"
+        f"in force is {state.in_force_path} of host {state.in_force_host} "
+        f"(hash {(state.in_force_hash or '')[:8]}), since {_utc(state.in_force_since)}"
     )
-    sync = f"yamlsched sync --env {shlex.quote(ours.environment)}" if ours.environment else "yamlsched sync"
+    sync = f"yamlsched sync --env {shlex.quote(version.environment)}" if version.environment else "yamlsched sync"
     if verdict is Verdict.OTHER_ENVIRONMENT:
         return (
-            f"{path} is not applied: its namespace belongs to {_environment(standing.in_force_environment)}, and this "
-            f"is {_environment(ours.environment)}, so nothing is scheduled or run here; {in_force}. "
+            f"{path} is not applied: its namespace belongs to {_environment(state.in_force_environment)}, and this "
+            f"is {_environment(version.environment)}, so nothing is scheduled or run here; {in_force}. "
             "Correct --env, or use a separate namespace or database for each environment; "
             f'"{sync}" changes the environment of the namespace'
         )
     return (
-        f"{path} (hash {ours.hash[:8]}) is not applied: it was superseded, and a newer file was presented recently; "
+        f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and a newer file was presented recently; "
         f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )

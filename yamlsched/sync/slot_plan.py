@@ -21,17 +21,17 @@ from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.keys import slot_key
 from yamlsched.slots import Slot
 from yamlsched.store.definitions import Definition
-from yamlsched.store.slots import Gap, Holder, Move, NewRun
+from yamlsched.store.slots import CursorMove, Gap, KeyHolder, NewRun
 from yamlsched.zones import zone
 
-AT_MOST = 100
+MAX_CATCHUP_RUNS = 100
 """Runs of one job with ``catchup: all`` that one sync makes: the others wait for the next."""
-NONE_WINDOW = timedelta(minutes=2)
+CATCHUP_NONE_WINDOW = timedelta(minutes=2)
 """With ``catchup: none`` a slot is late when it is this old: a tick comes every minute, and may itself be late."""
-JUST_BEFORE = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 
-class Owed(NamedTuple):
+class OwedSlots(NamedTuple):
     """The slots to account for now: gaps that are certain, and candidates for a run, oldest first, by key."""
 
     definition: Definition
@@ -41,15 +41,15 @@ class Owed(NamedTuple):
     next_slot_at: datetime | None
 
 
-class Plan(NamedTuple):
+class SlotPlan(NamedTuple):
     """What accounts for a job's slots. All of it is written in one transaction, or nothing."""
 
     runs: list[NewRun]
     gaps: list[Gap]
-    move: Move
+    move: CursorMove
 
 
-class Outlook(NamedTuple):
+class DueSlots(NamedTuple):
     """Slots of a span: those to run, those that the newest supersedes; and the first that is left for later."""
 
     candidates: tuple[Slot, ...]
@@ -72,27 +72,27 @@ def next_slot_at(
     return slot.at if slot else None
 
 
-def upcoming(definition: Definition, after: datetime) -> datetime | None:
+def next_slot_of(definition: Definition, after: datetime) -> datetime | None:
     """Return ``next_slot_at`` of a definition that is accounted for up to ``after``."""
     if definition.retired_at is not None or not definition.enabled:
         return None
     return next_slot_at(definition.schedule, definition.timezone, after, definition.paused_at, definition.paused_until)
 
 
-def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
+def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) -> OwedSlots:
     """Return what a definition owes in (accounted_to, now].
 
-    ``settling`` is for a definition about to be changed: everything is accounted for at once, so that what was due
+    ``is_closing`` is for a definition about to be changed: everything is accounted for at once, so that what was due
     under the old definition is not lost and the new one begins with a clean slate.
     """
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
-        return Owed(definition, [], [], definition.last_slot_at, upcoming(definition, max(now, base)))
+        return OwedSlots(definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base)))
     expression, where = parse_cron(definition.schedule), zone(definition.timezone)
 
     gaps: list[Gap] = []
     start = base
-    for reason, until in _standstills(definition, now):
+    for reason, until in _blanket_skips(definition, now):
         if until > start:
             span = _span(expression, where, start, until)
             if span:
@@ -101,36 +101,36 @@ def owed(definition: Definition, now: datetime, settling: bool = False) -> Owed:
 
     found: tuple[Slot, ...] = ()
     if start < now:
-        limit = AT_MOST if definition.catchup == "all" and not settling else None
-        outlook = _outlook(expression, where, start, now, definition.catchup == "latest", limit)
-        found, following = outlook.candidates, outlook.following.at if outlook.following else None
-        if outlook.superseded:
-            first, last, count = outlook.superseded.first, outlook.superseded.last, outlook.superseded.count
+        limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
+        due = _due_slots(expression, where, start, now, definition.catchup == "latest", limit)
+        found, following = due.candidates, due.following.at if due.following else None
+        if due.superseded:
+            first, last, count = due.superseded.first, due.superseded.last, due.superseded.count
             gaps.append(Gap(definition.id, definition.job_type, first, last, count, "superseded"))
     else:
-        following = upcoming(definition, now)
+        following = next_slot_of(definition, now)
     if gaps:
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
     accounted = found[-1].at if found else gaps[-1].last if gaps else definition.last_slot_at
     keyed = [(slot_key(definition.job_type, expression, slot), slot) for slot in found]
-    return Owed(definition, gaps, keyed, accounted, following)
+    return OwedSlots(definition, gaps, keyed, accounted, following)
 
 
-def owed_by_unreadable(definition: Definition, now: datetime) -> Owed:
+def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:
     """Return what stands for the slots of a definition that cannot be read, and is about to be changed.
 
     Nobody knows its slots but the next one. From that to the minute of ``now`` it is one gap, counted as one slot.
     """
     first = definition.next_slot_at
     if first is None or first > now:
-        return Owed(definition, [], [], definition.last_slot_at, first)
+        return OwedSlots(definition, [], [], definition.last_slot_at, first)
     last = max(first, now.replace(second=0, microsecond=0))
     gap = Gap(definition.id, definition.job_type, first, last, 1, "late")
-    return Owed(definition, [gap], [], last, None)
+    return OwedSlots(definition, [gap], [], last, None)
 
 
-def _standstills(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
+def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
     """Return the reasons for which slots are skipped whatever runs there are, in order, and up to when each holds."""
     if definition.retired_at is not None:
         return [("retired", now)]
@@ -139,35 +139,35 @@ def _standstills(definition: Definition, now: datetime) -> list[tuple[str, datet
     reasons = []
     if definition.paused_at is not None:
         reasons.append(("paused", min(definition.paused_until or now, now)))
-    late = now - definition.catchup_window - JUST_BEFORE
+    late = now - definition.catchup_window - MICROSECOND
     if definition.catchup == "none":
-        late = max(late, now - NONE_WINDOW)
+        late = max(late, now - CATCHUP_NONE_WINDOW)
     return [*reasons, ("late", late)]
 
 
 @lru_cache(maxsize=16384)
-def _outlook(
+def _due_slots(
     expression: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
-) -> Outlook:
+) -> DueSlots:
     """Return what the slots in (start, now] mean. Many jobs share an expression, and then they owe the same slots."""
     first = slots.next_slot(expression, where, start)
     if first is None or first.at > now:
-        return Outlook((), following=first)
+        return DueSlots((), following=first)
     second = slots.next_slot(expression, where, first.at)
     if second is None or second.at > now:
-        return Outlook((first,), following=second)
+        return DueSlots((first,), following=second)
     if not latest:
         found = tuple(islice(slots.slots(expression, where, start, now), limit and limit + 1))
         if limit and len(found) > limit:
-            return Outlook(found[:limit], following=found[limit])
-        return Outlook(found, following=_next(expression, where, now))
+            return DueSlots(found[:limit], following=found[limit])
+        return DueSlots(found, following=_next(expression, where, now))
     newest = slots.newest_slot(expression, where, start, now)
     assert newest is not None
-    superseded = slots.span(expression, where, start, newest.at - JUST_BEFORE)
-    return Outlook((newest,), superseded, following=_next(expression, where, now))
+    superseded = slots.span(expression, where, start, newest.at - MICROSECOND)
+    return DueSlots((newest,), superseded, following=_next(expression, where, now))
 
 
-def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Holder]) -> Plan:
+def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]) -> SlotPlan:
     """Return what becomes of the candidates.
 
     ``earliest_open`` is the earliest slot with an unfinished run that excludes others. ``holders`` has those keys of
@@ -186,7 +186,7 @@ def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Hol
         elif holder is not None and not holder.is_of(definition.job_type, slot.at):
             reason = "key_taken"
         elif holder is None:
-            run_at = slot.at + offset(definition.job_type, definition.spread)
+            run_at = slot.at + spread_offset(definition.job_type, definition.spread)
             runs.append(NewRun(definition.id, key, slot.at, run_at))
             earliest_open = min(earliest_open or slot.at, slot.at)
         if not reason:
@@ -196,12 +196,12 @@ def decide(owed: Owed, earliest_open: datetime | None, holders: Mapping[str, Hol
         else:
             gaps.append(Gap(definition.id, definition.job_type, slot.at, slot.at, 1, reason, follows))
             adjoins, follows = True, None
-    move = Move(definition.id, definition.last_slot_at, owed.last_slot_at, owed.next_slot_at)
-    return Plan(runs, gaps, move)
+    move = CursorMove(definition.id, definition.last_slot_at, owed.last_slot_at, owed.next_slot_at)
+    return SlotPlan(runs, gaps, move)
 
 
 @lru_cache(maxsize=4096)
-def offset(job_type: str, spread: timedelta) -> timedelta:
+def spread_offset(job_type: str, spread: timedelta) -> timedelta:
     """Return by how much ``spread`` moves the runs of a job: whole seconds in [0, spread), the same on every host."""
     seconds = int(spread.total_seconds())
     if seconds <= 0:
