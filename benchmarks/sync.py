@@ -81,9 +81,9 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     """Put the definitions in place as a sync of the file would, without the time that reading 100,000 jobs takes."""
     file = _file(count, "first")
     cron = parse_cron("0 * * * *")
-    jobs = {f"job_{n}": Job(f"job_{n}", "a.b", cron, description="first" * (n == 0)) for n in range(count)}
+    jobs = {f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0)) for n in range(count)}
     with connection.transaction():
-        converge(connection, "default", jobs, NOON, recompute=False)
+        converge(connection, "default", jobs, NOON, recompute=False, is_behind=False)
         files.present(connection, "default", file.presented(), NOON)
         files.mark_applied(connection, "default", file.presented(), {}, NOON)
     return file

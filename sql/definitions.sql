@@ -1,51 +1,34 @@
 -- name: differences
--- What a file would change: one row per job that is new, gone, or written differently; nothing for the others.
--- `changed` names the columns that differ. The database compares, so that 1 and true differ and 1.0 and 1 do not.
+-- What a file would change: one row per job that is new, gone, or different. `jobs` are objects whose keys are columns.
+-- The row that a job would have is compared with the row that it has, by the types of the columns: 1 and true differ,
+-- 1.0 and 1 do not, and neither do '1 day' and '24:00:00'.
 with file as materialized (
-    select j.job_type, j.handler, j.payload, j.schedule, j.timezone, j.max_attempts, j.backoff, j.timeout, j.lease,
-           j.overlap, j.catchup, j.catchup_window, j.spread, j.on_dead, j.description, j.owner, j.tags, j.enabled
-    from jsonb_to_recordset(%(jobs)s) as j (
-        job_type text, handler text, payload jsonb, schedule text, timezone text, max_attempts integer, backoff jsonb,
-        timeout interval, lease interval, overlap text, catchup text, catchup_window interval, spread interval,
-        on_dead text, description text, owner text, tags text[], enabled boolean)
+    select f.job ->> 'job_type' as job_type, f.job
+    from jsonb_array_elements(%(jobs)s) as f (job)
 ), compared as (
-    select d.id, coalesce(f.job_type, d.job_type) as job_type, f.job_type is null as is_gone,
-           d.retired_at is not null as is_retired,
-           array_remove(array[
-               case when d.handler is distinct from f.handler then 'handler' end,
-               case when d.payload is distinct from f.payload then 'payload' end,
-               case when d.schedule is distinct from f.schedule then 'cron' end,
-               case when d.timezone is distinct from f.timezone then 'timezone' end,
-               case when d.max_attempts is distinct from f.max_attempts then 'max_attempts' end,
-               case when d.backoff is distinct from f.backoff then 'backoff' end,
-               case when d.timeout is distinct from f.timeout then 'timeout' end,
-               case when d.lease is distinct from f.lease then 'lease' end,
-               case when d.overlap is distinct from f.overlap then 'overlap' end,
-               case when d.catchup is distinct from f.catchup then 'catchup' end,
-               case when d.catchup_window is distinct from f.catchup_window then 'catchup_window' end,
-               case when d.spread is distinct from f.spread then 'spread' end,
-               case when d.on_dead is distinct from f.on_dead then 'on_dead' end,
-               case when d.description is distinct from f.description then 'description' end,
-               case when d.owner is distinct from f.owner then 'owner' end,
-               case when d.tags is distinct from f.tags then 'tags' end,
-               case when d.enabled is distinct from f.enabled then 'enabled' end
-           ], null) as changed
-    from (select s.id, s.job_type, s.retired_at, s.handler, s.payload, s.schedule, s.timezone, s.max_attempts,
-                 s.backoff, s.timeout, s.lease, s.overlap, s.catchup, s.catchup_window, s.spread, s.on_dead,
-                 s.description, s.owner, s.tags, s.enabled
-          from yamlsched.job_definitions s
-          where s.namespace = %(namespace)s) d
+    select (d.stored).id, coalesce(f.job_type, d.job_type) as job_type, f.job is null as is_gone,
+           (d.stored).retired_at is not null as is_retired,
+           jsonb_populate_record(d.stored, f.job) is distinct from d.stored as is_changed,
+           (d.stored).overlap is distinct from f.job ->> 'overlap' as changes_overlap
+    from (select s.job_type, s as stored from yamlsched.job_definitions s where s.namespace = %(namespace)s) d
     full join file f on f.job_type = d.job_type
 )
-select c.id, c.job_type, c.is_gone, c.is_retired, c.changed
+select c.id, c.job_type, c.is_gone, c.is_retired, c.changes_overlap
 from compared c
-where case when c.is_gone then not c.is_retired else c.is_retired or c.id is null or c.changed <> '{}' end
+where case when c.is_gone then not c.is_retired else c.is_retired or c.id is null or c.is_changed end
 order by c.job_type;
+
+-- name: read
+-- What decides the slots of jobs. Locked before, if at all: this sees the rows as they are then.
+select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
+       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+from yamlsched.job_definitions d
+where d.id = any (%(ids)s::bigint[])
+order by d.id;
 
 -- name: lock
 -- Waits for syncs that are making these jobs' runs. Other work on runs goes on: a foreign key needs less than this.
-select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
-       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+select d.id
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)
 order by d.id
@@ -59,8 +42,7 @@ where d.namespace = %(namespace)s and d.next_slot_at is not null;
 
 -- name: find
 -- One job of a namespace.
-select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
-       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
@@ -85,42 +67,9 @@ select d.job_type, d.handler
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null;
 
--- name: converge
--- Bring jobs to what the file says, in place: ids, and with them history and pauses, stay.
-insert into yamlsched.job_definitions as d
-    (namespace, job_type, handler, payload, schedule, timezone, max_attempts, backoff, timeout, lease, overlap, catchup,
-     catchup_window, spread, on_dead, description, owner, tags, enabled, effective_from, next_slot_at,
-     created_at, updated_at)
-select %(namespace)s, j.job_type, j.handler, j.payload, j.schedule, j.timezone, j.max_attempts, j.backoff, j.timeout,
-       j.lease, j.overlap, j.catchup, j.catchup_window, j.spread, j.on_dead, j.description, j.owner, j.tags, j.enabled,
-       j.effective_from, j.next_slot_at, %(now)s, %(now)s
-from jsonb_to_recordset(%(jobs)s) as j (
-    job_type text, handler text, payload jsonb, schedule text, timezone text, max_attempts integer, backoff jsonb,
-    timeout interval, lease interval, overlap text, catchup text, catchup_window interval, spread interval,
-    on_dead text, description text, owner text, tags text[], enabled boolean,
-    effective_from timestamptz, next_slot_at timestamptz)
-on conflict (namespace, job_type) do update
-set handler        = excluded.handler,
-    payload        = excluded.payload,
-    schedule       = excluded.schedule,
-    timezone       = excluded.timezone,
-    max_attempts   = excluded.max_attempts,
-    backoff        = excluded.backoff,
-    timeout        = excluded.timeout,
-    lease          = excluded.lease,
-    overlap        = excluded.overlap,
-    catchup        = excluded.catchup,
-    catchup_window = excluded.catchup_window,
-    spread         = excluded.spread,
-    on_dead        = excluded.on_dead,
-    description    = excluded.description,
-    owner          = excluded.owner,
-    tags           = excluded.tags,
-    enabled        = excluded.enabled,
-    effective_from = excluded.effective_from,
-    next_slot_at   = excluded.next_slot_at,
-    retired_at     = null,
-    updated_at     = excluded.updated_at;
+-- name: put
+-- Write jobs as the file has them, in place: ids, and with them history and pauses, stay.
+select yamlsched.put_definitions(%(jobs)s);
 
 -- name: retire
 -- Jobs that left the file: no slots, no claims. Their unfinished runs are cancelled a day later (cancel_retired).

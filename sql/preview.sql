@@ -7,11 +7,9 @@ set transaction isolation level repeatable read, read only;
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
 
 -- name: definitions
--- Every job of a namespace as it was applied, retired ones included: one that returns is not a new one.
-select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
-       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at,
-       d.handler, d.payload, d.max_attempts, d.backoff, d.timeout, d.lease, d.on_dead, d.description, d.owner, d.tags,
-       d.paused_by, d.paused_reason
+-- Every job of a namespace as it was applied, retired ones included: one that returns is not a new one. All columns:
+-- definitions.job knows which of them make up a job.
+select d.*
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
 order by d.job_type;

@@ -63,7 +63,8 @@ begin
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint)',
-            'yamlsched.on_dead_key(text,bigint,integer)']) as is_ours
+            'yamlsched.on_dead_key(text,bigint,integer)',
+            'yamlsched.put_definitions(jsonb)']) as is_ours
         from pg_catalog.pg_proc p
         where p.pronamespace = 'yamlsched'::regnamespace and p.proowner <> 'yamlsched_owner'::regrole
     loop

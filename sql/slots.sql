@@ -24,8 +24,7 @@ order by d.next_slot_at, d.id;
 
 -- name: lock_due_jobs
 -- Another sync may be at work on some of these: those are left to it, and what it has done is no longer due.
-select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
-       d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at
+select d.id
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s::bigint[]) and d.next_slot_at <= %(now)s
 order by d.id

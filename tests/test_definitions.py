@@ -83,19 +83,19 @@ jobs:
     assert found.jobs == {
         "cleanup_nightly": Job(
             "cleanup_nightly",
-            "handlers.cleanup.run",
-            parse_cron("0 2 * * *"),
-            {"older_than_days": 30},
-            "Europe/Berlin",
+            cron=parse_cron("0 2 * * *"),
+            timezone="Europe/Berlin",
+            handler="handlers.cleanup.run",
+            payload={"older_than_days": 30},
             max_attempts=10,
             backoff=backoff,
             owner="team-platform",
         ),
         "refresh_cache": Job(
             "refresh_cache",
-            "handlers.cache:refresh",
-            parse_cron("*/10 * * * *"),
+            cron=parse_cron("*/10 * * * *"),
             timezone="Europe/Berlin",
+            handler="handlers.cache:refresh",
             max_attempts=10,
             backoff=backoff,
             timeout=timedelta(minutes=5),
@@ -113,7 +113,7 @@ def test_no_jobs_is_an_answer_and_an_empty_file_is_a_mistake():
 
 
 def test_the_schema_says_the_defaults_that_a_job_has():
-    job = Job("a", "a.b")
+    job = Job("a", handler="a.b")
     said = {key: schema["default"] for key, schema in JOB_KEYS.items() if "default" in schema}
 
     read = the_job("\n".join(f"{key}: {json.dumps(value)}" for key, value in said.items()) + '\ncron: "@daily"')

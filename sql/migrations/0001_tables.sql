@@ -66,6 +66,29 @@ create index job_definitions_retired on yamlsched.job_definitions (namespace, re
 create index job_definitions_withheld on yamlsched.job_definitions (namespace, id)
     where not enabled or retired_at is not null or paused_at is not null;
 
+-- Write jobs: insert those that are new, update the others in place. Each job is an object with the same keys, which are
+-- columns. Columns that a release does not know keep their value, or get their default: the statement is made from the
+-- keys, so that no list of columns has to be kept equal to the table's.
+create function yamlsched.put_definitions(jobs jsonb) returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    given text[] := array(select format('%I', k.key) from jsonb_object_keys(jobs -> 0) as k (key) order by k.key);
+    kept  text[] := array['namespace', 'job_type', 'created_at'];
+begin
+    execute format(
+        'insert into yamlsched.job_definitions (%s) select %s'
+        ' from jsonb_populate_recordset(null::yamlsched.job_definitions, $1) j'
+        ' on conflict (namespace, job_type) do update set %s',
+        (select string_agg(g.name, ', ') from unnest(given) as g (name)),
+        (select string_agg('j.' || g.name, ', ') from unnest(given) as g (name)),
+        (select string_agg(g.name || ' = excluded.' || g.name, ', ') from unnest(given) as g (name)
+         where g.name <> all (kept)))
+    using jobs;
+end
+$$;
+
 -- One slot, or one ad hoc enqueue, to be carried out once.
 create table yamlsched.job_runs (
     id              bigint generated always as identity primary key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import ALIASES, Cron, parse_cron
 from yamlsched.definitions import timezones
 from yamlsched.definitions.findings import Findings
-from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.job import ENUMS, TYPES, Catchup, Job, Overlap, Retention
 from yamlsched.definitions.node import Node
 from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.wording import Path, quoted, where
@@ -121,7 +122,7 @@ class Reader:
                 self.found.add("YS112", item, (*path, number), item.use or use, message, remedy)
         return tuple(item.value for item in node.value)
 
-    def tags(self, node: Node, path: Path, use: Use) -> tuple[str, ...]:
+    def strings(self, node: Node, path: Path, use: Use) -> tuple[str, ...]:
         return tuple(item.value for item in node.value)
 
     def integer(self, node: Node, path: Path, use: Use) -> int:
@@ -153,21 +154,25 @@ class Reader:
         return Backoff(**values) if path not in self.found.wrong else None
 
 
+def _enum_reader(kind: type[StrEnum]) -> Callable[[Reader, Node, Path, Use], StrEnum]:
+    return lambda reader, node, path, use: kind(node.value)
+
+
+READERS_BY_TYPE: dict[Any, Callable[[Reader, Node, Path, Use], Any]] = {
+    int: Reader.integer,
+    timedelta: Reader.duration,
+    tuple[str, ...]: Reader.strings,
+    Backoff: Reader.backoff,
+    **{kind: _enum_reader(kind) for kind in ENUMS},
+}
 READERS: dict[str, Callable[[Reader, Node, Path, Use], Any]] = {
+    **{key: READERS_BY_TYPE[kind] for key, kind in TYPES.items() if kind in READERS_BY_TYPE},
     "cron": Reader.cron,
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
-    "max_attempts": Reader.integer,
-    "backoff": Reader.backoff,
-    "timeout": Reader.duration,
-    "lease": Reader.duration,
-    "catchup_window": Reader.duration,
-    "spread": Reader.duration,
     "payload": Reader.payload,
-    "tags": Reader.tags,
-    "overlap": lambda self, node, path, use: Overlap(node.value),
-    "catchup": lambda self, node, path, use: Catchup(node.value),
 }
+"""By key of a job: by the type of its field, but for those that have rules of their own."""
 
 
 def key_of(node: Node) -> Node:

@@ -1,18 +1,27 @@
-"""What a valid schedules.yaml says, as values."""
+"""The jobs of a valid schedules.yaml, and the one place that knows how a job is stored and shown.
+
+A key of a job is a field of ``Job``. The field's type decides how its value is read from the file (``build``), stored
+in job_definitions (``to_row``), read back (``from_row``) and shown (``to_yaml``).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
+from yamlsched import durations
 from yamlsched.backoff import Backoff
-from yamlsched.cron.expression import Cron
+from yamlsched.cron.expression import Cron, parse_cron
+from yamlsched.errors import CronError, ScheduleError
+from yamlsched.zones import zone
 
 
 class Overlap(StrEnum):
-    """What happens to a slot that comes while a run of an earlier slot is unfinished."""
+    """What happens to a slot that becomes due while a run of an earlier slot is unfinished."""
 
     WAIT = "wait"
     SKIP = "skip"
@@ -29,7 +38,7 @@ class Catchup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long finished runs, keys of pruned runs and effects are kept."""
+    """How long finished runs, keys of pruned runs, and effects are kept."""
 
     succeeded: timedelta = timedelta(days=7)
     dead: timedelta = timedelta(days=90)
@@ -37,16 +46,24 @@ class Retention:
     keys: timedelta = timedelta(days=365)
     effects: timedelta = timedelta(days=365)
 
+    def to_row(self) -> dict[str, str]:
+        """Return the JSON object that schedule_files stores: durations as the file writes them."""
+        return {item.name: durations.show(getattr(self, item.name)) for item in fields(self)}
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job as it holds here: defaults merged in, ``enabled`` already joined with the environment."""
+    """One job as it applies on this host: defaults merged in, ``enabled`` combined with the environment.
+
+    The fields are in the order in which a reviewer reads them.
+    """
 
     name: str
-    handler: str
+    _: KW_ONLY
     cron: Cron | None = None
-    payload: dict[str, Any] = field(default_factory=dict)
     timezone: str = "UTC"
+    handler: str
+    payload: dict[str, Any] = field(default_factory=dict)
     enabled: bool = True
     max_attempts: int = 5
     backoff: Backoff = Backoff()
@@ -60,4 +77,105 @@ class Job:
     description: str = ""
     owner: str = ""
     tags: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()  # of the file: where the handler is imported from
+    paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
+
+
+def to_row(job: Job) -> dict[str, Any]:
+    """Return the columns of job_definitions that a file decides, as JSON values."""
+    return {column.name: column.store(getattr(job, key)) for key, column in COLUMNS.items()}
+
+
+def from_row(row: Mapping[str, Any]) -> Job:
+    """Return the job that a row of job_definitions describes; other columns are ignored.
+
+    The job has no ``cron`` if this release or its time zone data cannot read the expression or the time zone.
+    """
+    values = {key: column.load(row[column.name]) for key, column in COLUMNS.items()}
+    try:
+        zone(values["timezone"])
+    except ScheduleError:
+        values["cron"] = None
+    return Job(**values)
+
+
+def to_yaml(job: Job) -> dict[str, Any]:
+    """Return the keys of a job as a file with everything written out has them; None: the key would be left out."""
+    return {key: column.show(getattr(job, key)) for key, column in COLUMNS.items() if key != "name"}
+
+
+class Column(NamedTuple):
+    """How a key is stored in its column, read back, and shown."""
+
+    name: str
+    store: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+    show: Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _cron_text(expression: Cron | None) -> str | None:
+    return expression.source if expression else None
+
+
+def _load_cron(text: str | None) -> Cron | None:
+    with suppress(CronError):
+        return parse_cron(text) if text else None
+    return None
+
+
+def _store_duration(duration: timedelta) -> str:
+    return f"{duration.total_seconds():.6f} seconds"
+
+
+def _store_backoff(backoff: Backoff) -> dict[str, Any]:
+    return {
+        "policy": backoff.policy,
+        "delay": durations.show(backoff.delay),
+        "max_delay": durations.show(backoff.max_delay),
+        "delays": list(map(durations.show, backoff.delays)),
+        "jitter": backoff.jitter,
+    }
+
+
+def _load_backoff(row: Mapping[str, Any]) -> Backoff:
+    delays = tuple(map(durations.parse, row["delays"]))
+    delay, max_delay = durations.parse(row["delay"]), durations.parse(row["max_delay"])
+    return Backoff(row["policy"], delay, max_delay, float(row["jitter"]), delays)
+
+
+def _show_backoff(backoff: Backoff) -> dict[str, Any]:
+    """Return the keys that the policy uses."""
+    unused = ("delay", "max_delay") if backoff.policy == "steps" else ("delays",)
+    return {key: value for key, value in _store_backoff(backoff).items() if key not in unused}
+
+
+def _show_list(values: tuple[str, ...]) -> list[str] | None:
+    return list(values) or None
+
+
+def _show_string(text: str) -> str | None:
+    return text or None
+
+
+TYPES = get_type_hints(Job)
+ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclass(kind, StrEnum)]
+FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    Cron | None: (_cron_text, _load_cron, _cron_text),
+    timedelta: (_store_duration, _same, durations.show),
+    Backoff: (_store_backoff, _load_backoff, _show_backoff),
+    tuple[str, ...]: (list, tuple, _show_list),
+    str: (_same, _same, _show_string),
+    **{kind: (str, kind, str) for kind in ENUMS},
+}
+"""By a field's type: how its values are stored, read back and shown. Other types are the same everywhere."""
+COLUMN_NAMES = {"name": "job_type", "cron": "schedule"}
+"""The columns that are not named after their key."""
+COLUMNS = {
+    item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
+    for item in fields(Job)
+    if item.name != "paths"
+}
+"""By key: the columns of job_definitions that a file decides."""

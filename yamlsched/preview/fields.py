@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
-from yamlsched import durations
-from yamlsched.backoff import Backoff
-from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.job import Job, to_yaml
 from yamlsched.preview.values import Entry, FieldChange, Side
 
-BARE = Entry(Job("", ""), True, None)
+BARE = Entry(Job("", handler=""), True, None)
 
 
 def of_job(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
@@ -44,7 +41,7 @@ def of_file(before: Side, after: Side) -> tuple[FieldChange, ...]:
         names = [list(side) or None for side in (before.environments, after.environments)]
         found += _compare({"environments": names[0]}, {"environments": names[1]})
     if before.retention is not None and after.retention is not None:
-        found += _compare(_retention(before.retention), _retention(after.retention), "retention.")
+        found += _compare(before.retention.to_row(), after.retention.to_row(), "retention.")
     if before.paths is not None and after.paths is not None:
         names = [list(side) or None for side in (before.paths, after.paths)]
         found += _compare({"paths": names[0]}, {"paths": names[1]})
@@ -53,41 +50,13 @@ def of_file(before: Side, after: Side) -> tuple[FieldChange, ...]:
 
 def plain(entry: Entry) -> dict[str, Any]:
     """Return the keys of a job as plain JSON values, in the order in which a reviewer reads them."""
-    job = entry.job
-    return {
-        "cron": job.cron.source if job.cron else None,
-        "timezone": job.timezone,
-        "handler": job.handler or None,
-        "payload": job.payload,
-        "enabled": entry.is_enabled,
-        "environments": None if entry.environments is None else list(entry.environments),
-        "max_attempts": job.max_attempts,
-        "backoff": _backoff(job.backoff),
-        "timeout": durations.show(job.timeout),
-        "lease": durations.show(job.lease),
-        "overlap": str(job.overlap),
-        "catchup": str(job.catchup),
-        "catchup_window": durations.show(job.catchup_window),
-        "spread": durations.show(job.spread),
-        "on_dead": job.on_dead,
-        "description": job.description or None,
-        "owner": job.owner or None,
-        "tags": list(job.tags) or None,
-    }
-
-
-def _backoff(backoff: Backoff) -> dict[str, Any]:
-    """Return the keys that the policy uses."""
-    if backoff.policy == "steps":
-        delays = [durations.show(delay) for delay in backoff.delays]
-        return {"policy": "steps", "delays": delays, "jitter": backoff.jitter}
-    delay, most = durations.show(backoff.delay), durations.show(backoff.max_delay)
-    return {"policy": backoff.policy, "delay": delay, "max_delay": most, "jitter": backoff.jitter}
-
-
-def _retention(kept: Retention) -> dict[str, str]:
-    values: dict[str, timedelta] = {name: getattr(kept, name) for name in Retention.__dataclass_fields__}
-    return {name: durations.show(value) for name, value in values.items()}
+    keys: dict[str, Any] = {}
+    for key, value in to_yaml(entry.job).items():
+        keys[key] = value
+        if key == "enabled":
+            keys["enabled"] = entry.is_enabled
+            keys["environments"] = None if entry.environments is None else list(entry.environments)
+    return keys
 
 
 def _compare(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[FieldChange]:

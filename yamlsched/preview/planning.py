@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations
-from yamlsched.backoff import Backoff
-from yamlsched.cron.expression import parse_cron
-from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.job import Job, Retention, to_row
 from yamlsched.errors import CronError
 from yamlsched.preview import effects
 from yamlsched.preview.compare import compare
@@ -20,9 +17,8 @@ from yamlsched.store import definitions, files, preview, slots
 from yamlsched.store.files import FileState
 from yamlsched.store.preview import AppliedDefinition
 from yamlsched.store.slots import Gap, KeyHolder
-from yamlsched.sync import ScheduleFile, converge, slot_plan
+from yamlsched.sync import ScheduleFile, slot_plan
 from yamlsched.sync.in_force import FileVersion, Verdict, decide, explain, is_up_to_date
-from yamlsched.zones import zone
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -109,7 +105,7 @@ def read(
         instant = preview.now(connection, now)
         state = files.state(connection, namespace, schedule.presented(), instant)
         stored = preview.definitions(connection, namespace)
-        rows = [converge.row(job) for job in loaded.jobs.values()]
+        rows = [to_row(job) for job in loaded.jobs.values()]
         differing = definitions.differences(connection, namespace, rows)
         kept = preview.retention(connection, namespace)
         is_older = state.in_force_id is not None and not is_up_to_date(
@@ -197,48 +193,8 @@ def _account(
 
 
 def _entries(stored: Iterable[AppliedDefinition]) -> dict[str, Entry]:
-    entries = {}
-    for applied in stored:
-        if applied.retired_at is None:
-            job = _job(applied)
-            entries[job.name] = Entry(job, job.enabled, None)
-    return entries
-
-
-def _job(applied: AppliedDefinition) -> Job:
-    """Return the job that a row is; without slots where its expression or its zone is not known here."""
-    expression = None
-    with suppress(CronError, KeyError):
-        zone(applied.timezone)
-        expression = parse_cron(applied.schedule) if applied.schedule else None
-    written = applied.backoff
-    backoff = Backoff(
-        written["policy"],
-        durations.parse(written["delay"]),
-        durations.parse(written["max_delay"]),
-        float(written["jitter"]),
-        tuple(map(durations.parse, written["delays"])),
-    )
-    return Job(
-        applied.job_type,
-        applied.handler,
-        expression,
-        applied.payload,
-        applied.timezone,
-        applied.enabled,
-        applied.max_attempts,
-        backoff,
-        applied.timeout,
-        applied.lease,
-        Overlap(applied.overlap),
-        Catchup(applied.catchup),
-        applied.catchup_window,
-        applied.spread,
-        applied.on_dead,
-        applied.description,
-        applied.owner,
-        tuple(applied.tags),
-    )
+    jobs = (applied.job for applied in stored if applied.retired_at is None)
+    return {job.name: Entry(job, job.enabled, None) for job in jobs}
 
 
 def _retention(kept: dict[str, str] | None) -> Retention | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from psycopg.rows import args_row, class_row
+from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from yamlsched.store.statements import load
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Definition:
     """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are accounted for.
 
-    Statements return its columns in this order.
+    Its fields are the columns of the statement ``read``.
     """
 
     id: int
@@ -53,21 +53,27 @@ class Difference:
     job_type: str
     is_gone: bool
     is_retired: bool
-    changed: list[str]
+    changes_overlap: bool
 
 
 def differences(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]]) -> list[Difference]:
-    """Return the jobs that applying ``jobs`` (as ``sync.converge.row`` writes them) would change, by name."""
+    """Return the jobs that applying ``jobs`` (as ``definitions.job.to_row`` returns them) would change, by name."""
     with connection.cursor(row_factory=class_row(Difference)) as cursor:
         cursor.execute(load("definitions")["differences"], {"namespace": namespace, "jobs": Jsonb(jobs)})
         return cursor.fetchall()
 
 
+def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
+    """Return definitions, in the order of their ids."""
+    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+        cursor.execute(load("definitions")["read"], {"ids": ids})
+        return cursor.fetchall()
+
+
 def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
     """Lock definitions until the transaction ends, and return them as they are then."""
-    with connection.cursor(row_factory=args_row(Definition)) as cursor:
-        cursor.execute(load("definitions")["lock"], {"ids": list(ids)})
-        return cursor.fetchall()
+    rows = connection.execute(load("definitions")["lock"], {"ids": list(ids)}).fetchall()
+    return read(connection, [row.id for row in rows])
 
 
 def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
@@ -78,9 +84,8 @@ def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]
 
 def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
-    with connection.cursor(row_factory=args_row(Definition)) as cursor:
-        cursor.execute(load("definitions")["find"], {"namespace": namespace, "job_type": job_type})
-        return cursor.fetchone()
+    rows = connection.execute(load("definitions")["find"], {"namespace": namespace, "job_type": job_type}).fetchall()
+    return next(iter(read(connection, [row.id for row in rows])), None)
 
 
 def names_of(connection: Connection[Any], ids: Iterable[int]) -> list[str]:
@@ -108,10 +113,9 @@ def handlers(connection: Connection[Any], namespace: str) -> dict[str, str]:
     return {row.job_type: row.handler for row in rows}
 
 
-def converge(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Write definitions, new ones and in place."""
-    sql = load("definitions")["converge"]
-    connection.execute(sql, {"namespace": namespace, "jobs": Jsonb(jobs), "now": now})
+def put(connection: Connection[Any], jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Write definitions: new ones, and those that exist in place. All ``jobs`` have the same columns."""
+    connection.execute(load("definitions")["put"], {"jobs": Jsonb(jobs)})
 
 
 def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import dict_row
 
+from yamlsched.definitions.job import Job, from_row
 from yamlsched.store.definitions import Definition
 from yamlsched.store.statements import load
 
@@ -22,16 +23,7 @@ if TYPE_CHECKING:
 class AppliedDefinition(Definition):
     """A whole row of job_definitions."""
 
-    handler: str
-    payload: dict[str, Any]
-    max_attempts: int
-    backoff: dict[str, Any]
-    timeout: timedelta
-    lease: timedelta
-    on_dead: str | None
-    description: str
-    owner: str
-    tags: list[str]
+    job: Job
     paused_by: str | None
     paused_reason: str | None
 
@@ -55,9 +47,11 @@ def now(connection: Connection[Any], given: datetime | None) -> datetime:
 
 def definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefinition]:
     """Return all jobs of a namespace, by name."""
-    with connection.cursor(row_factory=class_row(AppliedDefinition)) as cursor:
+    with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(load("preview")["definitions"], {"namespace": namespace})
-        return cursor.fetchall()
+        rows = cursor.fetchall()
+    names = [field.name for field in fields(AppliedDefinition) if field.name != "job"]
+    return [AppliedDefinition(job=from_row(row), **{name: row[name] for name in names}) for row in rows]
 
 
 def unfinished(connection: Connection[Any], namespace: str, ids: Sequence[int]) -> dict[int, tuple[int, int]]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from psycopg.rows import args_row
-
+from yamlsched.store import definitions
 from yamlsched.store.definitions import Definition
 from yamlsched.store.statements import load
 
@@ -96,9 +95,8 @@ def due_jobs(connection: Connection[Any], namespace: str, now: datetime | None) 
 
 def lock_due_jobs(connection: Connection[Any], ids: Sequence[int], now: datetime) -> list[Definition]:
     """Lock those of the definitions that are still due and that nobody else has locked."""
-    with connection.cursor(row_factory=args_row(Definition)) as cursor:
-        cursor.execute(load("slots")["lock_due_jobs"], {"ids": _array(ids), "now": now})
-        return cursor.fetchall()
+    rows = connection.execute(load("slots")["lock_due_jobs"], {"ids": _array(ids), "now": now}).fetchall()
+    return definitions.read(connection, [row.id for row in rows])
 
 
 def earliest_open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:

@@ -128,7 +128,7 @@ def _apply(
         is_behind = in_force.is_older(version.tzdata_version, state.in_force_tzdata or "")
         changes = converge.converge(connection, namespace, loaded.jobs, now, is_older, is_behind)
         if result.verdict is Verdict.APPLY:
-            retention = converge.retention(loaded.retention)
+            retention = loaded.retention.to_row()
             store.mark_applied(connection, namespace, presented, retention, changes.now)
         elif state.in_force_id is not None:
             # of hosts with crossed versions each would otherwise find the other's older, again and again

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import durations
-from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.job import Job, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
@@ -40,46 +39,6 @@ class Changes:
         ] + due.DueResult(unreadable=list(self.unreadable)).problems
 
 
-def row(job: Job) -> dict[str, Any]:
-    """Return a job as the statements take it: the columns of job_definitions that a file decides."""
-    backoff = job.backoff
-    return {
-        "job_type": job.name,
-        "handler": job.handler,
-        "payload": job.payload,
-        "schedule": job.cron.source if job.cron else None,
-        "timezone": job.timezone,
-        "max_attempts": job.max_attempts,
-        "backoff": {
-            "policy": backoff.policy,
-            "delay": durations.show(backoff.delay),
-            "max_delay": durations.show(backoff.max_delay),
-            "jitter": backoff.jitter,
-            "delays": [durations.show(delay) for delay in backoff.delays],
-        },
-        "timeout": _interval(job.timeout),
-        "lease": _interval(job.lease),
-        "overlap": str(job.overlap),
-        "catchup": str(job.catchup),
-        "catchup_window": _interval(job.catchup_window),
-        "spread": _interval(job.spread),
-        "on_dead": job.on_dead,
-        "description": job.description,
-        "owner": job.owner,
-        "tags": list(job.tags),
-        "enabled": job.enabled,
-    }
-
-
-def _interval(duration: timedelta) -> str:
-    return f"{duration.total_seconds():.6f} seconds"
-
-
-def retention(kept: Retention) -> dict[str, str]:
-    """Return what schedule_files remembers of a file's retention: intervals as text."""
-    return {name: durations.show(getattr(kept, name)) for name in Retention.__dataclass_fields__}
-
-
 def converge(
     connection: Connection[Any],
     namespace: str,
@@ -93,7 +52,7 @@ def converge(
     ``recompute`` is for rules or time zone data newer than those that stored the next slots; ``is_behind`` for time
     zone data that is older: then a job whose next slot is yet to come owes nothing, whatever our data says.
     """
-    rows = {name: row(job) for name, job in jobs.items()}
+    rows = {name: to_row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))
     known = [d.id for d in differences if d.id is not None]
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
@@ -106,12 +65,18 @@ def converge(
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     written = [d.job_type for d in differences if not d.is_gone]
     if written:
-        placed = [rows[name] | placement(jobs[name], before.get(name), instant) for name in written]
-        definitions.converge(connection, namespace, placed, instant)
+        at = {"retired_at": None, "created_at": instant.isoformat(), "updated_at": instant.isoformat()}
+        definitions.put(
+            connection,
+            [
+                rows[name] | placement(jobs[name], before.get(name), instant) | at | {"namespace": namespace}
+                for name in written
+            ],
+        )
     gone = [d for d in differences if d.is_gone and d.id is not None]
     if gone:
         definitions.retire(connection, [d.id for d in gone if d.id is not None], instant)
-    overlap = [d.id for d in differences if d.id is not None and not d.is_gone and "overlap" in d.changed]
+    overlap = [d.id for d in differences if d.id is not None and d.changes_overlap]
     if overlap:
         definitions.apply_overlap(connection, overlap, instant)
     return Changes(
