@@ -34,8 +34,8 @@ TABLES = [
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is set on a developer's machine must not change what a test sees."""
+def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings on a developer's machine must not affect tests."""
     for name in list(os.environ):
         if name.startswith("YAMLSCHED_") and name not in ("YAMLSCHED_TEST_DSN", "YAMLSCHED_PG_BIN"):
             monkeypatch.delenv(name)
@@ -43,10 +43,10 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The DSN of a server on which databases may be made."""
-    given = os.environ.get("YAMLSCHED_TEST_DSN")
-    if given:
-        yield given
+    """The DSN of a server on which tests may create databases."""
+    dsn = os.environ.get("YAMLSCHED_TEST_DSN")
+    if dsn:
+        yield dsn
         return
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     file = folder / "schedules.yaml"
     with embedded.running(file) as dsn:
         yield dsn
-    embedded.discard(file)  # as root its data may lie outside of pytest's folder; the last of the processes removes it
+    embedded.discard(file)  # as root, the data may be outside of pytest's folder; the last process removes it
 
 
 @pytest.fixture(scope="session")
@@ -72,42 +72,42 @@ def template(server: str) -> Iterator[str]:
 
 @pytest.fixture
 def own_dsn(server: str, template: str) -> Iterator[str]:
-    """A database of the test's own: for tests with processes of their own, which may outlive an assertion."""
+    """A database for one test: for tests that start processes, which may outlive an assertion."""
     with temporary_database(server, template) as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="session")
-def _emptied(server: str, template: str) -> Iterator[str]:
+def _shared_dsn(server: str, template: str) -> Iterator[str]:
     with temporary_database(server, template) as dsn:
         yield dsn
 
 
 @pytest.fixture
-def dsn(_emptied: str) -> Iterator[str]:
-    """A database that is emptied after the test: quicker than one of its own."""
-    yield _emptied
-    with psycopg.connect(_emptied, autocommit=True) as connection:
+def dsn(_shared_dsn: str) -> Iterator[str]:
+    """A database that is emptied after each test, which is faster than creating one."""
+    yield _shared_dsn
+    with psycopg.connect(_shared_dsn, autocommit=True) as connection:
         for table in TABLES:
             connection.execute(f"delete from yamlsched.{table}".encode())
 
 
 @pytest.fixture
 def db(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session on ``dsn``, in autocommit mode, with named tuples, and with the usual search_path."""
+    """A session on ``dsn`` in autocommit mode, with named tuples and the default search_path."""
     with connect_for_handler(dsn) as connection:
         yield connection
 
 
 @pytest.fixture
 def empty_dsn(server: str) -> Iterator[str]:
-    """A database without our tables."""
+    """A database without the tables of yamlsched."""
     with temporary_database(server, "template0") as dsn:
         yield dsn
 
 
 @pytest.fixture
 def db_of() -> Iterator[Any]:
-    """Open a session on a DSN; closed after the test."""
+    """A function that opens a session on a DSN; sessions are closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda dsn: stack.enter_context(connect_for_handler(dsn))

@@ -63,7 +63,7 @@ def test_a_signal_to_all_processes_at_once_is_one_shutdown_with_its_grace_period
     project.touch("go")
 
     assert worker.wait() == 0
-    assert {project.became(run) for run in runs} == {DONE}
+    assert {project.summary(run) for run in runs} == {DONE}
 
 
 def test_children_that_are_signalled_one_by_one_take_no_notice(project: Project) -> None:
@@ -77,7 +77,7 @@ def test_children_that_are_signalled_one_by_one_take_no_notice(project: Project)
     project.touch("go")
 
     assert worker.wait() == 0
-    assert project.became(run) == DONE
+    assert project.summary(run) == DONE
 
 
 def test_what_is_not_through_after_the_grace_period_costs_no_attempt_when_all_processes_were_signalled(
@@ -92,7 +92,7 @@ def test_what_is_not_through_after_the_grace_period_costs_no_attempt_when_all_pr
         os.kill(pid, signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert project.became(run) == RELEASED
+    assert project.summary(run) == RELEASED
 
 
 def test_a_program_that_a_handler_starts_does_not_inherit_ignored_signals(project: Project) -> None:
@@ -168,7 +168,7 @@ def test_runs_for_which_no_process_can_be_started_are_left_to_others_while_a_han
     project.until_started(third)
     project.touch("go")
     assert [worker.wait(), other.wait()] == [0, 0]
-    assert {project.became(run) for run in (first, second, third)} == {DONE}
+    assert {project.summary(run) for run in (first, second, third)} == {DONE}
 
 
 # -- a child that hangs
@@ -193,7 +193,7 @@ def test_a_run_goes_to_another_child_where_the_first_one_hangs_before_it_starts_
 
     # then that is executed elsewhere, at no cost, and the child is killed
     assert project.until_status(run, "succeeded").result["pid"] != child
-    assert project.became(run) == DONE
+    assert project.summary(run) == DONE
     until(lambda: not is_alive(child), "the child that hangs is killed")
     end(loop)
 
@@ -208,7 +208,7 @@ def test_a_child_that_is_stopped_before_it_starts_a_run_keeps_it_from_nobody(pro
     [run] = project.enqueue("environment")
 
     assert project.until_status(run, "succeeded").result["pid"] != child
-    assert project.became(run) == DONE
+    assert project.summary(run) == DONE
     until(lambda: not is_alive(child), "the child that is stopped is killed")
     end(loop)
 
@@ -231,7 +231,7 @@ def test_a_child_that_hangs_between_a_handler_and_its_report_costs_that_run_an_a
 
     project.work(before=HANG_AFTER_THE_HANDLER, code=1)
 
-    assert project.became(run) == ("dead", 1, 1, 0, 1)
+    assert project.summary(run) == ("dead", 1, 1, 0, 1)
     assert (
         project.row(run).last_error == "its process hung, and was killed, before it could report how the handler ended"
     )

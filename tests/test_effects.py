@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import secrets
 import shlex
 import signal
 import sys
@@ -27,17 +26,16 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
-import yamlsched
 from support.crashes import FAN_OUT, POINTS, POLICIES, VICTIMS
 from support.database import while_waiting
 from support.project import Project, a_project
-from support.rows import a_job
+from support.rows import a_job, a_started_run
 from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
 from yamlsched import ledger as ledger_module
 from yamlsched.enqueueing import due
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.handler_sessions import sessions
-from yamlsched.ledger import Claim, effect_key, settle_command
+from yamlsched.ledger import effect_key, settle_command
 from yamlsched.operations.actions import cancel
 from yamlsched.operations.effects import settle
 from yamlsched.runs import ClaimedRun, one_line
@@ -45,6 +43,7 @@ from yamlsched.store import effects, history
 from yamlsched.store import runs as store
 
 ROOT = Path(__file__).resolve().parent.parent
+JOB = "effect_and_transaction"
 
 
 # one attempt, in this process
@@ -58,25 +57,6 @@ def job(db: psycopg.Connection[Any]) -> Iterator[str]:
     yield "mail"
     sessions.close()
     db.execute("drop table ledger")
-
-
-def attempt(db: psycopg.Connection[Any], dsn: str, run_id: int | None = None) -> Run:
-    """Claim a run, or a new one, as a worker does: what another worker held is lost to it."""
-    run_id = run_id or yamlsched.enqueue(db, "mail").run_id
-    token = f"web-1:4711:{secrets.token_hex(6)}"
-    [row] = db.execute(
-        """
-        update yamlsched.job_runs
-        set status = 'running', attempts = attempts + 1, locked_by = %s, started_at = now(),
-            locked_until = now() + interval '1 minute'
-        where id = %s
-        returning id, job_type, attempts, max_attempts
-        """,
-        [token, run_id],
-    ).fetchall()
-    return Run(
-        row.id, row.job_type, None, None, row.attempts, row.max_attempts, {}, False, Claim(dsn, "default", token)
-    )
 
 
 def lapse(db: psycopg.Connection[Any], run: Run) -> None:
@@ -103,21 +83,21 @@ def status(db: psycopg.Connection[Any], run: Run) -> str:
 
 
 def test_a_later_attempt_passes_by_an_effect_that_was_done_and_reads_its_result(db, dsn, job):
-    first = attempt(db, dsn)
+    first = a_started_run(db, dsn)
     with first.once("post", in_doubt="raise") as effect:
         assert effect.first
         assert ledger(db) == [(f"run:{first.id}:post", "claimed")]
         effect.result = {"id": [7]}
 
-    with attempt(db, dsn, first.id).once("post", in_doubt="raise") as again:
+    with a_started_run(db, dsn, first.id).once("post", in_doubt="raise") as again:
         assert (again.first, again.key, again.result) == (False, effect.key, {"id": [7]})
-    with attempt(db, dsn).once("post", in_doubt="raise") as other:
+    with a_started_run(db, dsn).once("post", in_doubt="raise") as other:
         assert other.first
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Discard("no"), RetryAfter(9), Snooze(9)])
 def test_an_exception_that_proves_that_nothing_happened_frees_the_effect(db, dsn, job, error):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with pytest.raises(type(error)), run.once("post", in_doubt="raise"):
         raise error
     assert ledger(db) == []
@@ -130,7 +110,7 @@ def test_an_exception_that_proves_that_nothing_happened_frees_the_effect(db, dsn
     "error", [ZeroDivisionError, TimeoutError, ConnectionResetError, KeyboardInterrupt, SystemExit, LeaseLost]
 )
 def test_any_other_exception_leaves_the_effect_in_doubt_and_says_so(db, dsn, job, error):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with pytest.raises(error) as raised, run.once("post", in_doubt="raise"):
         raise error
 
@@ -140,7 +120,7 @@ def test_any_other_exception_leaves_the_effect_in_doubt_and_says_so(db, dsn, job
 
 
 def test_the_author_says_which_exceptions_free_an_effect_in_place_of_the_usual_ones(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     for name, error in (("own", ZeroDivisionError), ("usual", ConnectionRefusedError)):
         with pytest.raises(error), run.once(name, in_doubt="raise", release_on=(ArithmeticError,)):
             raise error
@@ -149,12 +129,12 @@ def test_the_author_says_which_exceptions_free_an_effect_in_place_of_the_usual_o
 
 
 def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with suppress(TimeoutError), run.once("welcome mail", in_doubt="raise") as effect:
         raise TimeoutError
 
     for _ in range(2):
-        run = attempt(db, dsn, run.id)
+        run = a_started_run(db, dsn, run.id)
         with pytest.raises(EffectInDoubt) as raised, run.once("welcome mail", in_doubt="raise"):
             raise AssertionError("entered")
     assert re.fullmatch(
@@ -175,10 +155,10 @@ def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job
     ],
 )
 def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn, job, name, command):
-    die_inside(first := attempt(db, dsn), name, scope="namespace")
+    die_inside(first := a_started_run(db, dsn), name, scope="namespace")
 
     with pytest.raises(EffectInDoubt) as raised:
-        attempt(db, dsn, first.id).once(name, in_doubt="raise", scope="namespace").__enter__()
+        a_started_run(db, dsn, first.id).once(name, in_doubt="raise", scope="namespace").__enter__()
 
     argv = shlex.split(settle_command("default", name).removesuffix(" (or --not-done)"))
     with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as patch:  # noqa: PT012
@@ -192,27 +172,27 @@ def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn
 
 
 def test_in_doubt_skip_counts_it_as_done_for_every_later_attempt(db, dsn, job, caplog):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     die_inside(run)
 
-    with attempt(db, dsn, run.id).once("post", in_doubt="skip") as effect:
+    with a_started_run(db, dsn, run.id).once("post", in_doubt="skip") as effect:
         assert (effect.first, effect.result) == (False, None)
 
     assert f'effect "run:{run.id}:post" was in doubt and now counts as done' in caplog.text
     assert ledger(db) == [(f"run:{run.id}:post", "done")]
-    with attempt(db, dsn, run.id).once("post", in_doubt="raise") as effect:
+    with a_started_run(db, dsn, run.id).once("post", in_doubt="raise") as effect:
         assert not effect.first
 
 
 def test_in_doubt_repeat_does_it_again_with_the_same_key(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     keys = []
     for error in (TimeoutError, KeyboardInterrupt, ConnectionRefusedError):
-        with suppress(error), attempt(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
+        with suppress(error), a_started_run(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
             assert effect.first
             keys.append(effect.key)
             raise error
-    with attempt(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
+    with a_started_run(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
         assert effect.first
         keys.append(effect.key)
 
@@ -223,14 +203,14 @@ def test_in_doubt_repeat_does_it_again_with_the_same_key(db, dsn, job):
 
 def test_what_in_doubt_skip_counted_as_done_can_still_be_settled(db, dsn, job):
     for name, happened in (("did", True), ("did not", False)):
-        die_inside(run := attempt(db, dsn), name, scope="namespace")
-        with attempt(db, dsn, run.id).once(name, in_doubt="skip", scope="namespace"):
+        die_inside(run := a_started_run(db, dsn), name, scope="namespace")
+        with a_started_run(db, dsn, run.id).once(name, in_doubt="skip", scope="namespace"):
             pass
         settle(db, "default", name, "ada", happened, 7 if happened else None)
 
-    with attempt(db, dsn).once("did", in_doubt="raise", scope="namespace") as effect:
+    with a_started_run(db, dsn).once("did", in_doubt="raise", scope="namespace") as effect:
         assert (effect.first, effect.result) == (False, 7)
-    with attempt(db, dsn).once("did not", in_doubt="raise", scope="namespace") as effect:
+    with a_started_run(db, dsn).once("did not", in_doubt="raise", scope="namespace") as effect:
         assert effect.first
     with pytest.raises(Refused, match="is not in doubt: it was done"):
         settle(db, "default", "did", "ada", False)
@@ -246,20 +226,20 @@ def key_of(run: Run, scope: Any = "run", name: str = "post") -> str:
 
 def test_the_key_for_a_provider_is_a_uuid_whatever_the_effects_name(db, dsn, job):
     for name in ("post", "Überweisung 'x'", "x" * 200):
-        key = key_of(attempt(db, dsn), name=name)
+        key = key_of(a_started_run(db, dsn), name=name)
         assert str(uuid.UUID(key)) == key
         assert uuid.UUID(key).version == 8
 
 
 def test_a_run_that_was_lost_and_whose_id_is_used_again_gives_another_key(db, dsn, job):
-    first = attempt(db, dsn)
+    first = a_started_run(db, dsn)
     keys = [key_of(first), key_of(first, "namespace", "charge:812")]
 
     # given a failover to a standby that had not heard of the run, and a run that gets its id
     db.execute("delete from yamlsched.effects")
     db.execute("delete from yamlsched.job_runs")
     db.execute("select setval('yamlsched.job_runs_id_seq', %s, false)", [first.id])
-    second = attempt(db, dsn)
+    second = a_started_run(db, dsn)
 
     # then its own effects have other keys, and what is of the business has the same
     assert second.id == first.id
@@ -268,7 +248,7 @@ def test_a_run_that_was_lost_and_whose_id_is_used_again_gives_another_key(db, ds
 
 
 def test_an_effect_that_was_lost_gives_the_same_key_again(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     key = key_of(run)
     db.execute("delete from yamlsched.effects")
 
@@ -276,8 +256,8 @@ def test_an_effect_that_was_lost_gives_the_same_key_again(db, dsn, job):
 
 
 def test_keys_differ_by_database_namespace_scope_and_name(db, dsn, job):
-    run = attempt(db, dsn)
-    keys = {key_of(run), key_of(run, name="other"), key_of(run, "namespace"), key_of(attempt(db, dsn))}
+    run = a_started_run(db, dsn)
+    keys = {key_of(run), key_of(run, name="other"), key_of(run, "namespace"), key_of(a_started_run(db, dsn))}
     db.execute("update yamlsched.database_identity set identity = gen_random_uuid()")
     db.execute("delete from yamlsched.effects")
     keys |= {key_of(run), key_of(run, "namespace")}
@@ -289,35 +269,35 @@ def test_keys_differ_by_database_namespace_scope_and_name(db, dsn, job):
 
 
 def test_a_business_key_is_done_once_by_whichever_run_comes_first(db, dsn, job):
-    with attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
+    with a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
         assert effect.first
         effect.result = "ch_1"
 
-    with attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
+    with a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
         assert (effect.first, effect.result) == (False, "ch_1")
 
 
 def test_while_a_live_attempt_of_another_run_holds_a_business_key_a_run_snoozes(db, dsn, job):
-    die_inside(holder := attempt(db, dsn), "charge:812", scope="namespace")
+    die_inside(holder := a_started_run(db, dsn), "charge:812", scope="namespace")
 
     with pytest.raises(Snooze, match=f'"charge:812" is held by run {holder.id}, which is running') as raised:
-        attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
+        a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert raised.value.delay == timedelta(seconds=15)
 
     # and when its lease is over, it is in doubt
     lapse(db, holder)
     with pytest.raises(EffectInDoubt, match=f"attempt 1 of run {holder.id} started it"):
-        attempt(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
+        a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert ledger(db) == [("charge:812", "in_doubt")]
 
 
 def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     lapse(db, run)
     with pytest.raises(LeaseLost, match="attempt 1 outlived its lease"):
         run.once("post", in_doubt="raise").__enter__()
 
-    attempt(db, dsn, run.id)
+    a_started_run(db, dsn, run.id)
     with pytest.raises(LeaseLost):
         run.once("post", in_doubt="raise").__enter__()
     assert ledger(db) == []
@@ -325,8 +305,8 @@ def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
 
 def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn, job, monkeypatch):
     # given an attempt that finds an effect in doubt, and sleeps through its lease before it begins it again
-    die_inside(first := attempt(db, dsn))
-    zombie = attempt(db, dsn, first.id)
+    die_inside(first := a_started_run(db, dsn))
+    zombie = a_started_run(db, dsn, first.id)
     real = effects.take_over
     monkeypatch.setattr(effects, "take_over", lambda *given: (lapse(db, zombie), real(*given))[1])
 
@@ -337,20 +317,20 @@ def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn,
 
 
 def test_what_a_zombie_did_is_recorded_although_it_was_doubted_meanwhile(db, dsn, job):
-    zombie = attempt(db, dsn)
+    zombie = a_started_run(db, dsn)
     with zombie.once("post", in_doubt="raise") as effect:
-        with attempt(db, dsn, zombie.id).once("post", in_doubt="skip") as doubted:
+        with a_started_run(db, dsn, zombie.id).once("post", in_doubt="skip") as doubted:
             assert not doubted.first
         effect.result = "posted"
 
-    with attempt(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
+    with a_started_run(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert (later.first, later.result) == (False, "posted")
 
 
 def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about(db, dsn, job):
-    zombie = attempt(db, dsn)
+    zombie = a_started_run(db, dsn)
     with pytest.raises(ConnectionRefusedError), zombie.once("post", in_doubt="raise"):  # noqa: PT012
-        with attempt(db, dsn, zombie.id).once("post", in_doubt="skip"):
+        with a_started_run(db, dsn, zombie.id).once("post", in_doubt="skip"):
             pass
         raise ConnectionRefusedError
 
@@ -358,20 +338,20 @@ def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about
 
 
 def test_a_zombie_says_nothing_about_an_effect_that_was_begun_again(db, dsn, job, caplog):
-    zombie = attempt(db, dsn)
+    zombie = a_started_run(db, dsn)
     with zombie.once("post", in_doubt="raise") as effect:
-        with attempt(db, dsn, zombie.id).once("post", in_doubt="repeat") as again:
+        with a_started_run(db, dsn, zombie.id).once("post", in_doubt="repeat") as again:
             assert again.first
             again.result = "the second"
         effect.result = "the first"
 
     assert "was done, but meanwhile it was started again" in caplog.text
-    with attempt(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
+    with a_started_run(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert later.result == "the second"
 
 
 def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db, dsn, job, monkeypatch):
-    zombie = attempt(db, dsn)
+    zombie = a_started_run(db, dsn)
     manager = zombie.once("post", in_doubt="raise")
     manager.__enter__().result = "posted"
     real = effects.doubt
@@ -381,14 +361,14 @@ def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db,
         return real(*given)
 
     monkeypatch.setattr(effects, "doubt", doubt)
-    with attempt(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
+    with a_started_run(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert (later.first, later.result) == (False, "posted")
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit):
     # given a claim whose transaction has not ended
-    holder, run = attempt(db, dsn), attempt(db, dsn)
+    holder, run = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
         effects.claim(other, effects.Key("default", "k", holder.id, 1, holder.claim.locked_by, str(uuid.uuid4())))
         with sessions.use(dsn, "effects", 1) as session:
@@ -406,7 +386,7 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
 
 
 def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with run.once("post", in_doubt="raise") as effect:
         with sessions.use(dsn, "effects", 1) as session:
             db.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
@@ -417,10 +397,10 @@ def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn,
 
 @pytest.mark.parametrize("statement", ["claim", "take_over", "done", "doubt", "release"])
 def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, dsn, job, monkeypatch, statement):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     if statement == "take_over":
         die_inside(run)
-        run = attempt(db, dsn, run.id)
+        run = a_started_run(db, dsn, run.id)
     real, lost = getattr(effects, statement), []
 
     def answer_lost(*given: Any) -> Any:
@@ -443,7 +423,7 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
 
 
 def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
-    die_inside(run := attempt(db, dsn))
+    die_inside(run := a_started_run(db, dsn))
     real, lost = effects.assume_done, []
 
     def answer_lost(*given: Any) -> Any:
@@ -454,7 +434,7 @@ def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
         return answer
 
     monkeypatch.setattr(effects, "assume_done", answer_lost)
-    with attempt(db, dsn, run.id).once("post", in_doubt="skip") as effect:
+    with a_started_run(db, dsn, run.id).once("post", in_doubt="skip") as effect:
         assert not effect.first
 
     assert lost == [True]
@@ -464,7 +444,7 @@ def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
 def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
     monkeypatch.setattr(ledger_module, "PATIENCE", 0)
     monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
 
     with pytest.raises(ConnectionRefusedError), run.once("post", in_doubt="raise"):
         raise ConnectionRefusedError
@@ -476,7 +456,7 @@ def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, mon
 
 
 def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_in_doubt(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with (
         pytest.raises(Refused, match='the result of effect "post" is a set'),
         run.once("post", in_doubt="raise") as effect,
@@ -488,21 +468,21 @@ def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_
 
 @pytest.mark.parametrize("bytes_over, state", [(-1, "done"), (0, "done"), (1, "in_doubt")])
 def test_a_result_has_at_most_64_kib(db, dsn, job, bytes_over, state):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     refused = pytest.raises(Refused, match="has 65537 bytes as JSON, over the limit of 64 KiB")
     with refused if bytes_over > 0 else nullcontext(), run.once("post", in_doubt="raise") as effect:
         effect.result = "ü" + "x" * (65_536 - 4 + bytes_over)
 
     assert ledger(db) == [(f"run:{run.id}:post", state)]
     if state == "done":
-        with attempt(db, dsn, run.id).once("post", in_doubt="raise") as later:
+        with a_started_run(db, dsn, run.id).once("post", in_doubt="raise") as later:
             assert later.result == effect.result
 
 
 @pytest.mark.parametrize("scope", ["run", "namespace"])
 @pytest.mark.parametrize("name", ["x", "\U0001f4e7" * 199, "\U0001f4e7" * 200, "'; drop table x --", '%s {0} $$ \\ "'])
 def test_a_name_may_be_any_printable_text_of_1_to_200_characters(db, dsn, job, name, scope):
-    with attempt(db, dsn).once(name, in_doubt="raise", scope=scope) as effect:
+    with a_started_run(db, dsn).once(name, in_doubt="raise", scope=scope) as effect:
         assert effect.first
     [(key, state)] = ledger(db)
     assert key.endswith(name)
@@ -525,11 +505,11 @@ def test_a_name_may_be_any_printable_text_of_1_to_200_characters(db, dsn, job, n
 )
 def test_a_name_that_cannot_be_is_refused(db, dsn, job, name, message):
     with pytest.raises(Refused, match=message):
-        attempt(db, dsn).once(name, in_doubt="raise", scope="namespace").__enter__()
+        a_started_run(db, dsn).once(name, in_doubt="raise", scope="namespace").__enter__()
 
 
 def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with run.once("outer", in_doubt="raise"):
         with run.once("inner", in_doubt="raise") as inner:
             assert inner.first
@@ -540,7 +520,7 @@ def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, d
 
 
 def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
 
     def post(n: int) -> None:
         with run.once(f"post {n}", in_doubt="raise") as effect:
@@ -553,7 +533,7 @@ def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
 
 
 def test_of_threads_that_come_to_one_effect_at_once_one_does_it(db, dsn, job):
-    run, start, entered = attempt(db, dsn), threading.Barrier(8), []
+    run, start, entered = a_started_run(db, dsn), threading.Barrier(8), []
 
     def post(n: int) -> bool:
         start.wait()
@@ -569,7 +549,7 @@ def test_of_threads_that_come_to_one_effect_at_once_one_does_it(db, dsn, job):
 
     assert entered.count(True) == 1
     # and once it is done, threads pass by side by side
-    later = attempt(db, dsn, run.id)
+    later = a_started_run(db, dsn, run.id)
     with later.once("post", in_doubt="raise") as one, later.once("post", in_doubt="raise") as other:
         assert (one.first, other.first) == (False, False)
 
@@ -588,7 +568,7 @@ def in_a_fork(do: Callable[[], None]) -> int:
 
 
 def test_a_process_that_a_handler_forks_has_effects_on_a_session_of_its_own(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
 
     def backend() -> int:
         with sessions.use(dsn, "effects", 10) as session:
@@ -612,7 +592,7 @@ def test_a_process_that_a_handler_forks_has_effects_on_a_session_of_its_own(db, 
 
 @pytest.mark.parametrize("error", [None, SystemExit, ConnectionRefusedError])
 def test_a_process_that_is_forked_inside_an_effect_says_nothing_of_how_it_ends(db, dsn, job, error):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     manager = run.once("post", in_doubt="raise")
     effect = manager.__enter__()
 
@@ -629,7 +609,7 @@ def test_a_process_that_is_forked_inside_an_effect_says_nothing_of_how_it_ends(d
 
 def test_two_processes_of_one_attempt_do_not_both_do_an_effect(db, dsn, job):
     # given a process that was forked before, and is inside the effect
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     die_inside(run)
 
     # then this one of the same attempt does not take it for its own
@@ -642,7 +622,7 @@ def test_two_processes_of_one_attempt_do_not_both_do_an_effect(db, dsn, job):
 
 
 def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with run.transaction() as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         run.enqueue("mail", {"n": 1}, key="a")
@@ -661,7 +641,7 @@ def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
 
 
 def test_an_exception_in_the_transaction_leaves_nothing_also_not_what_it_enqueued(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     run.enqueue("mail", {"n": "before"})
     with pytest.raises(ZeroDivisionError), run.transaction() as connection:  # noqa: PT012
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
@@ -673,28 +653,28 @@ def test_an_exception_in_the_transaction_leaves_nothing_also_not_what_it_enqueue
 
 
 def test_an_attempt_whose_run_was_taken_over_commits_nothing(db, dsn, job):
-    zombie = attempt(db, dsn)
+    zombie = a_started_run(db, dsn)
     lost = pytest.raises(LeaseLost, match="outlived its lease; nothing was committed")
     with lost, zombie.transaction() as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [zombie.id])
-        attempt(db, dsn, zombie.id)
+        a_started_run(db, dsn, zombie.id)
 
     assert (status(db, zombie), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
 
 
 def test_an_effect_inside_a_transaction_that_is_rolled_back_is_known_to_the_next_attempt(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with pytest.raises(ZeroDivisionError), run.transaction():  # noqa: PT012
         with run.once("post", in_doubt="raise") as effect:
             effect.result = "posted"
         raise ZeroDivisionError
 
-    with attempt(db, dsn, run.id).once("post", in_doubt="raise") as effect:
+    with a_started_run(db, dsn, run.id).once("post", in_doubt="raise") as effect:
         assert (effect.first, effect.result) == (False, "posted")
 
 
 def test_after_the_transaction_the_run_is_over_for_everything(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with run.transaction(), pytest.raises(YamlschedError, match="once in an attempt"):
         run.transaction().__enter__()
 
@@ -709,7 +689,7 @@ def test_after_the_transaction_the_run_is_over_for_everything(db, dsn, job):
 
 
 def test_a_statement_that_failed_unheard_is_named_and_one_in_a_block_of_its_own_does_no_harm(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     caught = pytest.raises(YamlschedError, match="its error was caught: nothing can be committed")
     with caught, run.transaction() as connection, suppress(psycopg.Error):
         connection.execute("select 1/0")
@@ -722,7 +702,7 @@ def test_a_statement_that_failed_unheard_is_named_and_one_in_a_block_of_its_own_
 
 
 def test_a_commit_of_the_handlers_own_is_named(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with pytest.raises(YamlschedError, match="ended inside its block"), run.transaction() as connection:
         connection.execute("commit")
 
@@ -740,7 +720,7 @@ def test_a_commit_of_the_handlers_own_is_named(db, dsn, job):
     ],
 )
 def test_what_cannot_be_written_with_the_success_fails_the_attempt_in_plain_words(db, dsn, job, enqueue, message):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with pytest.raises(Refused, match=message), run.transaction() as connection:  # noqa: PT012
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         enqueue(run)
@@ -749,7 +729,7 @@ def test_what_cannot_be_written_with_the_success_fails_the_attempt_in_plain_word
 
 
 def test_a_loop_that_enqueues_one_by_one_costs_one_statement_for_each_job_and_time(db, dsn, job):
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     for n in range(100):
         run.enqueue("mail", {"n": n}, key=f"mail:{n}")
     run.enqueue("mail", {"n": 100}, run_at=datetime(2030, 1, 1, tzinfo=UTC))
@@ -767,18 +747,18 @@ def test_a_loop_that_enqueues_one_by_one_costs_one_statement_for_each_job_and_ti
 
 
 def test_what_a_handler_did_to_its_connection_the_next_one_does_not_find(db, dsn, job):
-    with attempt(db, dsn).transaction() as connection:
+    with a_started_run(db, dsn).transaction() as connection:
         connection.row_factory = psycopg.rows.dict_row
         first = connection
 
-    with attempt(db, dsn).transaction() as connection:
+    with a_started_run(db, dsn).transaction() as connection:
         assert connection is first
         assert connection.execute("select 1 as one").fetchone().one == 1
 
 
 def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, dsn, job):
     # given a run whose transaction has written its success, and has not committed
-    one, other = attempt(db, dsn), attempt(db, dsn)
+    one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
         store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], due(None))])
@@ -806,13 +786,13 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
 
 def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, dsn, job):
     # given a dead run, and the run that reports it
-    dead = attempt(db, dsn)
+    dead = a_started_run(db, dsn)
     db.execute(
         "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null "
         "where id = %s",
         [dead.id],
     )
-    report = attempt(db, dsn)
+    report = a_started_run(db, dsn)
     run = report.dead_run(dead.id)
     assert (run.id, run.job_type) == (dead.id, "mail")
 
@@ -839,7 +819,7 @@ def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, 
 
 def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, job):
     for name in ("done", "not done"):
-        die_inside(attempt(db, dsn), name, scope="namespace")
+        die_inside(a_started_run(db, dsn), name, scope="namespace")
     db.execute(
         "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null"
     )
@@ -852,9 +832,9 @@ def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, 
         'effect "not done" is reset: the next attempt performs it'
     )
 
-    with attempt(db, dsn).once("done", in_doubt="raise", scope="namespace") as effect:
+    with a_started_run(db, dsn).once("done", in_doubt="raise", scope="namespace") as effect:
         assert (effect.first, effect.result) == (False, {"id": 7})
-    with attempt(db, dsn).once("not done", in_doubt="raise", scope="namespace") as effect:
+    with a_started_run(db, dsn).once("not done", in_doubt="raise", scope="namespace") as effect:
         assert effect.first
     actions = db.execute("select who, verb, target, detail from yamlsched.operator_actions order by id").fetchall()
     assert actions == [
@@ -864,7 +844,7 @@ def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, 
 
 
 def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
-    die_inside(run := attempt(db, dsn))
+    die_inside(run := a_started_run(db, dsn))
     with run.once("other", in_doubt="raise"):
         pass
 
@@ -882,14 +862,14 @@ def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
 
 def test_while_a_cancelled_handler_may_live_its_effect_is_neither_settled_nor_done_by_another(db, dsn, job):
     # given a run that is cancelled while its handler is inside an effect
-    die_inside(run := attempt(db, dsn), "charge:812", scope="namespace")
+    die_inside(run := a_started_run(db, dsn), "charge:812", scope="namespace")
     cancel(db, [run.id], "ada")
     assert status(db, run) == "cancelled"
     in_doubt = "select key from yamlsched.effects_in_doubt"
 
     # then nobody else enters it, and it is not in doubt yet
     with pytest.raises(Snooze, match=f"held by run {run.id}"):
-        attempt(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
+        a_started_run(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
     with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is performing it"):
         settle(db, "default", "charge:812", "ada", False)
     assert (db.execute(in_doubt).fetchall(), history.effects(db, run.id)[0].state) == ([], "claimed")
@@ -902,7 +882,7 @@ def test_while_a_cancelled_handler_may_live_its_effect_is_neither_settled_nor_do
 
 
 def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):
-    die_inside(run := attempt(db, dsn))
+    die_inside(run := a_started_run(db, dsn))
     [shown] = history.effects(db, run.id)
     assert shown.state == "claimed"
     db.execute(
@@ -1002,12 +982,15 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
     with a_project(tmp_path, own_dsn) as project:
         project.db.execute("create table ledger (run_id bigint not null)")
         project.sync(
-            story={"handler": "support.crashes.story", "max_attempts": 100},
+            effect_and_transaction={"handler": "support.crashes.effect_and_transaction", "max_attempts": 100},
             leaf={"handler": "support.handlers.nothing"},
             outlasts_its_lease={"handler": "support.crashes.outlasts_its_lease"},
             nap={},
-            shared_story={"handler": "support.crashes.shared_story", "max_attempts": 100},
-            doubts_in_a_task={"handler": "support.crashes.doubts_in_a_task", "max_attempts": 10},
+            shared_effect={"handler": "support.crashes.shared_effect", "max_attempts": 100},
+            effect_in_doubt_in_a_task={
+                "handler": "support.crashes.effect_in_doubt_in_a_task",
+                "max_attempts": 10,
+            },
             **{name: {"handler": f"support.crashes.{name}", "max_attempts": 1} for name in handlers},
         )
         yield project
@@ -1057,7 +1040,7 @@ def test_a_long_transaction_keeps_its_lease_and_that_of_others(project: Project)
 
 
 def test_an_effect_in_doubt_in_a_task_of_an_asynchronous_handler_ends_the_run_dead_at_once(project: Project):
-    [run] = project.enqueue("doubts_in_a_task")
+    [run] = project.enqueue("effect_in_doubt_in_a_task")
 
     project.work(code=1)
 
@@ -1067,8 +1050,10 @@ def test_an_effect_in_doubt_in_a_task_of_an_asynchronous_handler_ends_the_run_de
     assert "ValueError" in row.last_stack
 
 
-def carry_out(project: Project, marks: Path, plans: list[dict[str, Any]], job: str = "story") -> Receiver:
-    """Enqueue a story for each plan, and let workers carry them out, and be killed, until none is left."""
+def carry_out(
+    project: Project, marks: Path, plans: list[dict[str, Any]], job: str = "effect_and_transaction"
+) -> Receiver:
+    """Enqueue a run for each plan, and start workers, which are killed, until every run has ended."""
     marks.mkdir()
     query = "select yamlsched.enqueue_many(%s, %s::text[]::jsonb[])"
     project.db.execute(query, [job, [json.dumps(plan) for plan in plans]])
@@ -1099,7 +1084,7 @@ def outcomes(db: psycopg.Connection[Any]) -> list[Any]:
                (select count(*) from yamlsched.job_runs c where c.parent_id = r.id) as children
         from yamlsched.job_runs r
         left join yamlsched.effects e on e.run_id = r.id
-        where r.job_type = 'story'
+        where r.job_type = 'effect_and_transaction'
         order by r.id
         """
     ).fetchall()
@@ -1180,7 +1165,7 @@ def test_killed_at_random_instants_runs_that_share_an_effect_do_it_as_the_author
         for nth in range(105)
     ]
 
-    receiver = carry_out(project, project.folder / "marks", plans, "shared_story")
+    receiver = carry_out(project, project.folder / "marks", plans, "shared_effect")
 
     # then what happened is known, or known to be in doubt, and no receiver sees two keys for one effect
     assert receiver.kills.total() >= 70

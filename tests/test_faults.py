@@ -22,7 +22,7 @@ from support.proxy import a_proxy
 from yamlsched import embedded, store
 
 
-class Becomes(NamedTuple):
+class Summary(NamedTuple):
     """What must become of a run."""
 
     status: str
@@ -32,10 +32,10 @@ class Becomes(NamedTuple):
     failures: int
 
 
-SUCCEEDS = Becomes("succeeded", 1, 1, 1, 0)
-DIES = Becomes("dead", 2, 2, 0, 2)  # each job has two attempts
-DIES_AFTER_ITS_WORK = Becomes("dead", 2, 2, 2, 2)
-SECOND_ATTEMPT = Becomes("succeeded", 2, 2, 1, 1)
+SUCCEEDS = Summary("succeeded", 1, 1, 1, 0)
+DIES = Summary("dead", 2, 2, 0, 2)  # each job has two attempts
+DIES_AFTER_ITS_WORK = Summary("dead", 2, 2, 2, 2)
+SECOND_ATTEMPT = Summary("succeeded", 2, 2, 1, 1)
 
 # what the handler does, what must become of its run, and which words its last error must hold
 HANDLERS = [
@@ -50,7 +50,7 @@ HANDLERS = [
     ("ignores_exceptions", DIES, "still running after 1s, killed"),
     ("swallows_everything", DIES_AFTER_ITS_WORK, "still running after 1s, killed"),
     ("recurses", DIES, "maximum recursion depth exceeded"),
-    ("forks_and_both_return", Becomes("succeeded", 1, 1, 2, 0), ""),
+    ("forks_and_both_return", Summary("succeeded", 1, 1, 2, 0), ""),
     ("forks_and_leaves_it", SUCCEEDS, ""),
     ("leaves_a_program_and_dies", DIES, "exited with status 7"),
     ("closes_descriptors", DIES_AFTER_ITS_WORK, "the handler closed file descriptors that it did not open"),
@@ -67,16 +67,16 @@ HANDLERS = [
     ("raises_invalid_text", DIES, "even\\x00 this \\x1b[31m? and so on"),
     ("raises_unprintable", DIES, "exception has no printable message"),
     ("raises_keyboard_interrupt", DIES, "KeyboardInterrupt"),
-    ("discards", Becomes("dead", 1, 1, 0, 1), "the customer is gone"),
+    ("discards", Summary("dead", 1, 1, 0, 1), "the customer is gone"),
     ("asks_to_retry", SECOND_ATTEMPT, "too many requests"),
-    ("snoozes", Becomes("succeeded", 1, 2, 1, 0), ""),
+    ("snoozes", Summary("succeeded", 1, 2, 1, 0), ""),
     ("returns_a_function", DIES_AFTER_ITS_WORK, "the result is a function, which is not a valid JSON value"),
     ("returns_nan", DIES_AFTER_ITS_WORK, "the result is nan, which is not a valid JSON number"),
     ("returns_nul", DIES_AFTER_ITS_WORK, "the result contains a NUL character"),
     ("returns_itself", DIES_AFTER_ITS_WORK, "nested over 50 deep, or is self-referencing"),
     ("returns_too_much", DIES_AFTER_ITS_WORK, "over the limit of 64 KiB"),
     ("enqueues_nonsense", DIES_AFTER_ITS_WORK, 'no job "no_such_job"'),
-    ("is_not_there", Becomes("dead", 2, 0, 0, 2), "module 'support.handlers' has no attribute 'is_not_there'"),
+    ("is_not_there", Summary("dead", 2, 0, 0, 2), "module 'support.handlers' has no attribute 'is_not_there'"),
 ]
 INNOCENT = 40
 
@@ -105,11 +105,11 @@ def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.slow
 @pytest.mark.parametrize("handler, becomes, error", HANDLERS, ids=[name for name, _, _ in HANDLERS])
 def test_what_a_handler_does_costs_its_own_run_one_attempt_at_a_time(
-    drained: Drained, handler: str, becomes: Becomes, error: str
+    drained: Drained, handler: str, becomes: Summary, error: str
 ) -> None:
     run = drained.runs[handler]
 
-    assert drained.project.became(run) == becomes
+    assert drained.project.summary(run) == becomes
     row = drained.project.row(run)
     assert error in (row.last_error or "")
     assert (row.last_error or "").isprintable()
@@ -119,7 +119,7 @@ def test_what_a_handler_does_costs_its_own_run_one_attempt_at_a_time(
 @pytest.mark.slow
 def test_the_other_runs_go_on_whatever_handlers_beside_them_do(drained: Drained) -> None:
     for run in drained.innocent:
-        assert drained.project.became(run) == SUCCEEDS
+        assert drained.project.summary(run) == SUCCEEDS
 
 
 @pytest.mark.slow
@@ -162,16 +162,16 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.executors.processes import pool"
 POINTS = [
-    ("after the claim", "pool.Pool.dispatch", 0, Becomes("succeeded", 2, 1, 1, 1)),
+    ("after the claim", "pool.Pool.dispatch", 0, Summary("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported another way
-    ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Becomes("succeeded", 2, 2, 2, 1)),
-    ("after the finish", "report.RunReport.note_successes", 1, Becomes("succeeded", 1, 1, 1, 0)),
+    ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Summary("succeeded", 2, 2, 2, 1)),
+    ("after the finish", "report.RunReport.note_successes", 1, Summary("succeeded", 1, 1, 1, 0)),
 ]
 
 
 @pytest.mark.parametrize("where, function, nth, becomes", POINTS, ids=[where for where, *_ in POINTS])
 def test_a_worker_that_is_killed_loses_no_run(
-    project: Project, where: str, function: str, nth: int, becomes: Becomes
+    project: Project, where: str, function: str, nth: int, becomes: Summary
 ) -> None:
     project.sync(nothing={})
     run = project.enqueue("nothing", count=2)[nth]
@@ -181,7 +181,7 @@ def test_a_worker_that_is_killed_loses_no_run(
     project.end_leases()
     project.work()
 
-    assert project.became(run) == becomes
+    assert project.summary(run) == becomes
     assert all(failure.error == "lost its worker" for failure in project.failures(run))
 
 
@@ -197,7 +197,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_handler_takes_the_handler_wi
     project.end_leases()
     project.work()
 
-    assert project.became(run) == SECOND_ATTEMPT
+    assert project.summary(run) == SECOND_ATTEMPT
 
 
 def test_where_no_process_can_be_started_runs_are_given_back_and_the_worker_says_why(project: Project) -> None:
@@ -208,7 +208,7 @@ def test_where_no_process_can_be_started_runs_are_given_back_and_the_worker_says
     process = project.work(before=refuse, code=3)
 
     assert "no child process can be started: Resource temporarily unavailable" in process.text
-    assert {project.became(run) for run in runs} == {Becomes("queued", 0, 0, 0, 0)}
+    assert {project.summary(run) for run in runs} == {Summary("queued", 0, 0, 0, 0)}
 
 
 def test_work_says_which_jobs_a_mistake_in_the_file_leaves_out(project: Project) -> None:
@@ -232,7 +232,7 @@ def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Proje
     os.kill(worker.children()[0], signal.SIGKILL)
 
     assert worker.wait() == 0
-    assert project.became(run) == SECOND_ATTEMPT
+    assert project.summary(run) == SECOND_ATTEMPT
     [failure] = project.failures(run)
     assert failure.error == "killed by signal 9 (SIGKILL), possibly out of memory"
 
@@ -259,7 +259,7 @@ def test_a_worker_that_slept_through_its_lease_changes_nothing_and_stops_its_han
     assert not any(map(is_alive, handlers))
     assert "lease.lost" in zombie.text
     assert project.row(run) == finished
-    assert project.became(run) == SECOND_ATTEMPT
+    assert project.summary(run) == SECOND_ATTEMPT
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
 
@@ -277,7 +277,7 @@ def test_sessions_that_are_terminated_cost_no_run_and_no_attempt(project: Projec
         )
 
     assert worker.wait() == 0, worker.text
-    assert {project.became(run) for run in runs} == {SUCCEEDS}
+    assert {project.summary(run) for run in runs} == {SUCCEEDS}
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_drain_costs_no_run_and_no_a
                     assert worker.wait() == 0, worker.text
 
                 project.db = store.connect(dsn)
-                assert {project.became(run) for run in runs} == {SUCCEEDS}
+                assert {project.summary(run) for run in runs} == {SUCCEEDS}
                 assert "database.away" in worker.text
                 assert "database.back" in worker.text
     finally:
@@ -324,7 +324,7 @@ def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begi
         # when nothing comes through any more, and nothing is closed
         proxy.is_silent = True
         until(lambda: not is_alive(handler), "the handler is stopped")
-        assert project.became(run) == ("running", 1, 1, 0, 0)
+        assert project.summary(run) == ("running", 1, 1, 0, 0)
         still_held = project.db.execute("select locked_until > now() from yamlsched.job_runs").fetchone()[0]
 
         # then it was stopped while the lease was still held, and the tick ends with a plain line
@@ -334,7 +334,7 @@ def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begi
         assert cut_off.wait() == 3
         assert "the database was lost and did not return" in cut_off.text
         assert "Traceback" not in cut_off.text
-        assert project.became(run) == SECOND_ATTEMPT
+        assert project.summary(run) == SECOND_ATTEMPT
         other.signal(signal.SIGTERM)
         assert other.wait() == 0
 
@@ -346,7 +346,7 @@ def test_low_time_outs_of_the_server_only_slow_a_worker_down(project: Project) -
     low = make_conninfo(project.dsn, options="-c statement_timeout=150ms -c lock_timeout=10ms")
     project.work(dsn=low)
 
-    assert {project.became(run) for run in runs} == {SUCCEEDS}
+    assert {project.summary(run) for run in runs} == {SUCCEEDS}
 
 
 def test_an_outcome_that_cannot_be_written_yet_holds_up_no_other(project: Project) -> None:
@@ -365,9 +365,9 @@ def test_an_outcome_that_cannot_be_written_yet_holds_up_no_other(project: Projec
         until(lambda: project.statuses().get("succeeded") == len(runs), "the others have succeeded")
 
         # then theirs are written, and its own as soon as that is possible
-        assert project.became(locked) == ("running", 1, 1, 1, 0)
+        assert project.summary(locked) == ("running", 1, 1, 1, 0)
     assert worker.wait() == 0
-    assert project.became(locked) == SUCCEEDS
+    assert project.summary(locked) == SUCCEEDS
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def test_twenty_workers_on_one_queue_begin_each_run_once(project: Project) -> No
     workers = [project.start("work", "--concurrency", "40") for _ in range(20)]
 
     assert [worker.wait() for worker in workers] == [0] * 20
-    assert {project.became(run) for run in runs} == {SUCCEEDS}
+    assert {project.summary(run) for run in runs} == {SUCCEEDS}
 
 
 def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_called_once(project: Project) -> None:
@@ -391,7 +391,7 @@ def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_call
     project.work(code=1)
     project.work()
 
-    assert project.became(run) == ("dead", 3, 3, 0, 3)
+    assert project.summary(run) == ("dead", 3, 3, 0, 3)
     assert project.row(run).last_error == "lost its worker"
     assert project.calls("on_dead", run) == 1
 
@@ -415,11 +415,11 @@ def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project
     project.work()
 
     # then what was running came through, what waits is carried out as the file says now, or stays where it is
-    assert {project.became(run) for run in running.values()} == {SUCCEEDS}
-    assert project.became(waiting["edited"]) == SUCCEEDS
-    assert project.became(waiting["removed"]) == project.became(waiting["renamed"]) == ("queued", 0, 0, 0, 0)
+    assert {project.summary(run) for run in running.values()} == {SUCCEEDS}
+    assert project.summary(waiting["edited"]) == SUCCEEDS
+    assert project.summary(waiting["removed"]) == project.summary(waiting["renamed"]) == ("queued", 0, 0, 0, 0)
 
     # and is taken up when the jobs return
     project.sync(**jobs)
     project.work()
-    assert {project.became(run) for run in waiting.values()} == {SUCCEEDS}
+    assert {project.summary(run) for run in waiting.values()} == {SUCCEEDS}

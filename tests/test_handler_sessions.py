@@ -14,11 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from test_effects import attempt
 
 from support.project import Project, a_project, is_alive, until
 from support.proxy import Pooler, Proxy, a_proxy
-from support.rows import a_job
+from support.rows import a_job, a_started_run
 from yamlsched import embedded, ledger, store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler_sessions import Permits, sessions
@@ -55,11 +54,11 @@ def terminate(db: Db, session: Db) -> None:
 
 @pytest.mark.usefixtures("job")
 def test_a_session_that_the_server_has_closed_is_replaced_before_the_handler_sees_it(db: Db, dsn: str) -> None:
-    with attempt(db, dsn).transaction() as first:
+    with a_started_run(db, dsn).transaction() as first:
         pass
     terminate(db, first)
 
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with run.transaction() as second:
         assert second.execute("select 1 as one").fetchone().one == 1  # type: ignore[union-attr]
 
@@ -69,7 +68,7 @@ def test_a_session_that_the_server_has_closed_is_replaced_before_the_handler_see
 
 @pytest.mark.usefixtures("job")
 def test_on_dead_learns_of_the_dead_run_although_the_server_has_closed_the_session(db: Db, dsn: str) -> None:
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with sessions.use(dsn, "effects", 1) as session:
         terminate(db, session)
 
@@ -78,12 +77,12 @@ def test_on_dead_learns_of_the_dead_run_although_the_server_has_closed_the_sessi
 
 @pytest.mark.usefixtures("job")
 def test_sessions_that_are_given_back_are_opened_again_when_a_handler_asks(db: Db, dsn: str) -> None:
-    with attempt(db, dsn).transaction() as first:
+    with a_started_run(db, dsn).transaction() as first:
         pass
     sessions.close()
     assert first.closed
 
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     with run.transaction():
         pass
     assert run.committed
@@ -119,7 +118,7 @@ def test_an_attempt_whose_session_broke_costs_nothing(project: Project) -> None:
 
     process = project.work()
 
-    assert project.became(run) == ("succeeded", 1, 3, 1, 0)
+    assert project.summary(run) == ("succeeded", 1, 3, 1, 0)
     assert rows(project) == [run]
     assert process.text.count("attempt.released") == 2
 
@@ -130,7 +129,7 @@ def test_an_error_of_the_handlers_own_that_a_broken_session_caused_costs_nothing
 
     project.work()
 
-    assert project.became(run) == ("succeeded", 1, 2, 1, 0)
+    assert project.summary(run) == ("succeeded", 1, 2, 1, 0)
 
 
 def test_an_attempt_is_released_three_times_in_a_row_and_no_more(project: Project) -> None:
@@ -140,7 +139,7 @@ def test_an_attempt_is_released_three_times_in_a_row_and_no_more(project: Projec
     project.work(code=1)
 
     calls = 2 * (MAX_SESSIONS_LOST + 1)
-    assert project.became(run) == ("dead", 2, calls, 0, 2)
+    assert project.summary(run) == ("dead", 2, calls, 0, 2)
     assert rows(project) == []
 
 
@@ -150,7 +149,7 @@ def test_a_commit_whose_answer_was_lost_is_a_success_and_not_repeated(project: P
 
     project.work()
 
-    assert project.became(run)[:3] == ("succeeded", 1, 1)
+    assert project.summary(run)[:3] == ("succeeded", 1, 1)
     assert rows(project) == [run]
 
 
@@ -190,7 +189,7 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                     assert loop.wait() == 0, loop.text
 
                     # then nobody has paid for it
-                    assert [project.became(run)[:3] for run in (waiting, idle, after)] == [("succeeded", 1, 1)] * 3
+                    assert [project.summary(run)[:3] for run in (waiting, idle, after)] == [("succeeded", 1, 1)] * 3
                     assert rows(project) == sorted([waiting, idle, after])
     finally:
         embedded.discard(file)
@@ -234,7 +233,7 @@ def test_a_worker_has_no_more_connections_than_it_may_and_its_handlers_wait_for_
             most = max(most, project.db.execute(question, [name]).fetchone()[0])  # type: ignore[index]
 
         assert worker.wait() == 0, worker.text
-    assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
     assert rows(project) == sorted(runs)
     assert 4 <= most <= 8
 
@@ -252,7 +251,7 @@ def test_leases_are_renewed_where_handlers_take_every_other_connection(project: 
         project.touch("go")
 
         assert worker.wait() == 0, worker.text
-    assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
 
 
 def test_a_permit_is_held_by_one_process_and_free_when_that_dies() -> None:
@@ -312,13 +311,13 @@ def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_no_longer_tha
         project.end_leases()
         project.work(host="b")
 
-    assert project.became(run) == ("succeeded", 2, 2, 1, 1)
+    assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
     assert rows(project) == [run]
 
 
 @pytest.mark.usefixtures("job")
 def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanished(db: Db, dsn: str) -> None:
-    run = attempt(db, dsn)
+    run = a_started_run(db, dsn)
     run.claim.timeout = 90.0
     # who set them: over a socket of the host itself their values have no meaning
     question = "select name, source from pg_settings where name like 'tcp%'"
@@ -336,7 +335,7 @@ def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanishe
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("timeout, idle", [(90.0, "7s"), (2.5, "2500ms"), (10**9, "7s")])
 def test_a_limit_of_the_role_holds_if_it_is_less_than_the_jobs(db: Db, dsn: str, timeout: float, idle: str) -> None:
-    run = attempt(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=7s"))
+    run = a_started_run(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=7s"))
     run.claim.timeout = timeout
 
     with run.transaction() as connection:
@@ -349,7 +348,7 @@ def test_a_handler_has_its_own_search_path_and_may_choose_its_isolation_level(
     db: Db, dsn: str, kind: type[Proxy]
 ) -> None:
     with a_proxy(make_conninfo(dsn, options="-c search_path=app,public"), kind) as proxy:
-        run = attempt(db, proxy.dsn)
+        run = a_started_run(db, proxy.dsn)
         with run.transaction() as connection:
             connection.execute("set transaction isolation level serializable")
             assert connection.execute("show search_path").fetchone()[0].replace(" ", "") == "app,public"  # type: ignore[index]
@@ -365,10 +364,10 @@ def test_a_session_that_the_network_has_dropped_is_replaced_before_the_handler_s
 ) -> None:
     monkeypatch.setattr(ledger, "BEGIN_WITHIN_SECONDS", 0.2)
     with a_proxy(dsn) as proxy:
-        with attempt(db, proxy.dsn).transaction() as first:
+        with a_started_run(db, proxy.dsn).transaction() as first:
             pass
         proxy.is_silent = True
-        run = attempt(db, proxy.dsn)
+        run = a_started_run(db, proxy.dsn)
 
         def speak_again() -> None:
             until(lambda: first.closed, "the silent session was given up")
@@ -386,7 +385,7 @@ def test_a_session_that_the_network_has_dropped_is_replaced_before_the_handler_s
 
 @pytest.mark.usefixtures("job")
 def test_a_handler_that_the_server_ends_because_it_is_idle_for_too_long_has_lost_no_session(db: Db, dsn: str) -> None:
-    run = attempt(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=50ms"))
+    run = a_started_run(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=50ms"))
 
     def handler() -> None:
         with run.transaction() as connection:

@@ -48,7 +48,7 @@ def test_a_lease_that_is_shortened_in_the_file_lets_nobody_else_take_a_run_at_wo
 
     # then it was the first worker's all the time
     assert worker.wait() == 0
-    assert project.became(run) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
 

@@ -157,7 +157,7 @@ def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_ta
     assert project.row(large).status == "running"
     project.db.execute("select pg_advisory_unlock(4711)")
     assert worker.wait() == 0
-    assert project.became(large) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(large) == ("succeeded", 1, 1, 1, 0)
     assert project.statuses() == {"succeeded": 101, "queued": 5_000}
 
 
@@ -171,11 +171,11 @@ def test_a_fan_out_that_times_out_again_and_again_fails_its_attempt(project: Pro
 
     project.work(dsn=make_conninfo(project.dsn, options=LIMITS.format("300ms")), code=1)
 
-    assert project.became(run) == ("dead", 1, 1, 1, 1)
+    assert project.summary(run) == ("dead", 1, 1, 1, 1)
     assert project.row(run).error_type == "EnqueueRefused"
     assert project.row(run).last_error == (
         f"the server did not write the {count} runs that it enqueued before a timeout, 3 times: "
         "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
     )
-    assert {project.became(nap) for nap in naps} == {("succeeded", 1, 1, 1, 0)}
+    assert {project.summary(nap) for nap in naps} == {("succeeded", 1, 1, 1, 0)}
     assert project.statuses() == {"dead": 1, "succeeded": 20}

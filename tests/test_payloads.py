@@ -94,7 +94,7 @@ def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_i
 
     project.work(code=1)
 
-    assert project.became(run) == ("dead", 1, 0, 0, 1)
+    assert project.summary(run) == ("dead", 1, 0, 0, 1)
     assert (project.row(run).error_type, project.row(run).last_error) == (
         "PayloadMismatch",
         'the payload does not fit support.handlers.takes_days: it has no parameter "older". It takes: days',
@@ -107,7 +107,7 @@ def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project:
 
     project.work(code=1)
 
-    assert project.became(run)[:3] == ("dead", 2, 2)
+    assert project.summary(run)[:3] == ("dead", 2, 2)
     assert project.row(run).error_type == "TypeError"
 
 

@@ -118,7 +118,7 @@ def test_a_worker_whose_standard_streams_are_closed_works(project: Project, verb
     )
 
     assert ended.returncode == 0
-    assert project.became(run) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
 def test_a_worker_without_any_folder_for_its_lock_files_says_so(project: Project) -> None:

@@ -70,7 +70,7 @@ def test_payloads_of_any_size_up_to_the_largest_that_is_legal_reach_their_handle
     project.work()
 
     assert {size: project.row(run).result for size, run in runs.items()} == {size: size for size in sizes}
-    assert {project.became(run) for run in runs.values()} == {DONE}
+    assert {project.summary(run) for run in runs.values()} == {DONE}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_worker_holds_a_bounded_part_of_a_backlog_of_large_payloads(project: P
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
     assert peak < 130 * 1024
     assert worker.wait() == 0
-    assert project.became(waits) == DONE
+    assert project.summary(waits) == DONE
 
 
 # -- what comes back
@@ -119,7 +119,7 @@ def test_results_are_kept_up_to_64_kib_and_refused_beyond(project: Project) -> N
     project.work(code=1)
 
     assert {size: len(project.row(run).result) for size, run in runs.items()} == {size: size for size in sizes}
-    assert project.became(refused) == ("dead", 1, 1, 1, 1)
+    assert project.summary(refused) == ("dead", 1, 1, 1, 1)
 
 
 def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> None:
@@ -131,7 +131,7 @@ def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> No
 
     for size, run in runs.items():
         row = project.row(run)
-        assert project.became(run) == ("dead", 1, 1, 0, 1)
+        assert project.summary(run) == ("dead", 1, 1, 0, 1)
         assert len(row.last_error) == (min(size, MAX_ERROR_CHARS) or len("RuntimeError('')"))
         assert len(row.last_stack) <= MAX_STACK_CHARS
         assert row.last_stack.endswith("e" * min(size, MAX_STACK_CHARS - 1) + "\n")
@@ -168,7 +168,7 @@ def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:
     )
     assert {count: made.get(run, 0) for count, run in runs.items()} == {count: count for count in counts}
     assert made[large] == 100
-    assert {project.became(run) for run in (*runs.values(), large)} == {DONE}
+    assert {project.summary(run) for run in (*runs.values(), large)} == {DONE}
 
 
 def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_is_written(project: Project) -> None:
@@ -179,10 +179,10 @@ def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_
 
     project.work(code=1)
 
-    assert project.became(large) == ("dead", 1, 1, 1, 1)
+    assert project.summary(large) == ("dead", 1, 1, 1, 1)
     assert project.row(large).error_type == "EnqueueRefused"
     assert project.row(large).last_error.startswith(f"it enqueued {count} runs, 64 MiB, over the limit of 64 MiB: ")
-    assert {project.became(run) for run in naps} == {DONE}
+    assert {project.summary(run) for run in naps} == {DONE}
     assert project.statuses() == {"dead": 1, "succeeded": 20}
 
 
@@ -214,12 +214,12 @@ def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up
 
     # then it is dead, with the cause, and nothing has happened to the others, not to the one that was executing either
     assert worker.wait() == 1
-    assert project.became(poisonous) == ("dead", 2, 0, 0, 2)
+    assert project.summary(poisonous) == ("dead", 2, 0, 0, 2)
     assert project.row(poisonous).last_error == (
         "3 child processes died before they could start it: the process exited with status 9"
     )
     assert project.row(poisonous).error_type == "WorkerDied"
-    assert {project.became(run) for run in (waits, *before, *after)} == {DONE}
+    assert {project.summary(run) for run in (waits, *before, *after)} == {DONE}
 
 
 def test_what_a_dying_child_was_handed_and_had_not_started_costs_nothing(project: Project) -> None:
@@ -233,9 +233,9 @@ def test_what_a_dying_child_was_handed_and_had_not_started_costs_nothing(project
     project.work("--concurrency", "1", before=KILLER.format(run=killer), code=1)
 
     # then one run has failed, by its death
-    assert project.became(killer) == ("dead", 1, 0, 0, 1)
+    assert project.summary(killer) == ("dead", 1, 0, 0, 1)
     assert project.row(killer).last_error.startswith("killed by signal 9")
-    assert {project.became(run) for run in after} == {DONE}
+    assert {project.summary(run) for run in after} == {DONE}
     assert project.statuses() == {"succeeded": 400, "dead": 1}
 
 
@@ -259,4 +259,4 @@ def test_where_no_child_comes_to_be_ready_runs_are_released_and_the_worker_says_
     process = project.work(before=f"{before}lambda *_, **__: os._exit(4)", code=3)
 
     assert "child processes die before they are ready for a run: the process exited with status 4" in process.text
-    assert {project.became(run) for run in runs} == {("queued", 0, 0, 0, 0)}
+    assert {project.summary(run) for run in runs} == {("queued", 0, 0, 0, 0)}

@@ -40,7 +40,7 @@ def test_a_worker_drains_what_is_due_and_leaves(project: Project) -> None:
 
     process = project.work()
 
-    assert {project.became(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
     assert project.row(runs[-1]).result == {"rows": 3, "text": "é"}
     assert process.text.count("attempt.succeeded") == len(runs)
 
@@ -65,8 +65,8 @@ def test_a_tick_stops_claiming_when_its_time_is_over_and_waits_for_its_handlers(
     project.touch("go")
 
     assert tick.wait() == 0
-    assert project.became(first) == ("succeeded", 1, 1, 1, 0)
-    assert project.became(second) == ("queued", 0, 0, 0, 0)
+    assert project.summary(first) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(second) == ("queued", 0, 0, 0, 0)
 
 
 def _age(project: Project, run: int) -> float:
@@ -86,7 +86,7 @@ def test_a_handler_that_outlasts_many_leases_keeps_its_run(project: Project) -> 
     other = project.start("work", "--loop", host="b")
 
     assert worker.wait() == 0
-    assert project.became(run) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
     end(other)
 
 
@@ -96,7 +96,7 @@ def test_a_retry_that_is_due_soon_is_waited_for(project: Project) -> None:
 
     project.work()
 
-    assert project.became(run) == ("succeeded", 2, 2, 1, 1)
+    assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
 
 
 def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project: Project) -> None:
@@ -105,7 +105,7 @@ def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project:
 
     process = project.work(code=1)
 
-    assert project.became(run) == ("dead", 2, 2, 0, 2)
+    assert project.summary(run) == ("dead", 2, 2, 0, 2)
     assert project.calls("on_dead", run) == 1
     assert re.search(rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text)
     assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="no route to host"', process.text)
@@ -170,7 +170,7 @@ def test_of_two_ticks_at_the_same_instant_twenty_times_over_each_slot_is_run_onc
     assert {(row.runs, row.keys) for row in rows} == {(1, 1)}
     assert {row.job_type for row in rows} == set(jobs)
     assert len(rows) >= 60
-    assert {project.became(row.ids[0]) for row in rows} == {("succeeded", 1, 1, 1, 0)}
+    assert {project.summary(row.ids[0]) for row in rows} == {("succeeded", 1, 1, 1, 0)}
 
 
 @pytest.mark.slow
@@ -202,7 +202,9 @@ def test_a_shutdown_lets_handlers_come_through_and_begins_no_more(project: Proje
     project.touch("go")
 
     assert worker.wait() == 0
-    assert sorted(project.became(run) for run in runs) == [("queued", 0, 0, 0, 0)] * 2 + [("succeeded", 1, 1, 1, 0)] * 2
+    assert (
+        sorted(project.summary(run) for run in runs) == [("queued", 0, 0, 0, 0)] * 2 + [("succeeded", 1, 1, 1, 0)] * 2
+    )
 
 
 def test_what_is_not_through_after_the_grace_period_is_given_back_at_no_cost(project: Project) -> None:
@@ -215,7 +217,7 @@ def test_what_is_not_through_after_the_grace_period_is_given_back_at_no_cost(pro
     worker.signal(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert {project.became(run) for run in runs} == {("queued", 0, 1, 0, 0)}
+    assert {project.summary(run) for run in runs} == {("queued", 0, 1, 0, 0)}
 
 
 def test_a_second_signal_is_immediate(project: Project) -> None:
@@ -229,7 +231,7 @@ def test_a_second_signal_is_immediate(project: Project) -> None:
     worker.signal(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert project.became(run) == ("queued", 0, 1, 0, 0)
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
 
 
 def test_a_run_that_is_cancelled_has_its_handler_stopped(project: Project) -> None:
@@ -245,7 +247,7 @@ def test_a_run_that_is_cancelled_has_its_handler_stopped(project: Project) -> No
     )
 
     assert worker.wait() == 0
-    assert project.became(run) == ("cancelled", 1, 1, 0, 0)
+    assert project.summary(run) == ("cancelled", 1, 1, 0, 0)
     assert "lease.lost" in worker.text
 
 
@@ -351,7 +353,7 @@ def test_a_stderr_that_nobody_reads_keeps_no_lease_from_being_renewed(project: P
     assert worker.wait() == 0
     drain.join()
     os.close(reader)
-    assert project.became(printing) == project.became(nap) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(printing) == project.summary(nap) == ("succeeded", 1, 1, 1, 0)
 
 
 def _read(descriptor: int) -> bytes:

@@ -29,7 +29,7 @@ def yamlsched(*arguments: str, cwd: Path = ROOT, **environment: str) -> subproce
 
 
 class CommandResult(NamedTuple):
-    """What a command answered."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

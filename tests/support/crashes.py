@@ -26,22 +26,23 @@ POINTS = (
     "after the effect, before its result is stored",
     "before the finish",
     "before the commit",
-    "after the commit, before the parent hears of it",
+    "after the commit, before the parent knows",
 )
-VICTIMS = ("child", "parent", "both", "parent, and the child lives on")
-POLICIES: tuple[Literal["raise", "skip", "repeat"], ...] = ("raise", "skip", "repeat")
+VICTIMS = ("child", "parent", "both", "parent, but not the child")
+Policy = Literal["raise", "skip", "repeat"]
+POLICIES: tuple[Policy, ...] = ("raise", "skip", "repeat")
 FAN_OUT = 3
 NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 PR_SET_PDEATHSIG = 1
 
-_plan: tuple[Run, str | None, str] | None = None  # of the run that this child carries out
+_plan: tuple[Run, str | None, str] | None = None  # of the run that this child executes
 
 
-def story(run: Run, policy: Literal["raise", "skip", "repeat"], point: str | None, victim: str) -> None:
-    """An effect at a real receiver, and then rows, a fan-out and the success in one transaction."""
+def effect_and_transaction(run: Run, policy: Policy, point: str | None, victim: str) -> None:
+    """Cause an effect at a real receiver, then write rows, a fan-out and the success in one transaction."""
     global _plan
     _plan = (run, point, victim)
-    if point is None and not marked(run):
+    if point is None and not mark(run):
         post(f"/arm/{os.getpid()}/{os.getppid()}/{victim}")
     with run.once("post", in_doubt=policy) as effect:
         if effect.first:
@@ -51,12 +52,12 @@ def story(run: Run, policy: Literal["raise", "skip", "repeat"], point: str | Non
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         run.enqueue_many("leaf", [{"n": n} for n in range(FAN_OUT)], run_at=NEVER)
         run.result = {"effect": effect.result}
-    die_at("after the commit, before the parent hears of it")
+    die_at("after the commit, before the parent knows")
 
 
-def shared_story(run: Run, number: int, policy: Literal["raise", "skip", "repeat"], victim: str) -> None:
-    """An effect of the business, to which several runs come, each killed at a random instant."""
-    if not marked(run):
+def shared_effect(run: Run, number: int, policy: Policy, victim: str) -> None:
+    """Cause an effect with a business key, which several runs try, each killed at a random instant."""
+    if not mark(run):
         post(f"/arm/{os.getpid()}/{os.getppid()}/{victim}")
     with run.once(f"invoice {number}", in_doubt=policy, scope="namespace") as effect:
         if effect.first:
@@ -72,8 +73,8 @@ def post(path: str, key: str = "") -> None:
     connection.close()
 
 
-def marked(run: Run) -> bool:
-    """Say that the run's kill is under way; True if it was so before."""
+def mark(run: Run) -> bool:
+    """Record that this run has had its kill; return whether that was recorded before."""
     try:
         os.close(os.open(Path(os.environ["MARKS"]) / str(run.id), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -82,15 +83,15 @@ def marked(run: Run) -> bool:
 
 
 def die_at(point: str) -> None:
-    """Kill whom the plan names, once per run, if it is now."""
-    if _plan is None or _plan[1] != point or marked(_plan[0]):
+    """Kill the victim of the plan if this is its point, once per run."""
+    if _plan is None or _plan[1] != point or mark(_plan[0]):
         return
     run, _, victim = _plan
     parent = os.getppid()
-    if victim == "parent, and the child lives on":  # as where the kernel cannot be asked to let it die
+    if victim == "parent, but not the child":  # as on a system where a child does not die with its parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
         os.kill(parent, signal.SIGKILL)
-        if point != "before the commit":  # there it holds the row, and nobody else can own the run
+        if point != "before the commit":  # there it holds a lock on the row, and no other worker can claim the run
             until_another_owns(run)
         return
     if victim in ("parent", "both"):
@@ -100,7 +101,7 @@ def die_at(point: str) -> None:
 
 
 def until_another_owns(run: Run) -> None:
-    """Sleep through the lease, as a process that was stopped does."""
+    """Wait until another worker has claimed the run, as a process that was stopped does."""
     with psycopg.connect(run.claim.dsn, autocommit=True) as connection:
         while connection.execute(
             "select 1 from yamlsched.job_runs where id = %s and locked_by = %s and status = 'running'",
@@ -109,25 +110,25 @@ def until_another_owns(run: Run) -> None:
             time.sleep(0.005)
 
 
-def around(module: Any, name: str, before: str | None, after: str | None) -> None:
-    """Let the process die before or after a function of ``module``."""
+def die_around(module: Any, name: str, before: str | None, after: str | None) -> None:
+    """Make the process die before or after each call of a function of ``module``."""
     real: Callable[..., Any] = getattr(module, name)
 
-    def wrapped(*given: Any, **named: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         die_at(before) if before else None
-        answer = real(*given, **named)
+        answer = real(*args, **kwargs)
         die_at(after) if after else None
         return answer
 
     setattr(module, name, wrapped)
 
 
-around(effects, "claim", "before the claim of the key", "after the claim of the key")
-around(effects, "done", "after the effect, before its result is stored", None)
-around(store, "succeed_in", "before the finish", "before the commit")
+die_around(effects, "claim", "before the claim of the key", "after the claim of the key")
+die_around(effects, "done", "after the effect, before its result is stored", None)
+die_around(store, "succeed_in", "before the finish", "before the commit")
 
 
-# what happens around the end of an attempt
+# -- the end of an attempt
 
 
 def fails_after_its_commit(run: Run) -> None:
@@ -139,12 +140,12 @@ def fails_after_its_commit(run: Run) -> None:
 def loses_the_answer_to_its_commit(run: Run) -> None:
     with run.transaction() as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
-    run.committed = False  # as nobody knows when the connection breaks at that moment
+    run.committed = False  # unknown, as when the connection breaks at that moment
     raise psycopg.OperationalError("server closed the connection unexpectedly")
 
 
-async def doubts_in_a_task(run: Run) -> None:
-    """Leave an effect in doubt, and come to it again in the next attempt, beside another task that fails."""
+async def effect_in_doubt_in_a_task(run: Run) -> None:
+    """Leave an effect in doubt beside another task that fails; the next attempt reaches the effect again."""
 
     async def task() -> None:
         with run.once("post", in_doubt="raise"):
@@ -164,7 +165,7 @@ def enqueues_an_unknown_job(run: Run) -> None:
 
 
 def outlasts_its_lease(run: Run) -> None:
-    """Hold the transaction open until the lease, as it was at the beginning, is over."""
+    """Hold the transaction open past the end of the lease that the run had at its start."""
     with run.transaction() as connection, psycopg.connect(run.claim.dsn, autocommit=True) as watch:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         query = "select locked_until, locked_until < clock_timestamp() from yamlsched.job_runs where id = %s"

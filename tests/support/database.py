@@ -25,23 +25,23 @@ def temporary_database(server: str, template: str) -> Iterator[str]:
 def while_waiting(
     db: psycopg.Connection[Any], waiter: psycopg.Connection[Any], act: Callable[[], Any], release: Callable[[], Any]
 ) -> Any:
-    """Let ``act`` run on the session ``waiter`` until it waits for a lock, then ``release`` it; return its answer."""
-    answers: list[Any] = []
+    """Call ``act`` on the session ``waiter``, call ``release`` once it waits for a lock, and return its result."""
+    results: list[Any] = []
 
     def call() -> None:
         try:
-            answers.append(act())
+            results.append(act())
         except Exception as error:
-            answers.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=call)
     thread.start()
-    question = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-    while thread.is_alive() and not db.execute(question, [waiter.info.backend_pid]).fetchone()[0]:  # type: ignore[index]
+    waiting = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+    while thread.is_alive() and not db.execute(waiting, [waiter.info.backend_pid]).fetchone()[0]:  # type: ignore[index]
         pass
-    assert thread.is_alive(), f"did not wait, but answered {answers}"
+    assert thread.is_alive(), f"did not wait for a lock; result: {results}"
     release()
     thread.join()
-    if isinstance(answers[0], Exception):
-        raise answers[0]
-    return answers[0]
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]

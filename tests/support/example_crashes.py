@@ -8,7 +8,7 @@ from handlers import mail, reports, web, webhook
 from support import crashes
 from yamlsched import Run
 
-mail.TIMEOUT = web.TIMEOUT = 2  # seconds: a server that is silent is given up soon
+mail.TIMEOUT = web.TIMEOUT = 2  # seconds: do not wait long for a silent server
 
 POINTS = (
     "before the claim of the key",
@@ -30,5 +30,5 @@ def hook(run: Run, point: str | None = None, **event: Any) -> Any:
     return webhook.send(run, **event)
 
 
-crashes.around(mail, "deliver", None, "inside the effect")
-crashes.around(web, "call", None, "inside the effect")
+crashes.die_around(mail, "deliver", None, "inside the effect")
+crashes.die_around(web, "call", None, "inside the effect")

@@ -1,7 +1,7 @@
-"""Starts ``yamlsched`` quickly: forks a process that has everything imported, for each line of JSON that it reads.
+"""Start ``yamlsched`` quickly: for each line of JSON on stdin, fork a process that has everything imported.
 
-A line names the arguments, the variables of the environment, files for stdout and stderr, and a statement to carry out
-before (to let the process die at a named point). Answers are "started PID" and "ended PID STATUS".
+A line contains the arguments, environment variables, files for stdout and stderr, and a statement to execute first (for
+example to make the process die at a named point). Each line on stdout is "started PID" or "ended PID STATUS".
 
 Retries may be immediate here, so that no test waits for one.
 """
@@ -26,20 +26,20 @@ IMMEDIATE = {name: (timedelta(0), build.MAX_DURATION) for name in build.RETRY_DE
 IMPORTED = (_loop, tick, work, due, progress, start, systemd)
 
 
-def become(order: dict[str, Any]) -> None:
+def run_command(command: dict[str, Any]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
-    for descriptor, path in ((0, os.devnull), (1, order["stdout"]), (2, order["stderr"])):
+    for descriptor, path in ((0, os.devnull), (1, command["stdout"]), (2, command["stderr"])):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(opened, descriptor)
         os.close(opened)
     os.closerange(3, 64)
-    os.environ.update(order["env"])
-    sys.argv = ["yamlsched", *order["argv"]]
+    os.environ.update(command["env"])
+    sys.argv = ["yamlsched", *command["argv"]]
     log.configure()
-    exec(order["before"], {})
+    exec(command["before"], {})
     try:
         cli.main()
     except SystemExit as error:
@@ -56,7 +56,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write)
     children: set[int] = set()
-    orders = b""
+    commands = b""
     while True:
         ready, _, _ = select.select([0, wake_read], [], [])
         if wake_read in ready:
@@ -70,11 +70,11 @@ def main() -> None:
             piece = os.read(0, 1 << 16)
             if not piece:
                 break
-            *lines, orders = (orders + piece).split(b"\n")
+            *lines, commands = (commands + piece).split(b"\n")
             for line in lines:
                 pid = os.fork()
                 if pid == 0:
-                    become(json.loads(line))
+                    run_command(json.loads(line))
                 children.add(pid)
                 print("started", pid, flush=True)
     for pid in children:

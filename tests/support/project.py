@@ -1,4 +1,4 @@
-"""A project with a schedule and a database, real processes of yamlsched, and what became of runs and handlers."""
+"""A project with a schedule and a database, real processes of yamlsched, and the results of runs and handlers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from yamlsched.store.connection import connect_for_handler
 from yamlsched.sync import ScheduleFile, sync
 
 TESTS = Path(__file__).resolve().parents[1]
-TIMEOUT_SECONDS = 60.0  # seconds after which a condition that is awaited counts as never
+TIMEOUT_SECONDS = 60.0  # how long to wait for a condition
 
 
 def until(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait for ``condition`` and return what it says."""
+    """Wait until ``condition`` returns a true value, and return that value."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"waited in vain: {what or condition}"
+        assert time.monotonic() < deadline, f"timed out: {what or condition}"
         time.sleep(0.01)
     return answer
 
@@ -47,7 +47,7 @@ class ForkServer:
         )
         self._started: list[int] = []
         self._ended: dict[int, int] = {}
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -55,27 +55,27 @@ class ForkServer:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             what, pid, *status = line.split()
-            with self._news:
+            with self._changed:
                 if what == "started":
                     self._started.append(int(pid))
                 else:
                     self._ended[int(pid)] = int(status[0])
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def start(self, **order: Any) -> int:
+    def start(self, **command: Any) -> int:
         """Start a process and return its id."""
         assert self._process.stdin is not None
-        with self._news:
+        with self._changed:
             count = len(self._started)
-            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
-            assert self._news.wait_for(lambda: len(self._started) > count, TIMEOUT_SECONDS)
+            assert self._changed.wait_for(lambda: len(self._started) > count, TIMEOUT_SECONDS)
             return self._started[count]
 
     def code(self, pid: int, timeout: float | None) -> int | None:
-        """Return the exit code of a process, None while it is alive; negative: the signal that killed it."""
-        with self._news:
-            self._news.wait_for(lambda: pid in self._ended, timeout)
+        """Return the exit code of a process, None while it is alive; a negative code is the signal that killed it."""
+        with self._changed:
+            self._changed.wait_for(lambda: pid in self._ended, timeout)
             return self._ended.get(pid)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class ForkServer:
 
 @dataclass
 class Process:
-    """A process of yamlsched."""
+    """A running ``yamlsched`` command."""
 
     fork_server: ForkServer
     pid: int
@@ -114,7 +114,7 @@ class Process:
 
     @property
     def text(self) -> str:
-        """What it wrote to stderr so far."""
+        """What it has written to stderr."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
 
@@ -136,14 +136,14 @@ class Project:
         return self.folder / "schedules.yaml"
 
     def write(self, **jobs: dict[str, Any]) -> None:
-        """Write the schedule: jobs get short leases, and retries without a delay, where they do not say otherwise."""
-        usual = {"lease": "2s", "backoff": {"policy": "fixed", "delay": "0s", "max_delay": "1s"}}
+        """Write the schedule. By default, jobs have short leases and retries without a delay."""
+        defaults = {"lease": "2s", "backoff": {"policy": "fixed", "delay": "0s", "max_delay": "1s"}}
         self.jobs = jobs
-        entries = {name: {"handler": f"support.handlers.{name}", **usual, **job} for name, job in jobs.items()}
+        entries = {name: {"handler": f"support.handlers.{name}", **defaults, **job} for name, job in jobs.items()}
         self.file.write_text(json.dumps({"version": 1, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:
-        """Write the schedule and apply it, whatever its handlers are."""
+        """Write the schedule and apply it, without checking the handlers."""
         self.write(**jobs)
         with store.connect(self.dsn) as connection, patch.dict(build.LIMITS, IMMEDIATE):
             synced = sync(connection, ScheduleFile.read(self.file, None, None), at_once=True)
@@ -160,7 +160,7 @@ class Project:
     def start(self, *words: str, dsn: str | None = None, before: str = "", host: str = "a", **env: str) -> Process:
         """Start ``yamlsched *words`` on this project, as if on a host of that name.
 
-        ``before`` is a statement that is carried out in it first.
+        ``before`` is a statement that the process executes first.
         """
         self.number += 1
         log = self.folder / f"log-{self.number}"
@@ -176,20 +176,20 @@ class Project:
         return Process(self.fork_server, pid, log)
 
     def work(self, *words: str, code: int = 0, **more: Any) -> Process:
-        """Let a worker drain the queue, and check how it ended."""
+        """Run a worker until the queue is empty, and check its exit code."""
         process = self.start("work", *words, **more)
         assert process.wait() == code, process.text[-3000:]
         return process
 
     def end_leases(self) -> None:
-        """Let leases be over, as they are in time, of workers that have died."""
+        """Expire all leases, as happens after their workers have died."""
         self.db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
 
     def row(self, run: int) -> Any:
         return self.db.execute("select * from yamlsched.job_runs where id = %s", [run]).fetchone()
 
     def until_status(self, run: int, status: str) -> Any:
-        """Wait until the run has that status, and return it."""
+        """Wait until the run has this status, and return its row."""
         until(lambda: self.row(run).status == status, f"run {run} is {status}")
         return self.row(run)
 
@@ -205,14 +205,14 @@ class Project:
         return sum(1 for kind, number, *_ in lines if kind == what and run in (None, int(number)))
 
     def until_started(self, run: int, times: int = 1) -> None:
-        until(lambda: self.calls("started", run) >= times, f"run {run} has begun {times} times")
+        until(lambda: self.calls("started", run) >= times, f"run {run} has started {times} times")
 
     def touch(self, name: str) -> None:
-        """Make the file that a handler waits for."""
+        """Create a file that a handler waits for."""
         (self.folder / name).touch()
 
-    def became(self, run: int) -> tuple[str, int, int, int, int]:
-        """Return what became of a run: status, attempts, handlers begun and completed, failures recorded."""
+    def summary(self, run: int) -> tuple[str, int, int, int, int]:
+        """Return a run's status, attempts, handler calls started and completed, and recorded failures."""
         row = self.row(run)
         return (
             row.status,
@@ -232,7 +232,7 @@ class Project:
 
 @contextmanager
 def a_project(folder: Path, dsn: str) -> Iterator[Project]:
-    """Make a project; its processes end with it."""
+    """Yield a project; its processes are killed afterwards."""
     fork_server = ForkServer()
     project = Project(fork_server, folder, dsn)
     try:
@@ -243,7 +243,7 @@ def a_project(folder: Path, dsn: str) -> Iterator[Project]:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs: a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 
 class Proxy:
-    """Stands between a worker and its server, and can fall silent without closing anything."""
+    """A TCP proxy in front of the server, which can become silent without closing a connection."""
 
     def __init__(self, dsn: str) -> None:
         with psycopg.connect(dsn) as connection:
@@ -26,11 +26,11 @@ class Proxy:
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
 
-    def _to_server(self, client: socket.socket, piece: bytes) -> bytes:
-        return piece
+    def _to_server(self, client: socket.socket, chunk: bytes) -> bytes:
+        return chunk
 
-    def _to_client(self, piece: bytes) -> bytes:
-        return piece
+    def _to_client(self, chunk: bytes) -> bytes:
+        return chunk
 
     def _server(self) -> socket.socket:
         if self._host.startswith("/"):
@@ -48,7 +48,7 @@ class Proxy:
                     try:
                         client, _ = self._listener.accept()
                     except OSError:
-                        return  # closed meanwhile
+                        return  # closed by close()
                     server = self._server()
                     other |= {client: server, server: client}
                     self._clients.add(client)
@@ -57,12 +57,12 @@ class Proxy:
                 if source.fileno() < 0:
                     continue
                 try:
-                    piece = source.recv(1 << 16)
-                    piece = self._to_server(source, piece) if source in self._clients else self._to_client(piece)
-                    other[source].sendall(piece)
+                    chunk = source.recv(1 << 16)
+                    chunk = self._to_server(source, chunk) if source in self._clients else self._to_client(chunk)
+                    other[source].sendall(chunk)
                 except OSError:
-                    piece = b""
-                if not piece:
+                    chunk = b""
+                if not chunk:
                     for end in (source, other[source]):
                         self._sockets.remove(end)
                         end.close()
@@ -76,20 +76,20 @@ class Proxy:
 
 
 class Pooler(Proxy):
-    """A proxy that behaves as PgBouncer does: it refuses options, and tells clients a process id of its own."""
+    """A proxy that behaves as PgBouncer does: it refuses startup options and sends clients a made-up process id."""
 
     refuses_options = True
 
-    def _to_server(self, client: socket.socket, piece: bytes) -> bytes:
-        if self.refuses_options and b"\0options\0" in piece:
+    def _to_server(self, client: socket.socket, chunk: bytes) -> bytes:
+        if self.refuses_options and b"\0options\0" in chunk:
             fields = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
             client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
             return b""
-        return piece
+        return chunk
 
-    def _to_client(self, piece: bytes) -> bytes:
-        start, key, rest = piece.partition(b"K" + (12).to_bytes(4, "big"))
-        return start + key + (4711).to_bytes(4, "big") + rest[4:] if key else piece
+    def _to_client(self, chunk: bytes) -> bytes:
+        start, key, rest = chunk.partition(b"K" + (12).to_bytes(4, "big"))
+        return start + key + (4711).to_bytes(4, "big") + rest[4:] if key else chunk
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
+
+from yamlsched import Run, enqueue
+from yamlsched.ledger import Claim
 
 JOB = {
     "namespace": "default",
@@ -60,19 +64,19 @@ STATES: dict[str, dict[str, str]] = {
 
 
 def a_job(db: psycopg.Connection[Any], job_type: str = "purge", **values: Any) -> int:
-    """Insert a job, by default one that fires at two each night; return its id."""
-    given = {**JOB, "job_type": job_type, **values}
-    columns = ", ".join(given)
-    holes = ", ".join(f"%({name})s" for name in given)
+    """Insert a job, by default one that fires at 02:00 each day; return its id."""
+    row = {**JOB, "job_type": job_type, **values}
+    columns = ", ".join(row)
+    placeholders = ", ".join(f"%({name})s" for name in row)
     sql = (
         f"insert into yamlsched.job_definitions ({columns}, effective_from) "
-        f"values ({holes}, now() - interval '2 days') returning id"
+        f"values ({placeholders}, now() - interval '2 days') returning id"
     )
-    return int(db.execute(sql.encode(), given).fetchone()[0])  # type: ignore[index]
+    return int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
 
 
 def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **values: Any) -> int:
-    """Insert a run in this state; ``values`` are SQL expressions where they are texts in parentheses. Return its id."""
+    """Insert a run in this state; return its id. A string value in pareneses is an SQL expression."""
     columns = {"run_at": "now()", "max_attempts": "5", "status": f"'{status}'", **STATES[status]}
     parameters: dict[str, Any] = {}
     for name, value in values.items():
@@ -94,8 +98,8 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
 
 
 def a_file_row(db: psycopg.Connection[Any], **values: Any) -> int:
-    """Insert a presented file, by default the one in force; return its id."""
-    given = {
+    """Insert a row for a presented file, by default the one in force; return its id."""
+    row = {
         "namespace": "default",
         "hash": "a" * 64,
         "environment": "",
@@ -105,14 +109,14 @@ def a_file_row(db: psycopg.Connection[Any], **values: Any) -> int:
         "tzdata_version": "2026a",
         **values,
     }
-    given.setdefault("applied_at", "now")
-    columns, holes = ", ".join(given), ", ".join(f"%({name})s" for name in given)
-    sql = f"insert into yamlsched.schedule_files ({columns}) values ({holes}) returning id"
-    return int(db.execute(sql.encode(), given).fetchone()[0])  # type: ignore[index]
+    row.setdefault("applied_at", "now")
+    columns, placeholders = ", ".join(row), ", ".join(f"%({name})s" for name in row)
+    sql = f"insert into yamlsched.schedule_files ({columns}) values ({placeholders}) returning id"
+    return int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
 
 
 def row(db: psycopg.Connection[Any], run: int) -> Any:
-    """Return the run as it is stored."""
+    """Return the row of a run."""
     return db.execute("select * from yamlsched.job_runs where id = %s", [run]).fetchone()
 
 
@@ -131,15 +135,15 @@ def a_long_history(db: psycopg.Connection[Any]) -> None:
         "select d.namespace, d.id, d.job_type, t, 'succeeded', 1, 5, t, t from yamlsched.job_definitions d, "
         "generate_series(1, 5000) n, lateral (select now() - n * interval '1 minute' as t) s"
     )
-    for nth in range(10):
-        a_run(db, jobs[nth % 4], exclusive=nth % 3 == 0, scheduled_for=datetime(2026, 1, 14, 12, tzinfo=UTC))
+    for n in range(10):
+        a_run(db, jobs[n % 4], exclusive=n % 3 == 0, scheduled_for=datetime(2026, 1, 14, 12, tzinfo=UTC))
     a_run(db, jobs[0], "dead")
     a_run(db, jobs[1], "dead")
     db.execute("analyze yamlsched.job_runs, yamlsched.job_definitions")
 
 
 def rows_read(db: psycopg.Connection[Any], sql: bytes, parameters: Any = None) -> int:
-    """Carry out ``sql``; return how many rows of job_runs its plan has looked at."""
+    """Execute ``sql``; return how many rows of job_runs it read."""
 
     def read(plan: dict[str, Any]) -> int:
         here = 0
@@ -150,3 +154,22 @@ def rows_read(db: psycopg.Connection[Any], sql: bytes, parameters: Any = None) -
     found = db.execute(b"explain (analyze, timing off, format json) " + sql, parameters).fetchone()
     assert found is not None
     return read(found[0][0]["Plan"])
+
+
+def a_started_run(db: psycopg.Connection[Any], dsn: str, run_id: int | None = None) -> Run:
+    """Claim a run, by default a new one, as a worker does. The owner that it had before loses it."""
+    run_id = run_id or enqueue(db, "mail").run_id
+    token = f"web-1:4711:{secrets.token_hex(6)}"
+    [row] = db.execute(
+        """
+        update yamlsched.job_runs
+        set status = 'running', attempts = attempts + 1, locked_by = %s, started_at = now(),
+            locked_until = now() + interval '1 minute'
+        where id = %s
+        returning id, job_type, attempts, max_attempts
+        """,
+        [token, run_id],
+    ).fetchall()
+    return Run(
+        row.id, row.job_type, None, None, row.attempts, row.max_attempts, {}, False, Claim(dsn, "default", token)
+    )

@@ -1,4 +1,4 @@
-"""Builders for tests of sync: files as hosts present them, and what the database holds afterwards."""
+"""Schedule files as hosts present them, and what sync wrote to the database."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def at(text: str) -> datetime:
-    """Read an instant of UTC: ``2026-01-14 02:00``."""
+    """Parse a UTC time such as ``2026-01-14 02:00``."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def a_file(
     host: str = "web-1", path: str = "/app/schedules.yaml", environment: str = "", top: str = "", **jobs: Any
 ) -> ScheduleFile:
-    """Build a file of jobs, each a mapping of its keys; JSON is YAML, too."""
+    """Build a schedule file from jobs, each a mapping of its keys. (JSON is valid YAML.)"""
     entries = {name: {"handler": "handlers.cleanup.run", **job} for name, job in jobs.items()}
-    text = f"version: 1\n{top}\njobs: {json.dumps(entries)}\n"
-    return ScheduleFile(text.encode(), path, environment, host)
+    content = f"version: 1\n{top}\njobs: {json.dumps(entries)}\n"
+    return ScheduleFile(content.encode(), path, environment, host)
 
 
 def a_bad_file(host: str = "web-1", path: str = "/app/schedules.yaml") -> ScheduleFile:
@@ -31,7 +31,7 @@ def a_bad_file(host: str = "web-1", path: str = "/app/schedules.yaml") -> Schedu
 
 
 def runs(db: Any, job: str = "x") -> list[tuple[str, datetime]]:
-    """Return key and slot of a job's runs in the order in which they were made."""
+    """Return key and slot of a job's runs, in the order of their creation."""
     rows = db.execute(
         "select idempotency_key, scheduled_for from yamlsched.job_runs where job_type = %s order by id", [job]
     )
@@ -39,7 +39,7 @@ def runs(db: Any, job: str = "x") -> list[tuple[str, datetime]]:
 
 
 def slots(db: Any, job: str = "x") -> list[str]:
-    """Return the slots of a job's runs, as short text."""
+    """Return the slots of a job's runs, as ``01-14 02:00``."""
     return [f"{slot:%m-%d %H:%M}" for _, slot in runs(db, job)]
 
 
@@ -54,12 +54,12 @@ def gaps(db: Any, job: str = "x") -> list[tuple[str, str, int, str]]:
 
 
 def definition(db: Any, job: str = "x") -> Any:
-    """Return a job's row."""
+    """Return the row of a job."""
     return db.execute("select * from yamlsched.job_definitions where job_type = %s", [job]).fetchone()
 
 
 def finish(db: Any, now: datetime, job: str | None = None) -> None:
-    """Let all unfinished runs succeed, of one job or of all."""
+    """Mark all unfinished runs as succeeded, of one job or of all jobs."""
     db.execute(
         "update yamlsched.job_runs set status = 'succeeded', finished_at = %s, locked_until = null, "
         "exclusive_of = null where finished_at is null and (%s::text is null or job_type = %s)",
@@ -68,7 +68,7 @@ def finish(db: Any, now: datetime, job: str | None = None) -> None:
 
 
 def prune(db: Any, where: str = "finished_at is not null") -> set[str]:
-    """Prune runs as retention does, their keys remembered; return the keys."""
+    """Prune runs as retention does, and remember their keys; return the keys."""
     rows = db.execute(
         f"with gone as (delete from yamlsched.job_runs where {where} "
         "returning namespace, idempotency_key, id, job_type, scheduled_for) "
