@@ -5,90 +5,116 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from yamlsched.definitions.diagnostic import ERROR, Diagnostic, Note
+from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Note
+from yamlsched.definitions.node import Notes, Path, Span, Spot
 from yamlsched.definitions.source import Source
-from yamlsched.definitions.wording import Path
-
-if TYPE_CHECKING:
-    from yamlsched.definitions.node import Node
 
 MAX_DIAGNOSTICS = 1_000
-"""At most this many errors of a file are reported."""
+"""At most this many diagnostics of a file are collected by one check."""
+MAX_ALIAS_NOTES = 3
+"""At most this many aliases that lead to an error are listed."""
+
 Key = tuple[int, str]
-"""Offset and code: what makes two diagnostics one."""
+"""Offset and code: at most one diagnostic has both."""
 
 
 class Findings:
-    """Collects mistakes. One that is reached again through an alias is one diagnostic, with a note of each use."""
-
-    MOST_USES = 3
+    """Collects diagnostics. An error that several aliases lead to is one diagnostic, with a note for each alias."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.wrong: set[Path] = set()
-        """The paths of what is wrong and of all that contains it."""
+        """The paths of invalid values and of all that contains them."""
         self.meant: set[Path] = set()
-        """The paths of keys that were probably meant by unknown ones: nobody shall report them as missing."""
+        """The paths of keys that unknown keys were probably meant to be: they are not reported as missing."""
         self._found: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(
+    def error(
         self,
+        spot: Spot,
         code: str,
-        node: Node,
-        path: Path,
-        use: int | None,
         message: str,
         remedy: str = "",
-        span: tuple[int, int] | None = None,
-        notes: Iterable[tuple[int, str]] = (),
-        severity: str = ERROR,
+        span: Span | None = None,
+        notes: Notes = (),
     ) -> None:
-        """Report a mistake at ``node``, or at the offsets ``span``, that makes what lies at ``path`` invalid.
+        """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as invalid."""
+        self.spoil(spot.path)
+        self._add(span or spot.node.span, code, message, remedy, notes, ERROR, spot)
 
-        ``use`` is the offset of the alias through which the path gets there, if it does.
-        """
-        self.spoil(path)
-        at, end = span or (node.at, node.end)
-        if self.is_full and (at, code) not in self._found:
-            return
-        _, uses = self._found.setdefault(
-            (at, code), (self.source.diagnostic(code, at, end, message, remedy, notes, severity), {})
-        )
-        use = node.use if use is None else use
-        if use is not None:
-            uses[use] = None
+    def warning(
+        self,
+        spot: Spot,
+        code: str,
+        message: str,
+        remedy: str = "",
+        span: Span | None = None,
+        notes: Notes = (),
+    ) -> None:
+        """Report a warning at ``spot``, or at the offsets ``span`` inside it."""
+        self._add(span or spot.node.span, code, message, remedy, notes, WARNING, spot)
+
+    def error_at(self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()) -> None:
+        """Report an error in the text that makes no value invalid, or whose value is marked already."""
+        self._add(span, code, message, remedy, notes)
+
+    def _add(
+        self,
+        span: Span,
+        code: str,
+        message: str,
+        remedy: str,
+        notes: Notes,
+        severity: str = ERROR,
+        spot: Spot | None = None,
+    ) -> None:
+        key = span[0], code
+        if key not in self._found:
+            if self.is_full:
+                return
+            self._found[key] = self.source.diagnostic(span, code, message, remedy, notes, severity), {}
+        if spot is not None:
+            self.repeat([key], spot.alias_at)
+
+    def is_reported(self, code: str, line: int) -> bool:
+        return any(one.code == code and one.line == line for one, _ in self._found.values())
 
     def since(self, count: int) -> list[Key]:
-        """Return which diagnostics were added when there had been ``count`` of them."""
+        """Return which diagnostics were added after the first ``count``."""
         return list(islice(self._found, count, None)) if len(self._found) > count else []
 
-    def repeat(self, keys: Iterable[Key], use: int | None) -> None:
-        """Note that these diagnostics are reached again, through the alias at ``use``."""
-        for key in keys:
-            if use is not None:
-                self._found[key][1][use] = None
+    def repeat(self, keys: Iterable[Key], alias_at: int | None) -> None:
+        """Note that the alias at an offset leads to these diagnostics too."""
+        if alias_at is not None:
+            for key in keys:
+                self._found[key][1][alias_at] = None
 
     def spoil(self, path: Path) -> None:
-        """Mark what lies at ``path`` as invalid, without a message."""
+        """Mark the value at ``path``, and all that contains it, as invalid."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.wrong:
                 return  # and so is what contains it
             self.wrong.add(path[:length])
+
+    def is_valid(self, spot: Spot) -> bool:
+        """Return whether no error in the value, or below it, has been reported."""
+        return not spot.node.has_errors and spot.path not in self.wrong
 
     @property
     def is_full(self) -> bool:
         return len(self._found) >= MAX_DIAGNOSTICS
 
     def diagnostics(self) -> list[Diagnostic]:
-        return [self._with_uses(found, sorted(uses)) for found, uses in self._found.values()]
+        """Return the diagnostics in the order of the file."""
+        found = [self._with_aliases(one, sorted(aliases)) for one, aliases in self._found.values()]
+        return sorted(found, key=lambda one: one.order)
 
-    def _with_uses(self, found: Diagnostic, uses: list[int]) -> Diagnostic:
-        notes = [Note(found.file, *self.source.place(use), "used here") for use in uses[: self.MOST_USES]]
-        if more := len(uses) - len(notes):
+    def _with_aliases(self, found: Diagnostic, aliases: list[int]) -> Diagnostic:
+        notes = [Note(found.file, *self.source.place(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
+        if more := len(aliases) - len(notes):
             notes[-1] = replace(notes[-1], text=f"used here and in {more} more places")
         return replace(found, notes=(*found.notes, *notes)) if notes else found

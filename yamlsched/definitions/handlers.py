@@ -17,9 +17,8 @@ from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.load import Calls, Loaded
 from yamlsched.definitions.lookup import Missing
-from yamlsched.definitions.node import Node
-from yamlsched.definitions.wording import Path as KeyPath
-from yamlsched.definitions.wording import did_you_mean, quoted, where
+from yamlsched.definitions.node import Spot
+from yamlsched.definitions.wording import did_you_mean, quoted
 
 
 def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
@@ -48,16 +47,16 @@ def _check_calls(loaded: Loaded, calls: Calls, folders: tuple[Path, ...], found:
     for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
         if dotted is None:
             continue
-        node, place, use = loaded.value(calls.job, key)
+        spot = loaded.spot(calls.job, key)
         result = lookup.look_up(dotted, folders)
         if isinstance(result, Missing):
-            found.add(result.code, node, place, use, f"{where(place)}: {result.message}", result.remedy)
+            found.error(spot, result.code, f"{spot}: {result.message}", result.remedy)
         elif result is None or result.decorator_list:
             continue  # a decorator may change the parameters
         elif key == "handler":
             _check_payload(loaded, calls, result, found)
         else:
-            _check_on_dead(result, node, place, use, found)
+            _check_on_dead(result, spot, found)
 
 
 class Parameters(NamedTuple):
@@ -113,45 +112,41 @@ def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str 
 
 def _check_payload(loaded: Loaded, calls: Calls, function: Function, found: Findings) -> None:
     """Report payload keys that the function does not take, and parameters that nothing gives."""
-    handler, place, use = loaded.value(calls.job, "handler")
+    handler = loaded.spot(calls.job, "handler")
     parameters = Parameters.of(function)
     if parameters.by_position_only:
-        message = f"{where(place)}: {calls.handler} takes {parameters.by_position_only} by position only"
-        remedy = "Payload keys arrive by name: remove the / from its parameters."
-        found.add("YS306", handler, place, use, message, remedy)
+        message = f"{handler}: {calls.handler} takes {parameters.by_position_only} by position only"
+        found.error(handler, "YS306", message, "Payload keys arrive by name: remove the / from its parameters.")
         return
     if calls.payload is None:
         return
-    expected = parameters.expected
     for key in calls.payload:
-        node, key_place, key_use = loaded.value(calls.job, "payload", key)
-        spot: Node = node.key or node
+        spot = loaded.spot(calls.job, "payload", key)
         if key == "run" and parameters.takes_run:
-            message = f"{where(key_place)}: run is given by the worker"
-            found.add("YS305", spot, key_place, key_use, message, "Give the key another name.")
-        elif advice := parameters.unknown(key):
-            message = f"{where(key_place)}: {calls.handler} has no parameter {quoted(key)}"
-            found.add("YS304", spot, key_place, key_use, message, advice)
+            found.error(spot.key, "YS305", f"{spot}: run is given by the worker", "Give the key another name.")
+        elif remedy := parameters.unknown(key):
+            message = f"{spot}: {calls.handler} has no parameter {quoted(key)}"
+            found.error(spot.key, "YS304", message, remedy)
     if calls.has_cron and calls.is_whole:
         # without cron the payload may come with each enqueue; in place of a misspelt key it may be there
-        missing = parameters.missing(calls.payload)
+        expected, missing = parameters.expected, parameters.missing(calls.payload)
         guessed = any(name in missing for key in calls.payload if key not in expected for name in expected)
         if missing and not (guessed and not parameters.takes_any):
-            message = f"{where(place)}: {calls.handler} needs {', '.join(missing)}, which no payload gives"
+            message = f"{handler}: {calls.handler} needs {', '.join(missing)}, which no payload gives"
             is_method = missing[0] == "self" and "." in (calls.handler or "").partition(":")[2]
             remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
             remedy = "Make it a static method: a handler is called without an object." if is_method else remedy
-            found.add("YS305", handler, place, use, message, remedy)
+            found.error(handler, "YS305", message, remedy)
 
 
-def _check_on_dead(function: Function, node: Node, place: KeyPath, use: int | None, found: Findings) -> None:
+def _check_on_dead(function: Function, spot: Spot, found: Findings) -> None:
     args = function.args
     positional = [*args.posonlyargs, *args.args]
     required = len(positional) - len(args.defaults)
     lonely = [a for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
     if required > 1 or lonely or (not positional and args.vararg is None):
-        message = f"{where(place)}: {function.name} must take one argument, the run that is dead"
-        found.add("YS308", node, place, use, message, f"Write def {function.name}(run): ...")
+        message = f"{spot}: {function.name} must take one argument, the run that is dead"
+        found.error(spot, "YS308", message, f"Write def {function.name}(run): ...")
 
 
 def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
@@ -163,8 +158,8 @@ def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
         for calls in loaded.calls():
             for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
                 if dotted is not None and (reason := _import_and_bind(dotted, calls if key == "handler" else None)):
-                    node, place, use = loaded.value(calls.job, key)
-                    found.add("YS309", node, place, use, f"{where(place)}: {reason}", "Run it with: yamlsched invoke")
+                    spot = loaded.spot(calls.job, key)
+                    found.error(spot, "YS309", f"{spot}: {reason}", "Run it with: yamlsched invoke")
     finally:
         sys.path[:] = before
     return found.diagnostics()

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from yamlsched.definitions import build, parse
+from yamlsched.definitions import build
+from yamlsched.definitions.decode import decode
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
 from yamlsched.definitions.job import Job, Retention
-from yamlsched.definitions.node import Node
+from yamlsched.definitions.node import Node, Spot
+from yamlsched.definitions.parse import parse
 from yamlsched.definitions.schema import JOB_KEYS
 from yamlsched.definitions.schema import check as schema_check
 from yamlsched.definitions.source import Source
-from yamlsched.definitions.wording import Path, quoted
+from yamlsched.definitions.wording import quoted
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What a job's entry says of the functions it calls, whether its other keys are valid or not.
+    """The functions that a job's entry names, whether its other keys are valid or not.
 
-    ``handler`` and ``on_dead`` are None where nothing valid is written, and so is ``payload``. ``is_whole`` says that
-    no key of the entry is misspelt or lost, so that what is not here is nowhere.
+    ``handler``, ``on_dead`` and ``payload`` are None if they are absent or invalid; a job without a payload has an
+    empty one. ``is_whole``: no key of the entry is misspelt or unreadable, so that what is missing here is missing.
     """
 
     job: str
@@ -36,11 +38,11 @@ class Calls:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a file says, and all that is wrong with it, in the order of the file.
+    """The content of a file, and everything that is wrong with it, in the order of the file.
 
-    ``namespace`` is None where it cannot be told. ``paths`` are directories relative to the file. ``jobs`` has the
-    jobs whose own entry is valid, with what they inherit, whatever is wrong elsewhere. ``source``, ``root`` and
-    ``wrong``, the paths of what is invalid, are for further checks.
+    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``jobs`` has the jobs whose
+    own entry is valid, with what they inherit, whatever is wrong elsewhere. ``root`` is the top-level mapping, None if
+    there is none. ``root`` and ``found`` are for further checks.
     """
 
     namespace: str | None
@@ -50,30 +52,36 @@ class Loaded:
     paths: tuple[str, ...]
     jobs: dict[str, Job]
     diagnostics: tuple[Diagnostic, ...]
-    source: Source = field(repr=False, compare=False)
-    root: Node | None = field(repr=False, compare=False)
-    wrong: Set[Path] = field(repr=False, compare=False)
+    root: Spot | None = field(repr=False, compare=False)
+    found: Findings = field(repr=False, compare=False)
+
+    @property
+    def source(self) -> Source:
+        return self.found.source
+
+    @property
+    def has_errors(self) -> bool:
+        return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
 
     @property
     def entries(self) -> dict[str, Node]:
-        """The jobs as they are written, invalid ones included."""
-        top = self.root.value if self.root is not None else None
-        jobs = top["jobs"].value if isinstance(top, dict) and "jobs" in top else None
-        return jobs if isinstance(jobs, dict) else {}
+        """The jobs as written, invalid ones included."""
+        jobs = self.root.get("jobs") if self.root is not None else None
+        return jobs.value if jobs is not None and isinstance(jobs.value, dict) else {}
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the jobs are known: not if the text is not YAML, or is written for another version."""
-        top = self.root.value if self.root is not None else None
-        if not isinstance(top, dict) or self._is_of_another_version(top):
-            return False
-        return "jobs" in top and isinstance(top["jobs"].value, dict)
+        """Return whether the jobs are known: not if the file is not YAML, or is written for another version."""
+        jobs = self.root.get("jobs") if self.root is not None else None
+        return jobs is not None and isinstance(jobs.value, dict) and self.is_known("version")
+
+    def is_known(self, key: str) -> bool:
+        """Return whether a top-level key is valid, or absent from a file whose top level is a mapping."""
+        return self.root is not None and _is_known(self.root, key, self.found)
 
     def calls(self) -> Iterator[Calls]:
-        """Yield what each job calls. Of a file for another version nothing is known."""
-        if self.root is None or (isinstance(self.root.value, dict) and self._is_of_another_version(self.root.value)):
-            return
-        for name, entry in self.entries.items():
+        """Yield what each job calls; nothing for a file of another version."""
+        for name, entry in self.entries.items() if self.is_known("version") else ():
             if not isinstance(entry.value, dict):
                 continue
             yield Calls(
@@ -82,53 +90,40 @@ class Loaded:
                 self._valid(name, "on_dead"),
                 self._valid(name, "payload") if "payload" in entry.value else {},
                 "cron" in entry.value,
-                not entry.flawed and entry.value.keys() <= JOB_KEYS.keys(),
+                not entry.has_errors and entry.value.keys() <= JOB_KEYS.keys(),
             )
 
-    def _is_of_another_version(self, top: dict[str, Node]) -> bool:
-        return "version" in top and (("version",) in self.wrong or top["version"].flawed)
-
     def _valid(self, job: str, key: str) -> Any:
-        """Return the plain value of a job's key, None if it has none or there is a mistake in it."""
-        node, path, _ = self.value(job, key)
-        is_written = path != ("jobs", job)
-        return node.plain() if is_written and path not in self.wrong and not node.flawed else None
+        """Return the plain value of a job's key, None if it is absent or invalid."""
+        spot = self.written(job, key)
+        return spot.node.plain() if spot is not None and self.found.is_valid(spot) else None
 
-    @property
-    def path_nodes(self) -> dict[int, tuple[Node, int | None]]:
-        """The valid items of ``paths`` by their number, each with the alias through which it is reached."""
-        return _path_nodes(self.root, self.wrong)
-
-    @property
-    def has_errors(self) -> bool:
-        return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
-
-    def value(self, job: str, *keys: str) -> tuple[Node, Path, int | None]:
-        """Return the node of a value of a job, its path, and where it is used if it is reached by an alias.
-
-        A key that the job does not have itself is looked up in defaults; the job's own node stands for one that is
-        nowhere.
-        """
+    def written(self, job: str, *keys: str) -> Spot | None:
+        """Return where a key of a job is written, in its entry or in defaults; None if it is not."""
         assert self.root is not None
-        for path in (("jobs", job, *keys), ("defaults", *keys), ("jobs", job)):
-            node: Node | None = self.root
-            use = None
-            for key in path:
-                node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
-                use = node.use if node is not None and node.use is not None else use
-            if node is not None:
-                return node, path, use
-        raise KeyError(job)
+        return self.root.get("jobs", job, *keys) or self.root.get("defaults", *keys)
+
+    def spot(self, job: str, *keys: str) -> Spot:
+        """Return where a key of a job is written; its entry if it is not. Raises KeyError for an unknown job."""
+        spot = self.written(job, *keys) or self.written(job)
+        if spot is None:
+            raise KeyError(job)
+        return spot
+
+    @property
+    def path_spots(self) -> list[Spot]:
+        """The valid items of ``paths``."""
+        return _path_spots(self.root, self.found)
 
 
 def load(data: bytes, file: str, environment: str | None, is_validated: bool = False) -> Loaded:
-    """Return the jobs of a schedule as they hold in ``environment``, and every mistake. Never raises for its input.
+    """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for no input.
 
     ``file`` is the name that diagnostics show. ``is_validated`` skips the schema: this version of yamlsched has
     applied exactly these bytes before.
     """
     collects = gc.isenabled()
-    gc.disable()  # a tree of a million nodes has no garbage; looking for it took a third of the time
+    gc.disable()  # a million nodes without garbage: searching them for it took a third of the time
     try:
         return _load(data, file, environment, is_validated)
     finally:
@@ -137,74 +132,63 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
 
 
 def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -> Loaded:
-    source, root, diagnostics = parse.parse(data, file)
-    found = Findings(source)
-    if root is not None and not is_validated:
-        schema_check.check(root, found)
-    if root is None or not isinstance(root.value, dict):
-        return _loaded(None, "UTC", (), Retention(), (), {}, diagnostics, found, root)
+    found = decode(data, file)
+    document = None if len(found) else parse(found)
+    if document is not None and not is_validated:
+        schema_check.check(Spot(document), found)
+    if document is None or not isinstance(document.value, dict):
+        return Loaded(None, "UTC", (), Retention(), (), {}, _diagnostics(found), None, found)
 
-    top = root.value
-    environments = _environments(top.get("environments"), environment, found)
+    root = Spot(document)
+    namespace, timezone = root.get("namespace"), root.get("timezone")
+    environments = _environments(root.get("environments"), environment, found)
     reader = build.Reader(found, environments)
-    reader.has_environment_list = "environments" in top
-    reader.is_environment_list_closed = ("environments",) not in found.wrong | found.meant and not _flawed(
-        top, "environments"
-    )
-    namespace = top["namespace"].value if "namespace" in top else "default"
-    if ("namespace",) in found.wrong or _flawed(top, "namespace"):
-        namespace = None
-    timezone = reader.read("timezone", top["timezone"], ("timezone",), None) if "timezone" in top else "UTC"
+    reader.has_environment_list = "environments" in root.value
+    reader.is_environment_list_closed = _is_known(root, "environments", found) and ("environments",) not in found.meant
+    zone = reader.read(timezone) if timezone else "UTC"
     retention = build.build_retention(root, reader)
-    paths = tuple(node.value for node, _ in _path_nodes(root, found.wrong).values())
-    jobs = build.build_jobs(root, reader, timezone, environment, paths)
-    if "version" in top and (("version",) in found.wrong or _flawed(top, "version")):
-        jobs = {}  # written for another version, a job may mean something else
-    return _loaded(namespace, timezone or "UTC", environments, retention, paths, jobs, diagnostics, found, root)
+    paths = tuple(spot.value for spot in _path_spots(root, found))
+    jobs = build.build_jobs(root, reader, zone, environment, paths)
+    return Loaded(
+        (namespace.value if namespace else "default") if _is_known(root, "namespace", found) else None,
+        zone or "UTC",
+        environments,
+        retention,
+        paths,
+        jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
+        _diagnostics(found),
+        root,
+        found,
+    )
 
 
-def _path_nodes(root: Node | None, wrong: Set[Path]) -> dict[int, tuple[Node, int | None]]:
-    top = root.value if root is not None else None
-    node = top.get("paths") if isinstance(top, dict) else None
-    if node is None or not isinstance(node.value, list):
-        return {}
-    return {
-        number: (item, node.use if item.use is None else item.use)
-        for number, item in enumerate(node.value)
-        if isinstance(item.value, str) and ("paths", number) not in wrong
-    }
+def _is_known(root: Spot, key: str, found: Findings) -> bool:
+    spot = root.get(key)
+    return spot is None or found.is_valid(spot)
 
 
-def _flawed(top: dict[str, Node], key: str) -> bool:
-    return key in top and top[key].flawed
+def _path_spots(root: Spot | None, found: Findings) -> list[Spot]:
+    paths = root.get("paths") if root else None
+    items = paths.children() if paths and isinstance(paths.value, list) else ()
+    return [item for item in items if isinstance(item.value, str) and item.path not in found.wrong]
 
 
-def _environments(node: Node | None, environment: str | None, found: Findings) -> tuple[str, ...]:
-    if node is None or not isinstance(node.value, list):
+def _environments(spot: Spot | None, environment: str | None, found: Findings) -> tuple[str, ...]:
+    if spot is None or not isinstance(spot.value, list):
         return ()
-    names = tuple(item.value for item in node.value if isinstance(item.value, str))
+    names = tuple(item.value for item in spot.value if isinstance(item.value, str))
     if environment is not None and environment not in names:
         message = f"environment {quoted(environment)} is not in the environments of the file"
         remedy = found.source.did_you_mean(environment, names, "Add it here, or fix --env or YAMLSCHED_ENV.")
-        found.add("YS116", node.key or node, ("environments",), None, message, remedy)
+        found.error(spot.key, "YS116", message, remedy)
     return names
 
 
-def _loaded(
-    namespace: str | None,
-    timezone: str,
-    environments: tuple[str, ...],
-    retention: Retention,
-    paths: tuple[str, ...],
-    jobs: dict[str, Job],
-    diagnostics: list[Diagnostic],
-    found: Findings,
-    root: Node | None,
-) -> Loaded:
-    all_of_them = sorted([*diagnostics, *found.diagnostics()], key=lambda diagnostic: diagnostic.order)
-    ordered = tuple(all_of_them[:MAX_DIAGNOSTICS])
-    if len(all_of_them) >= MAX_DIAGNOSTICS:
+def _diagnostics(found: Findings) -> tuple[Diagnostic, ...]:
+    diagnostics = found.diagnostics()
+    if found.is_full:
         end = len(found.source.text)
         message = f"only the first {MAX_DIAGNOSTICS:,} errors are reported"
-        ordered += (found.source.diagnostic("YS016", end, end, message, "Fix them, and run it again."),)
-    return Loaded(namespace, timezone, environments, retention, paths, jobs, ordered, found.source, root, found.wrong)
+        remedy = "Fix them, and run it again."
+        diagnostics.append(found.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR))
+    return tuple(diagnostics)

@@ -1,35 +1,35 @@
-"""YAML text to a tree of nodes that know their places, by the rules of YAML 1.2's core schema.
+"""YAML text to nodes with positions, by the rules of YAML 1.2's core schema.
 
-The events of libyaml are read once and nothing is expanded: an alias shares the node of its anchor, a merge key
-copies references. What a tree would cost when written out is counted meanwhile, so that depth, alias and merge bombs
-are refused before anybody walks them. PyYAML's own loaders are of no use here: they recurse in C (a deep file is a
-segmentation fault), flatten merge keys without limit and follow YAML 1.1.
+The events of libyaml are read once and nothing is expanded: an alias shares the value of its anchor, a merge key copies
+references. The size and depth of the expanded document are counted along the way, so that alias and merge bombs are
+rejected before anything walks them. PyYAML's own loaders do not fit: they recurse in C (a deeply nested file is a
+segmentation fault), expand merge keys without limit and follow YAML 1.1.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import yaml
 
 from yamlsched.definitions import yaml_errors
-from yamlsched.definitions.diagnostic import Diagnostic
-from yamlsched.definitions.findings import MAX_DIAGNOSTICS
-from yamlsched.definitions.node import BAD, Node
-from yamlsched.definitions.schedule_file import MAX_FILE_BYTES
-from yamlsched.definitions.source import Source
+from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
+from yamlsched.definitions.node import BAD, Node, Notes
 from yamlsched.definitions.wording import quoted
 from yamlsched.jsonb import MAX_INTEGER_BITS
 
 MAX_DEPTH = 50
-MAX_SHARED = 1_000_000
-"""How many nodes aliases and merge keys may stand for in all, each as often as it is used."""
+MAX_EXPANDED_SIZE = 1_000_000
+"""At most this many values may be reached through aliases and merge keys, each counted as often as it is used."""
 MAX_NUMBER_CHARS = 4_000
-"""Longer than any number that is stored: Python raises for integers of 4,300 digits."""
+"""Python raises for integers of 4,300 digits."""
+CHARS_PER_UNIT = 64
+"""A string counts as one value, and as one more for each of these."""
 
-Parser = getattr(yaml, "CLoader", yaml.Loader)
+EventParser = getattr(yaml, "CLoader", yaml.Loader)
 
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -37,54 +37,64 @@ NOT_JSON = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 WORDS |= {word: value for value in (True, False) for word in (f"{value}", f"{value}".lower(), f"{value}".upper())}
-NUMBERISH = frozenset("+-.0123456789")
+FIRST_OF_NUMBER = frozenset("+-.0123456789")
 CORE = "tag:yaml.org,2002:"
 TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
 
+PROPERTIES = re.compile(r"([&!][^\s]*\s*)*")
+"""The anchor and the tag in front of a value."""
+BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
+"""The line of ``|`` or ``>`` in front of a block scalar."""
+TAG = re.compile(r"[^\s,\[\]{}]*")
 
-def parse(data: bytes, file: str) -> tuple[Source, Node | None, list[Diagnostic]]:
-    """Return the source, its one document, and the mistakes in it.
 
-    The document is None where the text is not YAML that we take: then the mistakes say why. In a document that is
-    returned with mistakes, ``BAD`` stands in the place of what was wrong.
+def parse(found: Findings) -> Node | None:
+    """Return the one document of the source, None if it cannot be parsed.
+
+    In a document that is returned with errors, ``BAD`` stands for the invalid values.
     """
-    source, found = yaml_errors.decode(data, file, MAX_FILE_BYTES)
-    if found:
-        return source, None, found
-    builder = _Builder(source)
     try:
-        root = builder.document()
+        return _Builder(found).document()
     except _Stop:
-        root = None
+        return None
     except yaml.YAMLError as error:
-        root = None
-        told = {(one.code, one.line) for one in builder.found}
-        reason = yaml_errors.explain(error, source)
-        if (reason.code, reason.line) not in told:
-            builder.found.append(reason)
-    return source, root, builder.found
+        yaml_errors.translate_error(error, found)
+        return None
 
 
 class _Stop(Exception):
-    """Raised after a diagnostic that leaves nothing to go on with."""
+    """Raised after an error that makes it pointless to continue."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection that has not ended."""
+
+    is_mapping: bool
+    start: int
+    anchor: str | None
+    has_errors: bool
+    nodes: list[Node] = field(default_factory=list)
 
 
 class _Builder:
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.found: list[Diagnostic] = []
+    def __init__(self, found: Findings) -> None:
+        self.found = found
+        self.text = found.source.text
         self.anchors: dict[str, Node | None] = {}
-        self.shared = 0
+        """The value of each anchor; None while it is being parsed."""
+        self.expanded_size = 0
 
-    def report(
-        self, code: str, at: int, end: int, message: str, remedy: str = "", notes: list[tuple[int, str]] | None = None
-    ) -> None:
-        if len(self.found) < MAX_DIAGNOSTICS:
-            self.found.append(self.source.diagnostic(code, at, end, message, remedy, notes or []))
+    def report(self, code: str, start: int, end: int, message: str, remedy: str = "", notes: Notes = ()) -> None:
+        self.found.error_at((start, end), code, message, remedy, notes)
 
-    def document(self) -> Node | None:
-        """Read all events; keep a stack of open collections instead of recursing."""
-        parser = Parser(self.source.text)
+    def stop(self, code: str, start: int, end: int, message: str, remedy: str) -> NoReturn:
+        self.report(code, start, end, message, remedy)
+        raise _Stop
+
+    def document(self) -> Node:
+        """Read all events, with a stack of open collections in place of recursion."""
+        parser = EventParser(self.text)
         root: Node | None = None
         stack: list[_Open] = []
         try:
@@ -102,10 +112,9 @@ class _Builder:
                 else:
                     if kind is yaml.DocumentStartEvent and root is not None:
                         at = event.start_mark.index
-                        self.report(
+                        self.stop(
                             "YS011", at, at + 3, "a second document starts here", "Put all jobs into one document."
                         )
-                        raise _Stop
                     continue
                 if stack:
                     stack[-1].nodes.append(node)
@@ -113,195 +122,171 @@ class _Builder:
                     root = node
         finally:
             parser.dispose()
-        if root is None or (root.value is None and not root.flawed and root.at == root.end):
-            at = 0
-            self.report("YS012", at, at, "the file is empty", "To have no jobs, write:  version: 1  and  jobs: {}")
-            raise _Stop
+        if root is None or (root.value is None and not root.has_errors and root.start == root.end):
+            self.stop("YS012", 0, 0, "the file is empty", "To have no jobs, write:  version: 1  and  jobs: {}")
         return root
 
     def scalar(self, event: Any) -> Node:
-        text, at, end, style = event.value, event.start_mark.index, event.end_mark.index, event.style
+        text, start, end, style = event.value, event.start_mark.index, event.end_mark.index, event.style
         if event.anchor is not None or event.tag is not None:
-            at = yaml_errors.after_properties(self.source.text, at, end)
+            start = self.skip(PROPERTIES, start, end)
         if style in (">", "|"):
-            at = yaml_errors.after_header(self.source.text, at, end)
-        size = 1 + (len(text) >> 6)
+            start = self.skip(BLOCK_HEADER, start, end)
         if event.tag is not None:
-            value = self.tagged(event, text, at, end)
+            value = self.tagged(event, text, start, end)
         elif style or not event.implicit[0]:
             value = text
         else:
-            value = self.resolve(text, at, end)
+            value = self.resolve(text, start, end)
         if type(value) is str and "\0" in value:
-            self.report("YS003", at, end, "a string with a NUL character cannot be stored", "Remove it.")
+            self.report("YS003", start, end, "a string with a NUL character cannot be stored", "Remove it.")
             value = BAD
-        node = Node(value, at, end, style, size)
+        node = Node(value, start, end, style, 1 + len(text) // CHARS_PER_UNIT)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
 
-    def resolve(self, text: str, at: int, end: int) -> Any:
-        """Return what a plain scalar means."""
+    def skip(self, pattern: re.Pattern[str], start: int, end: int) -> int:
+        """Return the offset after ``pattern``, which matches at any place, and not beyond ``end``."""
+        match = pattern.match(self.text, start)
+        return min(match.end(), end) if match else start
+
+    def resolve(self, text: str, start: int, end: int) -> Any:
+        """Return the value of a plain scalar."""
         if text in WORDS:
             return WORDS[text]
-        if text[0] not in NUMBERISH:
+        if text[0] not in FIRST_OF_NUMBER:
             return text
         if LEADING_ZERO.fullmatch(text):
             decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
             other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a string"
             message = f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others {other}"
             remedy = "Write it without the zero, or in quotes if it is a string."
-            self.report("YS008", at, end, message, remedy)
+            self.report("YS008", start, end, message, remedy)
             return BAD
         is_integer = INTEGER.fullmatch(text) is not None
         if is_integer or FLOAT.fullmatch(text):
             number = _number(text, is_integer)
             if number is None:
-                self.report("YS009", at, end, f"the number {quoted(text)[1:-1]} is too large", "Write it in quotes.")
+                message = f"the number {quoted(text)[1:-1]} is too large"
+                self.report("YS009", start, end, message, "Write it in quotes.")
                 return BAD
             return number
         if NOT_JSON.fullmatch(text):
-            self.report("YS009", at, end, f"{text} is not a valid JSON number", "Write a finite number.")
+            self.report("YS009", start, end, f"{text} is not a valid JSON number", "Write a finite number.")
             return BAD
         return text
 
-    def tagged(self, event: Any, text: str, at: int, end: int) -> Any:
-        tag = event.tag
-        if tag in ("!", CORE + "str"):
+    def tagged(self, event: Any, text: str, start: int, end: int) -> Any:
+        if event.tag in ("!", CORE + "str"):
             return text
-        core = tag.removeprefix(CORE)
+        core = event.tag.removeprefix(CORE)
         if core not in TYPES:
-            self.refuse_tag(event)
+            self.reject_tag(event)
             return BAD
-        value = self.resolve(text, at, end)
+        value = self.resolve(text, start, end)
         if value is not BAD and type(value) is not TYPES[core]:
-            self.report("YS010", at, end, f"{quoted(text)} does not match its tag !!{core}")
+            message = f"{quoted(text)} does not match its tag !!{core}"
+            self.report("YS010", start, end, message, "Remove the tag, or change the value.")
             return BAD
         return value
 
-    def refuse_tag(self, event: Any) -> None:
-        at = event.start_mark.index
-        if event.anchor is not None and self.source.text[at] == "&":
-            at = self.source.text.find("!", at)
-        written = re.compile(r"[^\s,\[\]{}]*").match(self.source.text, at)
-        text = written[0] if written else event.tag
-        self.report("YS010", at, at + len(text), f"the tag {quoted(text)[1:-1]} is not supported", "Remove the tag.")
+    def reject_tag(self, event: Any) -> None:
+        start = event.start_mark.index
+        if event.anchor is not None and self.text[start] == "&":
+            start = self.text.find("!", start)
+        end = self.skip(TAG, start, len(self.text))
+        written = quoted(self.text[start:end])[1:-1]
+        self.report("YS010", start, end, f"the tag {written} is not supported", "Remove the tag.")
 
     def alias(self, event: Any, depth: int) -> Node:
-        name, at, end = event.anchor, event.start_mark.index, event.end_mark.index
-        target = self.anchors.get(name, BAD)
-        if target is BAD:
-            if len(self.found) < MAX_DIAGNOSTICS:
-                known = [anchor for anchor, node in self.anchors.items() if node is not None][:MAX_DIAGNOSTICS]
-                self.found.append(yaml_errors.unknown_alias(self.source, name, at, end, known))
-            return Node(BAD, at, end)
+        name, start, end = event.anchor, event.start_mark.index, event.end_mark.index
+        if name not in self.anchors:
+            known = [anchor for anchor, node in self.anchors.items() if node is not None][:MAX_DIAGNOSTICS]
+            yaml_errors.report_unknown_alias(name, (start, end), known, self.found)
+            return Node(BAD, start, end)
+        target = self.anchors[name]
         if target is None:
-            self.report("YS014", at, end, f"the alias *{name} is inside &{name}, which makes it self-referencing")
-            return Node(BAD, at, end)
-        assert isinstance(target, Node)
-        self.shared += target.size
-        if self.shared > MAX_SHARED:
-            self.report(
-                "YS013",
-                at,
-                end,
-                f"aliases and merge keys expand to more than {MAX_SHARED:,} values",
-                "Use fewer of them.",
-            )
-            raise _Stop
-        if depth + target.height > MAX_DEPTH:
-            self.too_deep(at, end)
-        return target.used(at)
+            message = f"the alias *{name} is inside &{name}, which makes it self-referencing"
+            self.report("YS014", start, end, message, "Remove the alias, or move it out.")
+            return Node(BAD, start, end)
+        self.expanded_size += target.size
+        if self.expanded_size > MAX_EXPANDED_SIZE:
+            message = f"aliases and merge keys expand to more than {MAX_EXPANDED_SIZE:,} values"
+            self.stop("YS013", start, end, message, "Use fewer of them.")
+        self.check_depth(depth + target.height, start, end)
+        return target.aliased(start)
 
-    def too_deep(self, at: int, end: int) -> None:
-        self.report("YS013", at, end, f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting.")
-        raise _Stop
+    def check_depth(self, depth: int, start: int, end: int) -> None:
+        if depth > MAX_DEPTH:
+            self.stop("YS013", start, end, f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting.")
 
     def open(self, event: Any, depth: int) -> _Open:
-        at = event.start_mark.index
-        if depth >= MAX_DEPTH:
-            self.too_deep(at, at + 1)
+        start = event.start_mark.index
+        self.check_depth(depth + 1, start, start + 1)
         is_mapping = type(event) is yaml.MappingStartEvent
         if event.anchor is not None:
             self.anchors[event.anchor] = None
-        flawed = False
-        if event.tag is not None and event.tag not in ("!", CORE + ("map" if is_mapping else "seq")):
-            self.refuse_tag(event)
-            flawed = True
+        has_errors = event.tag not in (None, "!", CORE + ("map" if is_mapping else "seq"))
+        if has_errors:
+            self.reject_tag(event)
         if event.anchor is not None or event.tag is not None:
-            at = yaml_errors.after_properties(self.source.text, at, len(self.source.text))
-        return _Open(is_mapping, at, event.anchor, flawed)
+            start = self.skip(PROPERTIES, start, len(self.text))
+        return _Open(is_mapping, start, event.anchor, has_errors)
 
     def close(self, opened: _Open, end: int) -> Node:
         nodes = opened.nodes
-        node = Node(None, opened.at, end)
+        node = Node(nodes, opened.start, end, size=1 + sum(n.size for n in nodes))
         if opened.is_mapping:
-            self.fill(node, nodes)
-        else:
-            node.value = nodes
-        if nodes:
-            node.size = 1 + sum(n.size for n in nodes)
-            node.height = 1 + max(n.height for n in nodes)
-            node.flawed = any(n.flawed for n in nodes)
-        else:
-            node.height = 1
-        if opened.flawed:
-            node.value, node.flawed = BAD, True
+            node.value = self.mapping(nodes)
+        node.height = 1 + max((n.height for n in nodes), default=0)
+        node.has_errors = any(n.has_errors for n in nodes)
+        if opened.has_errors:
+            node.value, node.has_errors = BAD, True
         if opened.anchor is not None:
             self.anchors[opened.anchor] = node
         return node
 
-    def fill(self, node: Node, nodes: list[Node]) -> None:
-        """Give a mapping its keys and values; the own ones win over those of a merge key."""
-        value: dict[str, Node] = {}
+    def mapping(self, nodes: list[Node]) -> dict[str, Node]:
+        """Return the values by their keys. Keys of the mapping itself win over those of a merge key."""
+        values: dict[str, Node] = {}
         merged: Node | None = None
         for key, item in zip(nodes[::2], nodes[1::2], strict=True):
             name = key.value
             item.key = key
             if type(name) is not str:
-                if name is not BAD and len(self.found) < MAX_DIAGNOSTICS:
-                    self.found.append(yaml_errors.not_a_text_key(self.source, key))
-                key.flawed = True
-            elif name in value:
-                first = value[name]
-                self.report(
-                    "YS006",
-                    key.at,
-                    key.end,
-                    f"duplicate key {quoted(name)}",
-                    "Remove one of the two.",
-                    [(first.key.at if first.key else first.at, "the first one is here")],
-                )
-                first.flawed = item.flawed = True
+                if name is not BAD:
+                    yaml_errors.report_invalid_key(key, self.found)
+                key.has_errors = True
+            elif name in values:
+                first = values[name]
+                notes = [(first.key.start if first.key else first.start, "the first one is here")]
+                self.report("YS006", *key.span, f"duplicate key {quoted(name)}", "Remove one of the two.", notes)
+                first.has_errors = item.has_errors = True
             else:
-                value[name] = item
+                values[name] = item
                 if name == "<<" and not key.style:
                     merged = item
         if merged is not None:
-            del value["<<"]
-            self.merge(value, merged, merged.key.at if merged.key else merged.at)
-        node.value = value
+            del values["<<"]
+            self.merge(values, merged, merged.key.start if merged.key else merged.start)
+        return values
 
-    def merge(self, value: dict[str, Node], merged: Node, at: int) -> None:
-        sources = merged.value if isinstance(merged.value, list) else [merged]
-        for source in sources:
+    def merge(self, values: dict[str, Node], merged: Node, at: int) -> None:
+        for source in merged.value if isinstance(merged.value, list) else [merged]:
             if isinstance(source.value, dict):
                 for name, item in source.value.items():
-                    if name not in value:
-                        value[name] = item.used(at)
+                    if name not in values:
+                        values[name] = item.aliased(at)
             elif source.value is not BAD:
-                self.report(
-                    "YS015",
-                    source.at if source.use is None else source.use,
-                    source.end if source.use is None else source.use + 1,
-                    "the merge key << needs a mapping, or a list of mappings",
-                    "Write <<: *name with the anchor of a mapping.",
-                )
-                merged.flawed = True
+                start, end = source.span if source.alias_at is None else (source.alias_at, source.alias_at + 1)
+                message = "the merge key << needs a mapping, or a list of mappings"
+                self.report("YS015", start, end, message, "Write <<: *name with the anchor of a mapping.")
+                merged.has_errors = True
 
 
 def _number(text: str, is_integer: bool) -> int | float | None:
-    """Return the number that ``text`` writes; None for one that Python or PostgreSQL refuses to write out."""
+    """Return the number that ``text`` writes; None for one that Python or PostgreSQL cannot store."""
     if len(text) > MAX_NUMBER_CHARS:
         return None
     if not is_integer:
@@ -309,16 +294,3 @@ def _number(text: str, is_integer: bool) -> int | float | None:
         return number if math.isfinite(number) else None
     integer = int(text, 0) if text[:2] in ("0x", "0o") else int(text)
     return integer if integer.bit_length() <= MAX_INTEGER_BITS else None
-
-
-class _Open:
-    """A collection whose end has not come yet."""
-
-    __slots__ = ("anchor", "at", "flawed", "is_mapping", "nodes")
-
-    def __init__(self, is_mapping: bool, at: int, anchor: str | None, flawed: bool) -> None:
-        self.is_mapping = is_mapping
-        self.at = at
-        self.anchor = anchor
-        self.flawed = flawed
-        self.nodes: list[Node] = []

@@ -28,8 +28,8 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     """Return an error for each directory of ``paths`` that does not exist."""
     found = Findings(loaded.source)
     folder = file.resolve().parent
-    for number, (node, use) in loaded.path_nodes.items():
-        if not isdir(folder / node.value):
-            message = f"item {number + 1} of paths: there is no directory {quoted(node.value)} next to this file"
-            found.add("YS118", node, ("paths", number), use, message, "Create it, or correct the path.")
+    for spot in loaded.path_spots:
+        if not isdir(folder / spot.value):
+            message = f"{spot}: there is no directory {quoted(spot.value)} next to this file"
+            found.error(spot, "YS118", message, "Create it, or correct the path.")
     return found.diagnostics()

@@ -46,7 +46,7 @@ def apply_suppressions(found: Iterable[Diagnostic], source: Source) -> list[Diag
             message = f"{quoted(code[0])} {reason}"
             if len(useless) == MAX_DIAGNOSTICS:
                 break
-            useless.append(source.diagnostic("YS413", at, at + len(code[0]), message, remedy, severity=WARNING))
+            useless.append(source.diagnostic((at, at + len(code[0])), "YS413", message, remedy, (), WARNING))
     return sorted([*left, *useless], key=lambda one: one.order)
 
 

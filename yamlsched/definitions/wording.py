@@ -8,8 +8,6 @@ from typing import Any
 
 MAX_WORD_CHARS = 100
 """A longer word is not compared with others."""
-Path = tuple[str | int, ...]
-"""The keys and list positions that lead to a value, from the top."""
 
 
 def quoted(value: Any, longest: int = 60) -> str:
@@ -45,15 +43,3 @@ def join_words(words: Iterable[str], last: str = "or") -> str:
     """Return words as a sentence lists them: ``wait, skip or allow``."""
     *head, tail = words
     return f"{', '.join(head)} {last} {tail}" if head else tail
-
-
-def where(path: Path) -> str:
-    """Name the value at ``path`` as messages do: ``delay of backoff of job "cleanup"``."""
-    if path[:1] == ("jobs",) and len(path) > 1:
-        base, rest = f"job {quoted(str(path[1]))}", path[2:]
-    elif not path:
-        return "the file"
-    else:
-        base, rest = str(path[0]), path[1:]
-    parts = [f"item {part + 1}" if isinstance(part, int) else part for part in reversed(rest)]
-    return " of ".join([*parts, base])

@@ -1,136 +1,103 @@
-"""What is wrong with a text that is not YAML, in words that say what to do about it."""
+"""What is wrong with text that is not valid YAML, and how to fix it."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import yaml
 
-from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.findings import Findings
+from yamlsched.definitions.node import Node, Notes, Span
 from yamlsched.definitions.source import MAX_LINE_CHARS, Source
 from yamlsched.definitions.wording import quoted
 
-if TYPE_CHECKING:
-    from yamlsched.definitions.node import Node
-
-FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""What YAML 1.2 does not let a text contain, and the line breaks of YAML 1.1 that 1.2 does not know."""
-
-PROPERTIES = re.compile(r"([&!][^\s]*\s*)+")
-BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
 VALUE = re.compile(r"[^#\r\n]*")
 CRON_LIKE = re.compile(r"\*\S*(\s+\S+){4,5}")
-CHARACTERS = {
+RESERVED = {
     "@": "starts with @, which YAML reserves",
     "`": "starts with a backtick, which YAML reserves",
     "%": "starts with %, which YAML reserves",
 }
 
 
-def decode(data: bytes, file: str, longest: int) -> tuple[Source, list[Diagnostic]]:
-    """Return the text of a file, and why it cannot be read, if so."""
-    empty = Source(file, "")
-    if len(data) > longest:
-        message = f"the file has more than {longest:,} bytes"
-        return empty, [empty.diagnostic("YS013", 0, 0, message, "Split it into several namespaces.")]
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return empty, [empty.diagnostic("YS002", 0, 0, "the file is in UTF-16", "Save it as UTF-8.")]
-    if data[:3] == b"\xef\xbb\xbf":
-        message = "the file starts with a byte order mark"
-        return empty, [empty.diagnostic("YS002", 0, 0, message, "Save it as UTF-8 without BOM.")]
-    try:
-        source = Source(file, data.decode())
-    except UnicodeDecodeError as error:
-        # all up to the bad byte is sound, so that its place can be told
-        source = Source(file, data[: error.start].decode() + "\ufffd")
-        at = len(source.text) - 1
-        message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
-        return source, [source.diagnostic("YS002", at, at + 1, message, "Save the file as UTF-8.")]
-    if bad := FORBIDDEN.search(source.text):
-        at, code = bad.start(), ord(bad[0])
-        name = "NUL" if code == 0 else f"U+{code:04X}"
-        remedy = "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
-        if code == 0 and source.text.count("\0") * 4 > len(source.text):
-            return source, [source.diagnostic("YS002", at, at + 1, "the file is in UTF-16", "Save it as UTF-8.")]
-        return source, [source.diagnostic("YS003", at, at + 1, f"the character {name} is not allowed", remedy)]
-    return source, []
+class Explanation(NamedTuple):
+    """The arguments of ``Findings.error_at``."""
+
+    span: Span
+    code: str
+    message: str
+    remedy: str
+    notes: Notes = ()
 
 
-def after_properties(text: str, at: int, end: int) -> int:
-    """Return where a value begins whose place begins with an anchor or a tag."""
-    properties = PROPERTIES.match(text, at)
-    return min(properties.end(), end) if properties else at
-
-
-def after_header(text: str, at: int, end: int) -> int:
-    """Return where the content of a block scalar begins, behind the line of its ``|`` or ``>``."""
-    content = BLOCK_HEADER.match(text, at)
-    return min(content.end(), end) if content else at
-
-
-def unknown_alias(source: Source, name: str, at: int, end: int, known: list[str]) -> Diagnostic:
-    value = _value(source, at)
+def report_unknown_alias(name: str, span: Span, known: Iterable[str], found: Findings) -> None:
+    """Report an alias without an anchor, or a cron expression that YAML takes for one."""
+    value = _value(found.source, span[0])
     if CRON_LIKE.fullmatch(value):
-        return _to_be_quoted(source, at, value)
-    meant = source.closest_match(name, known)
-    return source.diagnostic(
-        "YS014",
-        at,
-        end,
-        f"the alias *{name} has no anchor &{name} before it",
-        f"Did you mean *{meant}?" if meant else f'If it is a string, put it in quotes: "{value}"',
-    )
+        found.error_at(*_unquoted(found.source, span[0]))
+        return
+    meant = found.source.closest_match(name, known)
+    remedy = f"Did you mean *{meant}?" if meant else f'If it is a string, put it in quotes: "{value}"'
+    found.error_at(span, "YS014", f"the alias *{name} has no anchor &{name} before it", remedy)
 
 
-def not_a_text_key(source: Source, key: Node) -> Diagnostic:
+def report_invalid_key(key: Node, found: Findings) -> None:
+    """Report a key that is not a string."""
+    text = found.source.text
+    written = text[key.start : key.end].strip()
     if isinstance(key.value, (dict, list)):
-        remedy = "Write one name before the colon."
-        if source.text[key.at : key.at + 1] == "{" and source.text[key.at - 1 : key.at] == "{":
+        message, remedy = "a key must be a string, this is a collection", "Write one name before the colon."
+        if text[key.start - 1 : key.start + 1] == "{{":
             remedy = "Templates are not rendered here: render the file first, or put the string in quotes."
-        return source.diagnostic("YS007", key.at, key.end, "a key must be a string, this is a collection", remedy)
-    written = source.text[key.at : key.end].strip()
-    if not written:
-        return source.diagnostic("YS007", key.at, key.end, "a key is missing here", "Write a name before the colon.")
-    kind = "null" if key.value is None else "a boolean" if isinstance(key.value, bool) else "a number"
-    return source.diagnostic(
-        "YS007", key.at, key.end, f"a key must be a string, {quoted(written)[1:-1]} is {kind}", f'Write "{written}":'
-    )
+    elif not written:
+        message, remedy = "a key is missing here", "Write a name before the colon."
+    else:
+        kind = "null" if key.value is None else "a boolean" if isinstance(key.value, bool) else "a number"
+        message = f"a key must be a string, {quoted(written)[1:-1]} is {kind}"
+        remedy = f'Write "{written}":'
+    found.error_at(key.span, "YS007", message, remedy)
 
 
-def explain(error: yaml.YAMLError, source: Source) -> Diagnostic:
-    """Say in our words what libyaml could not read."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+def translate_error(error: yaml.YAMLError, found: Findings) -> None:
+    """Report what libyaml could not read, unless that line has the same error already."""
+    explained = _explain(error, found.source)
+    if not found.is_reported(explained.code, found.source.place(explained.span[0])[0]):
+        found.error_at(*explained)
+
+
+def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
+    started = getattr(error, "context_mark", None)
+    mark = getattr(error, "problem_mark", None) or started
     problem, context = getattr(error, "problem", "") or "", getattr(error, "context", "") or ""
-    begun = getattr(error, "context_mark", None)
-    at: int = mark.index if mark else 0
-    at = min(at, len(source.text))
+    at = min(mark.index, len(source.text)) if mark else 0
     line, column = source.place(at)
     indent = source.line(line)[: column - 1]
     character = source.text[at : at + 1]
 
-    if "alias" in context and begun:
-        return _to_be_quoted(source, begun.index, _value(source, begun.index))
-    if "anchor" in context and begun:
-        return _to_be_quoted(source, begun.index, _value(source, begun.index), "starts with &, which marks an anchor")
+    if "alias" in context and started:
+        return _unquoted(source, started.index)
+    if "anchor" in context and started:
+        return _unquoted(source, started.index, "starts with &, which marks an anchor")
     if (character == "\t" and not indent.strip()) or "tab character" in problem:
         tab = source.text.find("\t", source.text.rfind("\n", 0, at) + 1)
-        return source.diagnostic("YS004", tab, tab + 1, "tabs cannot be used for indentation", "Indent with spaces.")
-    if "cannot start any token" in problem and character in CHARACTERS:
-        return _to_be_quoted(source, at, _value(source, at), CHARACTERS[character])
-    if "unexpected end of stream" in problem and "quoted" in context and begun:
-        quote = source.text[begun.index]
-        where, message = begun.index, f"the quote {quote} is not closed"
-        return source.diagnostic("YS001", where, where + 1, message, f"Close it with {quote}")
+        return Explanation((tab, tab + 1), "YS004", "tabs cannot be used for indentation", "Indent with spaces.")
+    if "cannot start any token" in problem and character in RESERVED:
+        return _unquoted(source, at, RESERVED[character])
+    if "unexpected end of stream" in problem and "quoted" in context and started:
+        opened = started.index
+        quote = source.text[opened]
+        return Explanation((opened, opened + 1), "YS001", f"the quote {quote} is not closed", f"Close it with {quote}")
     for part, message, remedy in PROBLEMS:
         if part in problem:
             notes = []
-            if begun and ("flow" in context or "block" in context) and begun.index != at:
-                notes = [(begun.index, "what it is part of starts here")]
+            if started and ("flow" in context or "block" in context) and started.index != at:
+                notes = [(started.index, "the surrounding value starts here")]
             wrong = source.text[at : at + 2] if "escape" in part else character
-            return source.diagnostic("YS001", at, at + len(wrong), message.format(wrong.strip()), remedy, notes)
-    return source.diagnostic(
-        "YS001", at, at + 1, "this is not valid YAML", "Look at the quotes and the indentation here."
+            return Explanation((at, at + len(wrong)), "YS001", message.format(wrong.strip()), remedy, notes)
+    return Explanation(
+        (at, at + 1), "YS001", "this is not valid YAML", "Check the quotes and the indentation around it."
     )
 
 
@@ -173,7 +140,8 @@ def _value(source: Source, at: int) -> str:
     return value
 
 
-def _to_be_quoted(source: Source, at: int, value: str, why: str = "") -> Diagnostic:
-    why = why or "starts with *, which YAML takes for an alias"
+def _unquoted(source: Source, at: int, reason: str = "starts with *, which YAML takes for an alias") -> Explanation:
+    """Explain that the value at ``at`` needs quotes."""
+    value = _value(source, at)
     text = value.replace("\\", "\\\\").replace('"', '\\"')
-    return source.diagnostic("YS005", at, at + len(value), f"{quoted(value)} {why}", f'Put it in quotes: "{text}"')
+    return Explanation((at, at + len(value)), "YS005", f"{quoted(value)} {reason}", f'Put it in quotes: "{text}"')

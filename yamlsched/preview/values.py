@@ -208,15 +208,9 @@ def base_side(name: str, loaded: Loaded, environment: str | None, head: Side) ->
     valid = side(name, loaded, environment)
     if not errors:
         return valid
-    top = loaded.root.value if loaded.root is not None and isinstance(loaded.root.value, dict) else {}
 
     def is_known(key: str) -> bool:
-        return (
-            bool(top)
-            and ("version",) not in loaded.wrong
-            and (key,) not in loaded.wrong
-            and not (key in top and top[key].flawed)
-        )
+        return ("version",) not in loaded.found.wrong and loaded.is_known(key)
 
     invalid = tuple(name for name in loaded.entries if name not in loaded.jobs)
     what = f"{len(errors)} error{'s' * (len(errors) > 1)}"
@@ -242,5 +236,5 @@ def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
 
 
 def _written(loaded: Loaded, job: str, key: str) -> Any:
-    node, path, _ = loaded.value(job, key)
-    return node.plain() if path in (("jobs", job, key), ("defaults", key)) else None
+    spot = loaded.written(job, key)
+    return None if spot is None else spot.node.plain()

@@ -13,7 +13,6 @@ from yamlsched.definitions.job import Job
 from yamlsched.definitions.lint import cron_rules, file_rules, job_rules
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.load import Loaded
-from yamlsched.definitions.wording import where
 
 RULES: tuple[Callable[[Linter, Job], None], ...] = (
     cron_rules.clock_change,
@@ -44,7 +43,8 @@ def check(loaded: Loaded, now: datetime, owners: bool = False) -> list[Diagnosti
         for look in RULES:
             look(linter, job)
         if owners and not job.owner:
-            linter.add("YS410", job, "", f"{where(('jobs', job.name))} has no owner", "Add owner: team-name")
+            spot = loaded.spot(job.name)
+            linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
     for calls in loaded.calls():
         job_rules.secrets(linter, calls)
         job_rules.commands(linter, calls)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 from yamlsched.cron.expression import Cron, matching_days
-from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Loaded
-from yamlsched.definitions.wording import where
+from yamlsched.definitions.wording import quoted
 
 DAY = 1440
 
@@ -26,40 +24,34 @@ class Linter:
         self.found = Findings(loaded.source)
         self.now = now
 
-    def add(
-        self, code: str, job: Job, key: str, message: str, remedy: str, notes: Iterable[tuple[int, str]] = ()
-    ) -> None:
-        """Advise about a job's key, or about the job if ``key`` is empty.
+    def add(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
+        """Warn about a job's key.
 
-        What comes from defaults may suit the other jobs: then the job's cron expression is pointed at.
+        A value from defaults may suit the other jobs: then the warning is at the job's cron expression.
         """
-        keys = (key,) if key else ()
-        node, path, use = self.loaded.value(job.name, *keys)
-        spot = node if key else node.key or node
-        if path[0] == "defaults":
-            notes = [*notes, ((node.key or node).at, f"{key} is set here")]
-            spot, path, use = self.loaded.value(job.name, "cron")
-        self.found.add(code, spot, path, use, message, remedy, notes=notes, severity=WARNING)
+        spot = self.loaded.spot(job.name, key)
+        notes = []
+        if spot.path[0] == "defaults":
+            notes = [(spot.key.node.start, f"{key} is set here")]
+            spot = self.loaded.spot(job.name, "cron")
+        self.found.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
 
     def add_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
-        """Advise about a key where it is written, be it in defaults: it suits no job."""
-        node, path, use = self.loaded.value(job.name, key)
-        self.found.add(code, node, path, use, f"{where(path)}: {message}", remedy, severity=WARNING)
+        """Warn about a key where it is written, in defaults too: the value suits no job."""
+        spot = self.loaded.spot(job.name, key)
+        self.found.warning(spot, code, f"{spot}: {message}", remedy)
 
-    def add_for_cron(
-        self, code: str, job: Job, field: int | None, message: str, remedy: str, notes: Iterable[tuple[int, str]] = ()
-    ) -> None:
-        """Advise about a job's cron expression, with the caret under one of its fields."""
-        node, path, use = self.loaded.value(job.name, "cron")
+    def add_for_cron(self, code: str, job: Job, field: int | None, message: str, remedy: str) -> None:
+        """Warn about a job's cron expression, with the caret under one of its fields."""
+        spot = self.loaded.spot(job.name, "cron")
         span = None
-        if field is not None and not node.value.strip().startswith("@"):
-            match = list(re.finditer(r"\S+", node.value))[field]
-            span = self.found.source.within(node.value, node.at, node.end, node.style, match.start(), match.end())
-        message = f"{where(path)}: {message}"
-        self.found.add(code, node, path, use, message, remedy, span, notes, severity=WARNING)
+        if field is not None and not spot.value.strip().startswith("@"):
+            match = list(re.finditer(r"\S+", spot.value))[field]
+            span = self.found.source.within(spot.node, *match.span())
+        self.found.warning(spot, code, f"{spot}: {message}", remedy, span)
 
     def is_written(self, job: Job, *keys: str) -> bool:
-        return any(self.loaded.value(job.name, key)[1] in (("jobs", job.name, key), ("defaults", key)) for key in keys)
+        return any(self.loaded.written(job.name, key) for key in keys)
 
 
 @lru_cache(maxsize=16384)

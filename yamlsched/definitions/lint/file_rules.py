@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 
 from yamlsched.cron.expression import matching_days
-from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.wording import quoted
@@ -104,8 +103,6 @@ def odd_tags(linter: Linter) -> None:
         found = (known[shortened] for shortened in candidates if shortened in known)
         meant = next((other for other in found if not _is_variant(tag, other)), "")
         if meant:
-            node, path, use = linter.loaded.value(jobs[0].name, "tags")
-            number, item = next((number, item) for number, item in enumerate(node.value) if item.value == tag)
+            spot = next(item for item in linter.loaded.spot(jobs[0].name, "tags").children() if item.value == tag)
             message = f"the tag {quoted(tag)} is used once, {quoted(meant)} by {len(users[meant])} jobs"
-            remedy = f'Did you mean "{meant}"?'
-            linter.found.add("YS415", item, (*path, number), use, message, remedy, severity=WARNING)
+            linter.found.warning(spot, "YS415", message, f'Did you mean "{meant}"?')

@@ -10,12 +10,10 @@ from typing import Any
 
 from yamlsched import backoff as delays
 from yamlsched import durations
-from yamlsched.definitions.diagnostic import WARNING
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.lint.context import Linter, interval
 from yamlsched.definitions.load import Calls
 from yamlsched.definitions.timezones import ABBREVIATIONS
-from yamlsched.definitions.wording import where
 
 COMMAND = re.compile(
     r"(subprocess|builtins|runpy|pty|code|posix)[.:].+|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
@@ -46,7 +44,7 @@ def retries(linter: Linter, job: Job) -> None:
     total = sum((delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)), timedelta(0))
     if total > interval(job.cron):
         effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
-        message = f"{where(('jobs', job.name))}: retries take up to {durations.show(total)}, but slots come every "
+        message = f"retries take up to {durations.show(total)}, but slots come every "
         message += f"{durations.show(interval(job.cron))}: a failing run {effect}"
         linter.add("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
 
@@ -56,16 +54,14 @@ def timeout(linter: Linter, job: Job) -> None:
         return
     apart = durations.show(interval(job.cron))
     if job.timeout > interval(job.cron):
-        message = (
-            f"{where(('jobs', job.name))}: an attempt may take {durations.show(job.timeout)}, but slots come every "
-        )
+        message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
-        linter.add("YS407", job, "timeout", f"{message}{apart}: later slots wait", remedy)
+        linter.add("YS407", job, "timeout", message, remedy)
 
 
 def catchup(linter: Linter, job: Job) -> None:
     if job.cron is not None and job.catchup is Catchup.ALL and interval(job.cron) < FREQUENT:
-        message = f"{where(('jobs', job.name))}: after a day of downtime it runs {len(job.cron.times):,} times"
+        message = f"after a day of downtime it runs {len(job.cron.times):,} times"
         linter.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
@@ -77,13 +73,11 @@ def lease(linter: Linter, job: Job) -> None:
 
 
 def jitter(linter: Linter, job: Job) -> None:
-    if job.backoff.policy != "fixed" or job.backoff.jitter or job.max_attempts == 1:
-        return
-    node, path, use = linter.loaded.value(job.name, "backoff")
-    if isinstance(node.value, dict) and "jitter" in node.value:
-        message = f"{where((*path, 'jitter'))}: runs that fail together are retried together, each time"
-        spot, remedy = node.value["jitter"], "Write jitter: 0.1 or more."
-        linter.found.add("YS418", spot, (*path, "jitter"), use, message, remedy, severity=WARNING)
+    if job.backoff.policy == "fixed" and not job.backoff.jitter and job.max_attempts > 1:
+        spot = linter.loaded.written(job.name, "backoff", "jitter")
+        if spot is not None:
+            message = f"{spot}: runs that fail together are retried together, each time"
+            linter.found.warning(spot, "YS418", message, "Write jitter: 0.1 or more.")
 
 
 def payload_size(linter: Linter, job: Job) -> None:
@@ -103,10 +97,10 @@ def last_attempt(linter: Linter, job: Job) -> None:
 
 def commands(linter: Linter, calls: Calls) -> None:
     if calls.handler is not None and COMMAND.fullmatch(calls.handler):
-        node, path, use = linter.loaded.value(calls.job, "handler")
-        message = f"{where(path)}: {calls.handler} executes its payload, which whoever may enqueue can set"
+        spot = linter.loaded.spot(calls.job, "handler")
+        message = f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
         remedy = "Write a function that runs the command and raises if it fails."
-        linter.found.add("YS421", node, path, use, message, remedy, severity=WARNING)
+        linter.found.warning(spot, "YS421", message, remedy)
 
 
 def secrets(linter: Linter, calls: Calls) -> None:
@@ -114,10 +108,9 @@ def secrets(linter: Linter, calls: Calls) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
             is_reference = REFERENCE_KEY.search(key) or (isinstance(inner, str) and REFERENCE.match(inner))
             if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference:
-                node, path, use = linter.loaded.value(calls.job, *keys, key)
-                message = f"{where(path)} looks like a secret: payloads are stored unencrypted in the database"
-                remedy = "Let the handler read it from its environment."
-                linter.found.add("YS409", node.key or node, path, use, message, remedy, severity=WARNING)
+                spot = linter.loaded.spot(calls.job, *keys, key)
+                message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
+                linter.found.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")
             look(inner, (*keys, key))
 
     look(calls.payload, ("payload",))
@@ -135,35 +128,32 @@ def zone_names(linter: Linter, job: Job) -> None:
     else:
         return
     if linter.is_written(job, "timezone"):
-        linter.add("YS412", job, "timezone", f"{where(('jobs', job.name))}: timezone {reason}", remedy)
-    else:
-        assert linter.loaded.root is not None
-        node = linter.loaded.root.value["timezone"]
-        linter.found.add("YS412", node, ("timezone",), None, f"timezone {reason}", remedy, severity=WARNING)
+        linter.add("YS412", job, "timezone", f"timezone {reason}", remedy)
+    elif linter.loaded.root and (spot := linter.loaded.root.get("timezone")):
+        linter.found.warning(spot, "YS412", f"timezone {reason}", remedy)
 
 
 def backoff(linter: Linter, job: Job) -> None:
-    if not linter.is_written(job, "backoff"):
+    spot = linter.loaded.written(job.name, "backoff")
+    if spot is None:
         return
-    node, path, use = linter.loaded.value(job.name, "backoff")
-    written, given = node.value, job.backoff
+    given = job.backoff
 
     def add(key: str, message: str, remedy: str) -> None:
-        spot = written[key].key or written[key]
-        message = f"{where(path)}: {message}"
-        linter.found.add("YS414", spot, (*path, key), use, message, remedy, severity=WARNING)
+        linter.found.warning(spot.child(key).key, "YS414", f"{spot}: {message}", remedy)
 
     if given.policy == "steps":
         for key in ("delay", "max_delay"):
-            if key in written:
+            if key in spot.value:
                 add(key, f"{key} has no effect with the policy steps", "Remove it.")
         # a job that makes fewer attempts than the defaults provide for is as it should be
-        has_own_attempts = linter.loaded.value(job.name, "max_attempts")[1] == ("jobs", job.name, "max_attempts")
-        is_of_one_place = path[0] != "defaults" or not has_own_attempts
+        attempts = linter.loaded.spot(job.name, "max_attempts")
+        has_own_attempts = attempts.path == ("jobs", job.name, "max_attempts")
+        is_of_one_place = spot.path[0] != "defaults" or not has_own_attempts
         if len(given.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
             message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(given.delays)} delays"
             add("delays", message, f"Write max_attempts: {len(given.delays) + 1}, or fewer delays.")
     elif given.max_delay < given.delay:
         delay = durations.show(given.delay)
         message = f"the delay {delay} is limited to max_delay {durations.show(given.max_delay)}"
-        add("max_delay" if "max_delay" in written else "delay", message, f"Write max_delay: {delay} or more.")
+        add("max_delay" if "max_delay" in spot.value else "delay", message, f"Write max_delay: {delay} or more.")

@@ -1,4 +1,4 @@
-"""The shape of schedules.yaml: jsonschema decides what differs from the schema, the messages are ours."""
+"""Checks schedules.yaml against the JSON Schema. jsonschema finds the violations, ``errors`` reports them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,35 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from yamlsched.definitions.findings import Findings, Key
-from yamlsched.definitions.node import BAD, Node
+from yamlsched.definitions.node import BAD, Node, Spot
 from yamlsched.definitions.schema import SCHEMA, Schema
 from yamlsched.definitions.schema.errors import LAST, REPORTERS, Report, policy_and_delays, wrong_type
-from yamlsched.definitions.wording import Path
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
     from jsonschema.protocols import Validator
 
-Use = int | None
 
+def check(root: Spot, found: Findings) -> None:
+    """Report every violation of the schema.
 
-def check(root: Node, found: Findings) -> None:
-    """Report everything in which the document differs from the schema.
-
-    Jobs are checked one by one, each distinct value once, however many aliases share it.
+    Jobs are checked one by one, and each distinct value once, however many aliases share it.
     """
     of_file, of_job = _validators()
-    _check(of_file, root, (), None, found)
-    jobs = root.value.get("jobs") if isinstance(root.value, dict) else None
-    if jobs is None or not isinstance(jobs.value, dict):
-        return
-    first: dict[int, tuple[Path, list[Key]]] = {}
-    for name, node in jobs.value.items():
-        path, use = ("jobs", name), jobs.use if node.use is None else node.use
-        if id(node.value) not in first:
+    _check(of_file, root, found)
+    jobs = root.get("jobs")
+    checked: dict[int, tuple[Spot, list[Key]]] = {}
+    for job in jobs.children() if jobs and isinstance(jobs.value, dict) else ():
+        first, keys = checked.get(id(job.value), (None, []))
+        if first is None:
             before = len(found)
-            _check(of_job, node, path, use, found)
-            first[id(node.value)] = path, found.since(before)
-        elif first[id(node.value)][0] in found.wrong:
-            found.repeat(first[id(node.value)][1], use)
-            for key in node.value if isinstance(node.value, dict) else ():
-                found.spoil((*path, key))
-            found.spoil(path)
+            _check(of_job, job, found)
+            checked[id(job.value)] = job, found.since(before)
+        elif first.path in found.wrong:
+            found.repeat(keys, job.alias_at)
+            for child in job.children():
+                found.spoil(child.path)
+            found.spoil(job.path)
 
 
 @cache
@@ -77,29 +72,28 @@ def _check_unique(validator: Validator, is_wanted: bool, value: Any, schema: Sch
         yield ValidationError("not unique")
 
 
-def _check(validator: Validator, node: Node, path: Path, use: Use, found: Findings) -> None:
-    """Report the errors of one value: jsonschema decides, the messages are ours."""
+def _check(validator: Validator, spot: Spot, found: Findings) -> None:
+    """Report the violations in one value."""
     last: list[Callable[[], None]] = []
     report: Report
     error: Any
-    for error in validator.iter_errors(_outline(node)):
-        place, steps = list(error.absolute_path), error.absolute_schema_path
-        of_key = "propertyNames" in steps
-        if of_key:
-            place.append(error.instance)
+    for error in validator.iter_errors(_plain(spot.node)):
+        path, steps = list(error.absolute_path), error.absolute_schema_path
         if "then" in steps or "else" in steps:
-            if "backoff" not in place:
-                continue  # catchup with overlap: what is inherited counts too, so definitions.build reports it
-            del place[place.index("backoff") + 1 :]
+            if "backoff" not in path:
+                continue  # catchup with overlap: definitions.build reports it, with what is inherited
+            del path[path.index("backoff") + 1 :]
             report = policy_and_delays
         else:
             report = REPORTERS[str(error.validator)]
-        inner, its_use = _follow(node, use, place)
-        if of_key:
-            inner = inner.key or inner
+        inner = spot
+        for step in path:
+            inner = inner.child(step)
+        if "propertyNames" in steps:
+            inner = inner.child(error.instance).key
         if inner.value is BAD:
             continue
-        call: Callable[[], None] = partial(report, inner, error.schema, (*path, *place), its_use, found)
+        call: Callable[[], None] = partial(report, inner, error.schema, found)
         if report in LAST:
             last.append(call)
         elif report is wrong_type or validator.is_type(error.instance, error.schema.get("type", "string")):
@@ -108,8 +102,8 @@ def _check(validator: Validator, node: Node, path: Path, use: Use, found: Findin
         call()
 
 
-def _outline(node: Node) -> Any:
-    """Return the plain value, without what the schema says nothing about."""
+def _plain(node: Node) -> Any:
+    """Return the plain value without the parts that the schema does not describe."""
     if not isinstance(node.value, dict):
         return node.plain()
     return {
@@ -120,12 +114,3 @@ def _outline(node: Node) -> Any:
         else item.plain()
         for key, item in node.value.items()
     }
-
-
-def _follow(node: Node, use: Use, path: list[str | int]) -> tuple[Node, Use]:
-    """Return the node that lies at ``path`` below ``node``, and the alias through which it is reached."""
-    use = use if node.use is None else node.use
-    for step in path:
-        node = node.value[step]
-        use = use if node.use is None else node.use
-    return node, use

@@ -40,4 +40,4 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     at, end = named.span(1) if named else (0, 0)
     message = f"the schema {quoted(name)} is not the one of yamlsched {__version__}: editors may show wrong help"
     remedy = f"Renew it: yamlsched schema > {shlex.quote(name)}"
-    return [loaded.source.diagnostic("YS416", at, end, message, remedy, severity=WARNING)]
+    return [loaded.source.diagnostic((at, end), "YS416", message, remedy, (), WARNING)]

@@ -1,4 +1,4 @@
-"""What is reported for each difference from the schema: place, message, and what to write instead."""
+"""The error for each violation of the schema: its position, its message, and what to write instead."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.definitions.findings import Findings
-from yamlsched.definitions.node import Node
+from yamlsched.definitions.node import Path, Spot
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, Schema
 from yamlsched.definitions.schema.patterns import PATTERNS, not_a_duration, not_a_tag
-from yamlsched.definitions.wording import Path, join_words, quoted, where
-
-Use = int | None
+from yamlsched.definitions.wording import join_words, quoted
 
 TYPES = {
     "object": "a mapping",
@@ -24,7 +22,7 @@ TYPES = {
     "boolean": "true or false",
 }
 
-OTHER_NAMES = {
+SYNONYMS = {
     "args": "payload",
     "attempts": "max_attempts",
     "callable": "handler",
@@ -56,21 +54,26 @@ OTHER_NAMES = {
     "tz": "timezone",
     "zone": "timezone",
 }
-"""What other schedulers call a key of ours."""
+"""What other schedulers call our keys."""
+MISSING = {
+    "version": "Write version: 1 as the first line.",
+    "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
+    "handler": "Name the Python function to call, for example handler: handlers.cleanup.run",
+}
+"""What to do about each required key."""
 
 
-def wrong_type(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    value, expected = node.value, schema["type"]
+def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
+    value, expected = spot.value, schema["type"]
     if value is None:
-        remedy = "Write jobs: {} to have no jobs." if path == ("jobs",) else "Give it one, or remove the key."
-        place = node.key if node.key is not None and node.at == node.end else node
-        found.add("YS101", place, path, use, f"{where(path)} has no value", remedy)
-        return
-    if schema.get("pattern") == durations.PATTERN and isinstance(value, (int, float)) and not isinstance(value, bool):
-        not_a_duration(node, path, use, found)
-        return
-    message = f"{where(path)} must be {TYPES[expected]}, found {_kind(value)}"
-    found.add("YS101", node, path, use, message, _convert(node, expected, path))
+        remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Give it one, or remove the key."
+        is_written = spot.node.start < spot.node.end
+        found.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
+    elif schema.get("pattern") == durations.PATTERN and type(value) in (int, float):
+        not_a_duration(spot, found)
+    else:
+        message = f"{spot} must be {TYPES[expected]}, found {_kind(value)}"
+        found.error(spot, "YS101", message, _conversion(value, expected, spot.path))
 
 
 def _kind(value: Any) -> str:
@@ -83,15 +86,13 @@ def _kind(value: Any) -> str:
     return f"the {'string' if isinstance(value, str) else 'number'} {quoted(value)}"
 
 
-def _convert(node: Node, expected: str, path: Path) -> str:
-    """Say how to write the value so that it has the type."""
-    value = node.value
+def _conversion(value: Any, expected: str, path: Path) -> str:
+    """Return how to write a value of the expected type."""
     if expected == "boolean":
-        if isinstance(value, str) and value.lower() in ("yes", "on", "y", "true"):
+        written = value.lower() if isinstance(value, str) else ""
+        if written in ("yes", "on", "y", "true"):
             return "Write true, without quotes."
-        if isinstance(value, str) and value.lower() in ("no", "off", "n", "false"):
-            return "Write false, without quotes."
-        return "Write true or false."
+        return "Write false, without quotes." if written in ("no", "off", "n", "false") else "Write true or false."
     if expected == "string" and not isinstance(value, (dict, list)):
         return f'Put it in quotes: "{quoted(value)}"'
     if expected in ("integer", "number") and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
@@ -105,155 +106,131 @@ def _convert(node: Node, expected: str, path: Path) -> str:
     if expected == "object":
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
-        if not path:
-            return "Start with version: 1 and jobs:"
-        return "Write keys and values below it."
+        return "Write keys and values below it." if path else "Start with version: 1 and jobs:"
     return ""
 
 
-def _not_a_choice(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
+def _not_a_choice(spot: Spot, schema: Schema, found: Findings) -> None:
     choices = schema["enum"]
-    message = f"{where(path)}: {quoted(node.value)} is not one of {', '.join(choices)}"
-    remedy = found.source.did_you_mean(node.value, choices, f"Write {join_words(choices)}.")
-    found.add("YS104", node, path, use, message, remedy)
+    message = f"{spot}: {quoted(spot.value)} is not one of {', '.join(choices)}"
+    remedy = found.source.did_you_mean(spot.value, choices, f"Write {join_words(choices)}.")
+    found.error(spot, "YS104", message, remedy)
 
 
-def _too_short(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
+def _too_short(spot: Spot, schema: Schema, found: Findings) -> None:
     remedy = "List at least one, or remove the key." if "minItems" in schema else "Give it a value, or remove the key."
-    found.add("YS108", node, path, use, f"{where(path)} is empty", remedy)
+    found.error(spot, "YS108", f"{spot} is empty", remedy)
 
 
-def _too_long(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    limit = f"items, more than {schema['maxItems']}" if "maxItems" in schema else ""
-    limit = limit or f"characters, more than {schema['maxLength']}"
-    found.add("YS108", node, path, use, f"{where(path)} has {len(node.value)} {limit}", "Shorten it.")
+def _too_long(spot: Spot, schema: Schema, found: Findings) -> None:
+    unit, limit = ("items", schema["maxItems"]) if "maxItems" in schema else ("characters", schema["maxLength"])
+    found.error(spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it.")
 
 
-def _not_the_version(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
+def _not_the_version(spot: Spot, schema: Schema, found: Findings) -> None:
     known = schema["const"]
-    message = f"{where(path)} {quoted(node.value)} is not supported; this yamlsched reads version {known}"
-    found.add("YS110", node, path, use, message, f"Write {path[-1]}: {known}")
+    message = f"{spot} {quoted(spot.value)} is not supported; this yamlsched reads version {known}"
+    found.error(spot, "YS110", message, f"Write {spot.path[-1]}: {known}")
 
 
-def _out_of_range(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
+def _out_of_range(spot: Spot, schema: Schema, found: Findings) -> None:
     low, high = schema["minimum"], schema["maximum"]
-    message = f"{where(path)}: {quoted(node.value)} is not in {low}-{high}"
-    found.add("YS105", node, path, use, message, f"Write a number from {low} to {high}.")
+    message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
+    found.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
 
 
-def _not_unique(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    seen: dict[str, Node] = {}
-    for number, item in enumerate(node.value):
+def _not_unique(spot: Spot, schema: Schema, found: Findings) -> None:
+    seen: dict[str, Spot] = {}
+    for item in spot.children():
         first = seen.setdefault(item.value, item) if isinstance(item.value, str) else item
         if first is not item:
-            message = f"{where(path)} has {quoted(item.value)} twice"
-            notes = [(first.at, "the first one is here")]
-            its_use = use if item.use is None else item.use
-            found.add("YS109", item, (*path, number), its_use, message, "Remove one of the two.", notes=notes)
+            message = f"{spot} has {quoted(item.value)} twice"
+            notes = [(first.node.start, "the first one is here")]
+            found.error(item, "YS109", message, "Remove one of the two.", notes=notes)
 
 
-def _no_match(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    PATTERNS.get(schema["pattern"], not_a_tag)(node, path, use, found)
+def _no_match(spot: Spot, schema: Schema, found: Findings) -> None:
+    PATTERNS.get(schema["pattern"], not_a_tag)(spot, found)
 
 
-def _unknown_keys(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
+def _unknown_keys(spot: Spot, schema: Schema, found: Findings) -> None:
+    """Report the keys that the schema does not have, and note which ones were probably meant."""
+    properties: dict[str, Schema] = schema["properties"]
     ignored = tuple(pattern.removeprefix("^") for pattern in schema.get("patternProperties", ()))
-    for key, value in node.value.items():
-        if key not in schema["properties"] and not key.startswith(ignored or ("\0",)):
-            its_use = use if value.use is None else value.use
-            meant = _unknown_key(node, key, schema["properties"], path, its_use, found)
+    for child in map(spot.child, spot.value):
+        key = str(child.path[-1])
+        if key in properties or key.startswith(ignored):
+            continue
+        if found.is_full:
+            found.spoil(child.path)
+        elif spot.path == ("defaults",) and key in JOB_KEYS:
+            found.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Write {key} at each job.")
+        else:
+            meant = _closest_key(key, spot, properties, found)
             if meant is not None:
-                found.meant.add((*path, meant))
+                found.meant.add((*spot.path, meant))
+            message = f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
+            remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
+            found.error(child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}.")
 
 
-def _missing(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    keys = [key for key in schema["required"] if key not in node.value and (*path, key) not in found.meant]
-    if keys and not node.flawed:
-        _missing_keys(node, keys, path, use, found)
-
-
-def _without_cron(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    for key, needed in schema["dependencies"].items():
-        if key in node.value and (*path, needed[0]) not in found.meant and (*path, key) not in found.wrong:
-            value = node.value[key]
-            message = f"{key} of job {quoted(str(path[-1]))} has no effect without cron"
-            remedy = "Remove it, or give the job a cron expression."
-            its_use = use if value.use is None else value.use
-            found.add("YS114", value.key or value, (*path, key), its_use, message, remedy)
-
-
-def policy_and_delays(node: Node, schema: Schema, path: Path, use: Use, found: Findings) -> None:
-    given: dict[str, Node] = node.value
-    if node.flawed or path in found.wrong:
-        return
-    if "delays" in given:
-        policy = given["policy"].value if "policy" in given else "exponential"
-        message = f"{where(path)} has delays, which the policy {policy} does not use"
-        remedy = "Write policy: steps, or delay: for the first delay."
-        found.add("YS113", given["delays"].key or given["delays"], (*path, "delays"), use, message, remedy)
-    else:
-        message = f"{where(path)} has the policy steps, but no delays"
-        found.add("YS113", given["policy"], (*path, "policy"), use, message, "Add delays: [1m, 10m, 1h]")
-
-
-def _missing_keys(node: Node, keys: list[str], path: Path, use: Use, found: Findings) -> None:
-    remedy = {
-        "version": "Write version: 1 as the first line.",
-        "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
-        "handler": "Name the Python function to call, for example handler: handlers.cleanup.run",
-    }[keys[0]]
-    message = f"{where(path)} has " + " and ".join(f'no key "{key}"' for key in keys)
-    if path:
-        found.add("YS103", node.key or node, path, use, message, remedy)
-    else:
-        # without a version nobody can say what the rest means, but a forgotten line must not stop the jobs
-        found.add("YS103", node, (keys[0],), use, message, remedy, (node.at, node.at))
-
-
-def _unknown_key(
-    node: Node, key: str, properties: dict[str, Schema], path: Path, use: Use, found: Findings
-) -> str | None:
-    """Report a key that the schema does not have, and return the one that was meant, if that can be guessed."""
-    if found.is_full:
-        found.spoil((*path, key))
-        return None
-    place = f"in {where(path)}" if path else "at the top level"
-    absent = [name for name in properties if name not in node.value]
-    folded = key.lower().replace("-", "_")
+def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], found: Findings) -> str | None:
+    """Return the key that an unknown one was probably meant to be, preferably one that is absent."""
+    absent = [name for name in properties if name not in spot.value]
     meant = found.source.closest_match(key, absent, 0.7) or found.source.closest_match(key, properties, 0.75)
-    if meant is None and OTHER_NAMES.get(folded) in properties:
-        meant = OTHER_NAMES[folded]
-    value = node.value[key]
-    key_node = value.key or value
-    if path == ("defaults",) and key in JOB_KEYS:
-        message, remedy = f"{key} cannot be set in defaults", f"Write {key} at each job."
-        found.add("YS102", key_node, (*path, key), use, message, remedy)
-        return None
-    remedy = f'Did you mean "{meant}"?' if meant else _home(key, value, path)
-    remedy = remedy or f"Known keys: {', '.join(properties)}."
-    found.add("YS102", key_node, (*path, key), use, f"unknown key {quoted(key)} {place}", remedy)
-    return meant
+    synonym = SYNONYMS.get(key.lower().replace("-", "_"))
+    return meant or (synonym if synonym in properties else None)
 
 
-def _home(key: str, value: Node, path: Path) -> str:
-    """Say where a key belongs that is known elsewhere."""
-    if not path and isinstance(value.value, dict) and ("handler" in value.value or "cron" in value.value):
+def _place_of(spot: Spot) -> str:
+    """Return where a key belongs that is unknown here."""
+    *parent, key = spot.path
+    if not parent and isinstance(spot.value, dict) and ("handler" in spot.value or "cron" in spot.value):
         return "If it is a job, indent it below jobs."
-    if not path and key in JOB_KEYS:
-        return "It belongs in a job, or in defaults for all jobs." if key in _defaults() else "It belongs in a job."
-    if path and key in JOB_KEYS["backoff"]["properties"]:
+    if not parent and key in JOB_KEYS:
+        is_inheritable = key in SCHEMA["properties"]["defaults"]["properties"]
+        return "It belongs in a job, or in defaults for all jobs." if is_inheritable else "It belongs in a job."
+    if parent and key in JOB_KEYS["backoff"]["properties"]:
         return "It belongs in backoff."
-    if path and key in SCHEMA["properties"]:
+    if parent and key in SCHEMA["properties"]:
         return "It belongs at the top level."
-    return "For anchors and notes, start the key with x-" if not path else ""
+    return "" if parent else "For anchors and notes, start the key with x-"
 
 
-def _defaults() -> dict[str, Schema]:
-    properties: dict[str, Schema] = SCHEMA["properties"]["defaults"]["properties"]
-    return properties
+def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
+    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in found.meant]
+    if not keys or spot.node.has_errors:
+        return
+    message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
+    if spot.path:
+        found.error(spot.key, "YS103", message, MISSING[keys[0]])
+    else:
+        # only the key is invalid, not the jobs: a forgotten version must not stop them
+        start = spot.node.start
+        found.error(Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start))
 
 
-Report = Callable[[Node, Schema, Path, Use, Findings], None]
+def _without_cron(spot: Spot, schema: Schema, found: Findings) -> None:
+    for key, needed in schema["dependencies"].items():
+        child = spot.get(key)
+        if child and (*spot.path, needed[0]) not in found.meant and child.path not in found.wrong:
+            message = f"{key} of {spot} has no effect without cron"
+            found.error(child.key, "YS114", message, "Remove it, or give the job a cron expression.")
+
+
+def policy_and_delays(spot: Spot, schema: Schema, found: Findings) -> None:
+    """Report delays without the policy steps, and the policy steps without delays."""
+    if not found.is_valid(spot):
+        return
+    policy, delays = spot.get("policy"), spot.get("delays")
+    if delays:
+        message = f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does not use"
+        found.error(delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay.")
+    elif policy:
+        found.error(policy, "YS113", f"{spot} has the policy steps, but no delays", "Add delays: [1m, 10m, 1h]")
+
+
+Report = Callable[[Spot, Schema, Findings], None]
 REPORTERS: dict[str, Report] = {
     "additionalProperties": _unknown_keys,
     "const": _not_the_version,
@@ -266,10 +243,10 @@ REPORTERS: dict[str, Report] = {
     "minLength": _too_short,
     "minimum": _out_of_range,
     "pattern": _no_match,
-    "required": _missing,
+    "required": _missing_keys,
     "type": wrong_type,
     "uniqueItems": _not_unique,
 }
-"""What each keyword of the schema reports."""
-LAST = (_missing, _without_cron, policy_and_delays)
-"""These depend on what the others have found: a misspelt key is not missing."""
+"""The function that reports violations of each keyword."""
+LAST = (_missing_keys, _without_cron, policy_and_delays)
+"""These run last, because they depend on the others: a misspelt key is not missing."""

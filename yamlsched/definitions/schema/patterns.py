@@ -9,11 +9,9 @@ from datetime import timedelta
 
 from yamlsched import durations
 from yamlsched.definitions.findings import Findings
-from yamlsched.definitions.node import Node
+from yamlsched.definitions.node import Spot
 from yamlsched.definitions.schema import HANDLER, NAME, PATH
-from yamlsched.definitions.wording import Path, quoted, where
-
-Use = int | None
+from yamlsched.definitions.wording import quoted
 
 MAX_GUESS_CHARS = 300
 """For a longer string no better one is suggested."""
@@ -23,15 +21,15 @@ ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
 SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]*"
 
 
-def not_a_duration(node: Node, path: Path, use: Use, found: Findings) -> None:
-    text = str(node.value).strip()
+def not_a_duration(spot: Spot, found: Findings) -> None:
+    text = str(spot.value).strip()
     guess = _guess_duration(text)
     if re.fullmatch("[0-9]+", text):
         reason, remedy = f"{quoted(text)[1:-1]} has no unit", f"Write {text}s for seconds or {text}m for minutes."
     else:
         reason, remedy = f"{quoted(text)} is not a duration", "Write for example 90s, 5m, 1h30m or 2d."
     remedy = f'Did you mean "{guess}"?' if guess else remedy
-    found.add("YS107", node, path, use, f"{where(path)}: {reason}", remedy)
+    found.error(spot, "YS107", f"{spot}: {reason}", remedy)
 
 
 def _guess_duration(text: str) -> str:
@@ -49,8 +47,8 @@ def _guess_duration(text: str) -> str:
     return durations.show(timedelta(seconds=seconds))
 
 
-def not_a_name(node: Node, path: Path, use: Use, found: Findings) -> None:
-    text = str(node.value)
+def not_a_name(spot: Spot, found: Findings) -> None:
+    text = str(spot.value)
     allowed = "only a-z, 0-9 and _"
     if not text:
         reason = "is empty"
@@ -68,15 +66,15 @@ def not_a_name(node: Node, path: Path, use: Use, found: Findings) -> None:
     ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()
     better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]
     remedy = f'Write "{better}".' if re.fullmatch(NAME, better) else "Write a name such as cleanup_nightly."
-    if path == ("namespace",):
+    if spot.path == ("namespace",):
         kind = "namespace"
     else:
-        kind = "job name" if path[0] == "jobs" and len(path) == 2 else "environment"
-    found.add("YS106", node, path, use, f"the {kind} {quoted(text)} {reason}", remedy)
+        kind = "job name" if spot.path[0] == "jobs" and len(spot.path) == 2 else "environment"
+    found.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)
 
 
-def not_a_handler(node: Node, path: Path, use: Use, found: Findings) -> None:
-    text = str(node.value)
+def not_a_handler(spot: Spot, found: Findings) -> None:
+    text = str(spot.value)
     guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear
     better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
     better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
@@ -95,20 +93,20 @@ def not_a_handler(node: Node, path: Path, use: Use, found: Findings) -> None:
         remedy = f'Write "{better}.run", with the name of the function.' if ends_in_module else f'Write "{better}".'
     else:
         remedy = "Write package.module.function."
-    found.add("YS301", node, path, use, f"{where(path)}: {quoted(text)} {reason}", remedy)
+    found.error(spot, "YS301", f"{spot}: {quoted(text)} {reason}", remedy)
 
 
-def not_a_tag(node: Node, path: Path, use: Use, found: Findings) -> None:
-    message = f"{where(path)}: {quoted(node.value)} is not a word"
-    found.add("YS106", node, path, use, message, "Write letters, digits and . _ : / - only, at most 63.")
+def not_a_tag(spot: Spot, found: Findings) -> None:
+    message = f"{spot}: {quoted(spot.value)} is not a word"
+    found.error(spot, "YS106", message, "Write letters, digits and . _ : / - only, at most 63.")
 
 
-def not_a_relative_path(node: Node, path: Path, use: Use, found: Findings) -> None:
-    reason = f": {quoted(node.value)} is not relative to this file" if node.value else " is empty"
-    found.add("YS118", node, path, use, f"{where(path)}{reason}", "Write a directory such as src or ../lib.")
+def not_a_relative_path(spot: Spot, found: Findings) -> None:
+    reason = f": {quoted(spot.value)} is not relative to this file" if spot.value else " is empty"
+    found.error(spot, "YS118", f"{spot}{reason}", "Write a directory such as src or ../lib.")
 
 
-PATTERNS: dict[str, Callable[[Node, Path, Use, Findings], None]] = {
+PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     durations.PATTERN: not_a_duration,
     NAME: not_a_name,
     HANDLER: not_a_handler,
