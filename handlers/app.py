@@ -101,7 +101,7 @@ def connect(run: Run) -> psycopg.Connection[Any]:
     A real application has its own settings for this. Here EXAMPLE_DSN names the database, or else it is the
     scheduler's, so that the examples work as they are.
     """
-    connection = psycopg.connect(os.environ.get("EXAMPLE_DSN") or run.claim.dsn, autocommit=True, connect_timeout=10)
+    connection = psycopg.connect(os.environ.get("EXAMPLE_DSN") or run.backend.dsn, autocommit=True, connect_timeout=10)
     with connection.transaction():
         ensure_tables(connection)
     return connection

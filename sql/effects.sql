@@ -32,7 +32,7 @@ select (select m.key from made m) is not null as is_first,
 from ours
 left join yamlsched.effects e on e.namespace = %(namespace)s and e.key = %(key)s;
 
--- name: doubt
+-- name: mark_in_doubt
 -- Whoever entered the effect died inside, or left it by an exception that does not prove that nothing happened.
 -- An entry has one owner and one attempt: it is the whole fence.
 update yamlsched.effects e
@@ -61,7 +61,7 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
          and r.attempts = %(attempt)s)
 returning e.key;
 
--- name: done
+-- name: mark_done
 -- What was done was done, also if somebody has come to doubt it meanwhile, or if this was written before by a commit
 -- whose answer was lost; not if it was entered again since.
 update yamlsched.effects e
@@ -107,7 +107,7 @@ insert into yamlsched.operator_actions (namespace, who, verb, target, detail)
 select s.namespace, %(who)s, 'settle', 'run:' || s.run_id, jsonb_build_object('effect', s.key, 'as', 'not done')
 from settled s;
 
--- name: standing
+-- name: find
 -- How an effect stands, and the run that entered it.
 select e.state, e.run_id, e.attempt, e.claimed_at, e.done_at,
        coalesce((select r.locked_by = e.locked_by and r.attempts = e.attempt

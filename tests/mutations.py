@@ -79,7 +79,7 @@ COUNTS = [
 EQUIVALENT = {
     **{
         f"effects.sql {name}: e.{part} = ": "an entry has one key: the condition on it says the same"
-        for name in ("doubt", "done", "release")
+        for name in ("mark_in_doubt", "mark_done", "release")
         for part in ("namespace", "key")
     },
     "actions.sql lock: r.id = any": "more runs are locked than are changed",

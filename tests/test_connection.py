@@ -17,7 +17,7 @@ from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import hosts
-from yamlsched.store.connection import PINNED
+from yamlsched.store.connection import PINNED_SETTINGS
 
 HOSTILE = {
     "datestyle": "SQL, DMY",
@@ -106,7 +106,7 @@ def test_the_settings_are_pinned_in_a_session_and_behind_a_pooler_in_each_transa
 
     def shown(connection: Any) -> dict[str, str]:
         cursor = connection.cursor()
-        return {name: cursor.execute(f"show {name}").fetchone()[0] for name in PINNED}
+        return {name: cursor.execute(f"show {name}").fetchone()[0] for name in PINNED_SETTINGS}
 
     with store.connect(project.dsn) as connection:
         ours = shown(connection)
@@ -257,7 +257,7 @@ SILENCE = """
 import time
 from pathlib import Path
 from yamlsched.store import connection
-connection.ANSWER_MARGIN = -57.0  # of a statement_timeout of 60 s
+connection.ANSWER_MARGIN_SECONDS = -57.0  # of a statement_timeout of 60 s
 real = connection.connect
 def connect(*given, **named):
     opened = real(*given, **named)

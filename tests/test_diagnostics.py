@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import cli
+from yamlsched.client import MAX_PAYLOAD_BYTES
 from yamlsched.definitions import build, catalog, formats, handlers, paths, suppressions, timezones
 from yamlsched.definitions.diagnostic import Diagnostic, Note
 from yamlsched.definitions.lint.check import check as lint
 from yamlsched.definitions.load import load
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, editor_copy
-from yamlsched.enqueueing import LARGEST_PAYLOAD
 from yamlsched.operations import doctor
 from yamlsched.zones import zone
 
@@ -88,7 +88,7 @@ def test_the_documents_hold_the_pages_that_explain_prints():
 
 
 def test_a_payload_is_limited_here_as_where_it_is_stored():
-    assert build.MAX_PAYLOAD_BYTES == LARGEST_PAYLOAD
+    assert build.MAX_PAYLOAD_BYTES == MAX_PAYLOAD_BYTES
 
 
 def test_every_zone_that_is_taken_can_be_had():

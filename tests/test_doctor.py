@@ -19,7 +19,7 @@ from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import doctor
 from yamlsched.store import migrations
-from yamlsched.store.statements import folder
+from yamlsched.store.statements import sql_folder
 
 Db = psycopg.Connection[Any]
 
@@ -102,7 +102,7 @@ def test_a_character_that_the_database_does_not_have_is_recorded_escaped(server:
 
 
 def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrations, "OLDEST", 99)
+    monkeypatch.setattr(migrations, "MIN_MAJOR", 99)
 
     result = cli("migrate")
 
@@ -153,7 +153,7 @@ def test_the_doctor_says_that_transactions_of_handlers_are_not_read_committed(ow
 def enqueuer(own_dsn: str, db_of: Any) -> Iterator[str]:
     """The DSN of a login that may enqueue."""
     db = db_of(own_dsn)
-    db.execute((folder() / "roles.sql").read_bytes())
+    db.execute((sql_folder() / "roles.sql").read_bytes())
     name = f"webapp_{uuid.uuid4().hex[:12]}"
     db.execute(f"create role {name} login in role yamlsched_enqueuer")
     a_job(db)

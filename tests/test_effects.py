@@ -31,11 +31,11 @@ from support.database import while_waiting
 from support.project import Project, a_project
 from support.rows import a_job, a_started_run
 from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
-from yamlsched import ledger as ledger_module
-from yamlsched.enqueueing import due
+from yamlsched.client import run_at_parameters
 from yamlsched.errors import EffectInDoubt, LeaseLost
-from yamlsched.handler_sessions import sessions
-from yamlsched.ledger import effect_key, settle_command
+from yamlsched.handling import backends
+from yamlsched.handling.once import effect_key, settle_command
+from yamlsched.handling.sessions import sessions
 from yamlsched.operations.actions import cancel
 from yamlsched.operations.effects import settle
 from yamlsched.runs import ClaimedRun, one_line
@@ -66,15 +66,15 @@ def lapse(db: psycopg.Connection[Any], run: Run) -> None:
 
 def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     """Claim the key of an effect and say no more, as a process that is killed inside."""
-    key = effects.Key(
-        "default", effect_key(run.id, name, scope), run.id, run.attempt, run.claim.locked_by, str(uuid.uuid4())
+    key = effects.EffectEntry(
+        "default", effect_key(run.id, name, scope), run.id, run.attempt, run.backend.locked_by, str(uuid.uuid4())
     )
-    claimed = run.claim.record(effects.claim, key)
+    claimed = run.backend.record(effects.claim, key)
     assert claimed is not None
     assert claimed.is_first
 
 
-def ledger(db: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+def effect_states(db: psycopg.Connection[Any]) -> list[tuple[str, str]]:
     return [(row.key, row.state) for row in db.execute("select key, state from yamlsched.effects order by id")]
 
 
@@ -86,7 +86,7 @@ def test_a_later_attempt_passes_by_an_effect_that_was_done_and_reads_its_result(
     first = a_started_run(db, dsn)
     with first.once("post", in_doubt="raise") as effect:
         assert effect.first
-        assert ledger(db) == [(f"run:{first.id}:post", "claimed")]
+        assert effect_states(db) == [(f"run:{first.id}:post", "claimed")]
         effect.result = {"id": [7]}
 
     with a_started_run(db, dsn, first.id).once("post", in_doubt="raise") as again:
@@ -100,7 +100,7 @@ def test_an_exception_that_proves_that_nothing_happened_frees_the_effect(db, dsn
     run = a_started_run(db, dsn)
     with pytest.raises(type(error)), run.once("post", in_doubt="raise"):
         raise error
-    assert ledger(db) == []
+    assert effect_states(db) == []
 
     with run.once("post", in_doubt="raise") as effect:
         assert effect.first
@@ -115,7 +115,7 @@ def test_any_other_exception_leaves_the_effect_in_doubt_and_says_so(db, dsn, job
         raise error
 
     key = f"run:{run.id}:post"
-    assert ledger(db) == [(key, "in_doubt")]
+    assert effect_states(db) == [(key, "in_doubt")]
     assert raised.value.__notes__ == [f'effect "{key}" is in doubt: this error does not prove that nothing happened']
 
 
@@ -125,7 +125,7 @@ def test_the_author_says_which_exceptions_free_an_effect_in_place_of_the_usual_o
         with pytest.raises(error), run.once(name, in_doubt="raise", release_on=(ArithmeticError,)):
             raise error
 
-    assert ledger(db) == [(f"run:{run.id}:usual", "in_doubt")]
+    assert effect_states(db) == [(f"run:{run.id}:usual", "in_doubt")]
 
 
 def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job):
@@ -165,7 +165,7 @@ def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn
         db.execute("update yamlsched.job_runs set locked_until = null, status = 'cancelled', finished_at = now()")
         patch.setattr(sys, "argv", [argv[0], "--dsn", dsn, *argv[1:]])
         cli.main()
-    assert (ended.value.code or 0, ledger(db)) == (0, [(name, "done")])
+    assert (ended.value.code or 0, effect_states(db)) == (0, [(name, "done")])
     kept = one_line(str(raised.value))
     assert f"then run: {command.format(id=first.id)}, then: yamlsched retry {first.id}" in kept
     assert kept.endswith(f"retry {first.id}")
@@ -179,7 +179,7 @@ def test_in_doubt_skip_counts_it_as_done_for_every_later_attempt(db, dsn, job, c
         assert (effect.first, effect.result) == (False, None)
 
     assert f'effect "run:{run.id}:post" was in doubt and now counts as done' in caplog.text
-    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "done")]
     with a_started_run(db, dsn, run.id).once("post", in_doubt="raise") as effect:
         assert not effect.first
 
@@ -196,7 +196,7 @@ def test_in_doubt_repeat_does_it_again_with_the_same_key(db, dsn, job):
         assert effect.first
         keys.append(effect.key)
 
-    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "done")]
     assert len(keys) == 4
     assert len(set(keys)) == 1
 
@@ -288,7 +288,7 @@ def test_while_a_live_attempt_of_another_run_holds_a_business_key_a_run_snoozes(
     lapse(db, holder)
     with pytest.raises(EffectInDoubt, match=f"attempt 1 of run {holder.id} started it"):
         a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
-    assert ledger(db) == [("charge:812", "in_doubt")]
+    assert effect_states(db) == [("charge:812", "in_doubt")]
 
 
 def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
@@ -300,7 +300,7 @@ def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
     a_started_run(db, dsn, run.id)
     with pytest.raises(LeaseLost):
         run.once("post", in_doubt="raise").__enter__()
-    assert ledger(db) == []
+    assert effect_states(db) == []
 
 
 def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn, job, monkeypatch):
@@ -313,7 +313,7 @@ def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn,
     with pytest.raises(LeaseLost):
         zombie.once("post", in_doubt="repeat").__enter__()
 
-    assert ledger(db) == [(f"run:{first.id}:post", "in_doubt")]
+    assert effect_states(db) == [(f"run:{first.id}:post", "in_doubt")]
 
 
 def test_what_a_zombie_did_is_recorded_although_it_was_doubted_meanwhile(db, dsn, job):
@@ -334,7 +334,7 @@ def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about
             pass
         raise ConnectionRefusedError
 
-    assert ledger(db) == [(f"run:{zombie.id}:post", "done")]
+    assert effect_states(db) == [(f"run:{zombie.id}:post", "done")]
 
 
 def test_a_zombie_says_nothing_about_an_effect_that_was_begun_again(db, dsn, job, caplog):
@@ -354,13 +354,13 @@ def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db,
     zombie = a_started_run(db, dsn)
     manager = zombie.once("post", in_doubt="raise")
     manager.__enter__().result = "posted"
-    real = effects.doubt
+    real = effects.mark_in_doubt
 
     def doubt(*given: Any) -> bool:
         manager.__exit__(None, None, None)
         return real(*given)
 
-    monkeypatch.setattr(effects, "doubt", doubt)
+    monkeypatch.setattr(effects, "mark_in_doubt", doubt)
     with a_started_run(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert (later.first, later.result) == (False, "posted")
 
@@ -370,7 +370,9 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
     # given a claim whose transaction has not ended
     holder, run = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
-        effects.claim(other, effects.Key("default", "k", holder.id, 1, holder.claim.locked_by, str(uuid.uuid4())))
+        effects.claim(
+            other, effects.EffectEntry("default", "k", holder.id, 1, holder.backend.locked_by, str(uuid.uuid4()))
+        )
         with sessions.use(dsn, "effects", 1) as session:
             pass
 
@@ -392,10 +394,10 @@ def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn,
             db.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
         effect.result = "posted"
 
-    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "done")]
 
 
-@pytest.mark.parametrize("statement", ["claim", "take_over", "done", "doubt", "release"])
+@pytest.mark.parametrize("statement", ["claim", "take_over", "mark_done", "mark_in_doubt", "release"])
 def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, dsn, job, monkeypatch, statement):
     run = a_started_run(db, dsn)
     if statement == "take_over":
@@ -411,7 +413,7 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
         return answer
 
     monkeypatch.setattr(effects, statement, answer_lost)
-    error = {"doubt": ZeroDivisionError, "release": Discard}.get(statement)
+    error = {"mark_in_doubt": ZeroDivisionError, "release": Discard}.get(statement)
     with suppress(ZeroDivisionError, Discard), run.once("post", in_doubt="repeat") as effect:
         assert effect.first
         if error:
@@ -419,7 +421,7 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
 
     assert len(lost) == 1
     key = f"run:{run.id}:post"
-    assert ledger(db) == {"doubt": [(key, "in_doubt")], "release": []}.get(statement, [(key, "done")])
+    assert effect_states(db) == {"mark_in_doubt": [(key, "in_doubt")], "release": []}.get(statement, [(key, "done")])
 
 
 def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
@@ -438,11 +440,11 @@ def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
         assert not effect.first
 
     assert lost == [True]
-    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "done")]
 
 
 def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
-    monkeypatch.setattr(ledger_module, "PATIENCE", 0)
+    monkeypatch.setattr(backends, "MAX_OUTAGE_SECONDS", 0)
     monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
     run = a_started_run(db, dsn)
 
@@ -463,7 +465,7 @@ def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_
     ):
         effect.result = {1}
 
-    assert ledger(db) == [(f"run:{run.id}:post", "in_doubt")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "in_doubt")]
 
 
 @pytest.mark.parametrize("bytes_over, state", [(-1, "done"), (0, "done"), (1, "in_doubt")])
@@ -473,7 +475,7 @@ def test_a_result_has_at_most_64_kib(db, dsn, job, bytes_over, state):
     with refused if bytes_over > 0 else nullcontext(), run.once("post", in_doubt="raise") as effect:
         effect.result = "ü" + "x" * (65_536 - 4 + bytes_over)
 
-    assert ledger(db) == [(f"run:{run.id}:post", state)]
+    assert effect_states(db) == [(f"run:{run.id}:post", state)]
     if state == "done":
         with a_started_run(db, dsn, run.id).once("post", in_doubt="raise") as later:
             assert later.result == effect.result
@@ -484,7 +486,7 @@ def test_a_result_has_at_most_64_kib(db, dsn, job, bytes_over, state):
 def test_a_name_may_be_any_printable_text_of_1_to_200_characters(db, dsn, job, name, scope):
     with a_started_run(db, dsn).once(name, in_doubt="raise", scope=scope) as effect:
         assert effect.first
-    [(key, state)] = ledger(db)
+    [(key, state)] = effect_states(db)
     assert key.endswith(name)
     assert state == "done"
 
@@ -516,7 +518,7 @@ def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, d
         with pytest.raises(YamlschedError, match="is used inside itself, or by two threads at once"):
             run.once("outer", in_doubt="raise").__enter__()
 
-    assert [state for _, state in ledger(db)] == ["done", "done"]
+    assert [state for _, state in effect_states(db)] == ["done", "done"]
 
 
 def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
@@ -529,7 +531,7 @@ def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(post, range(40)))
 
-    assert [state for _, state in ledger(db)] == ["done"] * 40
+    assert [state for _, state in effect_states(db)] == ["done"] * 40
 
 
 def test_of_threads_that_come_to_one_effect_at_once_one_does_it(db, dsn, job):
@@ -601,10 +603,10 @@ def test_a_process_that_is_forked_inside_an_effect_says_nothing_of_how_it_ends(d
             assert not manager.__exit__(error, error and error(), None)
 
     assert in_a_fork(leave) == 0
-    assert ledger(db) == [(f"run:{run.id}:post", "claimed")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "claimed")]
     effect.result = "posted"
     manager.__exit__(None, None, None)
-    assert ledger(db) == [(f"run:{run.id}:post", "done")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "done")]
 
 
 def test_two_processes_of_one_attempt_do_not_both_do_an_effect(db, dsn, job):
@@ -615,7 +617,7 @@ def test_two_processes_of_one_attempt_do_not_both_do_an_effect(db, dsn, job):
     # then this one of the same attempt does not take it for its own
     with pytest.raises(YamlschedError, match="is entered by two processes of one attempt"):
         run.once("post", in_doubt="repeat").__enter__()
-    assert ledger(db) == [(f"run:{run.id}:post", "claimed")]
+    assert effect_states(db) == [(f"run:{run.id}:post", "claimed")]
 
 
 # the run's own transaction
@@ -631,7 +633,7 @@ def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
 
     row = db.execute("select * from yamlsched.job_runs where id = %s", [run.id]).fetchone()
     assert (row.status, row.result, row.locked_until, row.locked_by) == (
-        "succeeded", {"sent": 3}, None, run.claim.locked_by,
+        "succeeded", {"sent": 3}, None, run.backend.locked_by,
     )  # fmt: skip
     assert db.execute("select payload, parent_id from yamlsched.job_runs where idempotency_key = 'a'").fetchone() == (
         {"n": 1},
@@ -761,8 +763,8 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
     one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
-        store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], due(None))])
-        assert store.succeed_in(connection, (one.id, 1, one.claim.locked_by), None)
+        store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], run_at_parameters(None))])
+        assert store.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
 
         # when the leases of both are renewed
         async def renew() -> set[int]:
@@ -770,7 +772,7 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
             async with await psycopg.AsyncConnection.connect(dsn, row_factory=factory) as session:
                 await session.execute("set statement_timeout = '5s'")
                 held = [
-                    ClaimedRun(r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.claim.locked_by)
+                    ClaimedRun(r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.backend.locked_by)
                     for r in (one, other)
                 ]
                 return await store.heartbeat(session, held)
@@ -807,7 +809,7 @@ def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, 
         run.result = {"told": "ada"}
 
     # then all of that is the report's, and the dead run stays as it is
-    assert ledger(db) == [(f"run:{report.id}:page somebody", "done")]
+    assert effect_states(db) == [(f"run:{report.id}:page somebody", "done")]
     assert (status(db, dead), status(db, report), report.committed) == ("dead", "succeeded", True)
     rows = db.execute("select result from yamlsched.job_runs where id = %s", [report.id]).fetchone()
     made = db.execute("select parent_id from yamlsched.job_runs where idempotency_key = 'another'").fetchone()
@@ -856,7 +858,7 @@ def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
         for happened in (True, False):
             with pytest.raises(Refused, match=message):
                 settle(db, "default", key, "ada", happened)
-    assert [state for _, state in ledger(db)] == ["claimed", "done"]
+    assert [state for _, state in effect_states(db)] == ["claimed", "done"]
     assert db.execute("select count(*) as n from yamlsched.operator_actions").fetchone().n == 0
 
 

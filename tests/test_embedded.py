@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from yamlsched import embedded
-from yamlsched.embedded import binaries, dump, place, server
+from yamlsched.embedded import binaries, dump, location, server
 from yamlsched.embedded.processes import exists, read_pid_file
 from yamlsched.errors import EnvironmentFailed, NoDatabase, Refused
 
@@ -194,7 +194,7 @@ def test_a_folder_whose_name_no_socket_path_or_dsn_could_hold_works_as_well(proj
 
     with embedded.running(folder / "schedules.yaml") as dsn:
         assert answer(dsn, "select 1") == 1
-        sockets = place.find(folder / ".yamlsched").sockets
+        sockets = location.locate(folder / ".yamlsched").sockets
         assert sockets.stat().st_mode & 0o077 == 0
 
     assert sockets == folder / ".yamlsched/postgres" or not sockets.exists()
@@ -204,7 +204,7 @@ def test_a_folder_in_tmp_that_others_can_write_is_not_trusted_with_the_socket(pr
     folder = project.parent / ("d" * 150)
     folder.mkdir()
     (project.parent / ".yamlsched").rename(folder / ".yamlsched")
-    sockets = place.find(folder / ".yamlsched").sockets
+    sockets = location.locate(folder / ".yamlsched").sockets
     sockets.mkdir()
     sockets.chmod(0o777)
 
@@ -369,9 +369,9 @@ def test_when_the_owner_is_killed_the_next_user_takes_the_server_over_and_stops_
 
 def test_a_pid_file_whose_pid_is_now_another_program_s_neither_stops_the_start_nor_harms_that_program(project, user):
     said_dsn(user(project))
-    here = place.find(project.parent / ".yamlsched")
+    here = location.locate(project.parent / ".yamlsched")
     kill(pid_of_server(project))
-    until(lambda: not server.alive(here))
+    until(lambda: not server.is_alive(here))
     # of the same user: PostgreSQL itself sees through a pid that it may not signal
     same_user = here.account.as_popen() if here.account else {}
     bystander = subprocess.Popen(["sleep", "600"], **same_user)
@@ -402,7 +402,7 @@ def test_a_kill_in_the_middle_of_the_creation_leaves_nothing_half_made(empty, us
 
 
 def test_a_start_that_another_one_was_killed_in_is_finished_by_the_next(project):
-    here = place.settle(project.parent / ".yamlsched")
+    here = location.prepare(project.parent / ".yamlsched")
     server._start(here, binaries.find_binaries(False))  # and gone, before it was ready
 
     with embedded.running(project) as dsn:
@@ -557,7 +557,7 @@ def system_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     """What stands for /var/lib/yamlsched."""
     with a_project() as file:
         home = file.parent / "var-lib-yamlsched"
-        monkeypatch.setattr(place, "SYSTEM_HOME", home)
+        monkeypatch.setattr(location, "SYSTEM_HOME", home)
         monkeypatch.setattr(binaries, "SYSTEM_HOME", home)
         yield home
 
@@ -648,14 +648,14 @@ def test_root_opens_no_file_in_another_user_s_folder_that_is_not_one_of_its_own(
     victim.write_text("root's\n")
     folder.mkdir(mode=0o700)
     if planted == "link":
-        (folder / "lease").symlink_to(victim)
+        (folder / "users").symlink_to(victim)
     elif planted == "hard link":
-        (folder / "lease").hardlink_to(victim)
+        (folder / "users").hardlink_to(victim)
     else:
-        os.mkfifo(folder / "lease")
+        os.mkfifo(folder / "users")
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
 
-    with pytest.raises(EnvironmentFailed, match="lease"):
+    with pytest.raises(EnvironmentFailed, match="users"):
         use(empty)
 
     assert (victim.read_text(), victim.stat().st_uid) == ("root's\n", 0)
@@ -672,16 +672,16 @@ def test_a_folder_that_is_swapped_while_root_opens_a_file_in_it_never_leads_it_e
     real = os.open
 
     def swap_before_the_file(path, *how, **named):
-        if path == "lease":
+        if path == "users":
             folder.rename(empty.parent / "moved")
             folder.symlink_to(victim)
         return real(path, *how, **named)
 
     monkeypatch.setattr(os, "open", swap_before_the_file)
-    place.open_file(folder / "lease").close()
+    location.open_file(folder / "users").close()
 
     assert list(victim.iterdir()) == []
-    assert (empty.parent / "moved/lease").stat().st_uid == nobody.pw_uid
+    assert (empty.parent / "moved/users").stat().st_uid == nobody.pw_uid
     folder.unlink()
 
 
@@ -861,10 +861,10 @@ def test_the_log_does_not_grow_without_end(project, monkeypatch):
     for _ in range(2):
         with embedded.running(project):
             pass
-    here = place.find(project.parent / ".yamlsched")
+    here = location.locate(project.parent / ".yamlsched")
     assert here.log.with_suffix(".log.old").exists()
     assert here.log.read_bytes().count(b"ready to accept connections") == 1
 
 
 def test_the_pid_file_of_no_server_is_none(empty):
-    assert read_pid_file(place.find(empty.parent / ".yamlsched")) is None
+    assert read_pid_file(location.locate(empty.parent / ".yamlsched")) is None

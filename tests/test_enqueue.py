@@ -28,7 +28,7 @@ from support.database import while_waiting
 from support.rows import a_job
 from support.schedules import LATER
 from yamlsched import Refused
-from yamlsched.enqueueing import checked
+from yamlsched.client import validate_payloads
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import load
 
@@ -230,7 +230,7 @@ def test_a_payload_that_holds_itself_is_refused():
     payload["x"] = payload
 
     with pytest.raises(Refused, match="nested over 50 deep, or is self-referencing"):
-        checked("mail", [payload], None)
+        validate_payloads("mail", [payload], None)
 
 
 @pytest.mark.parametrize(

@@ -196,11 +196,11 @@ def test_the_statements_of_the_fence_are_all_tried() -> None:
 
 ENTRY, OTHER_ENTRY = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 STATES = {"claimed": "null, null", "in_doubt": "now(), null", "done": "null, now()"}  # doubted_at, done_at
-EffectWrite = Callable[[psycopg.Connection[Any], effects.Key], Any]
+EffectWrite = Callable[[psycopg.Connection[Any], effects.EffectEntry], Any]
 # the statement, in which state it finds the effect, and in which states it must leave it alone
 EFFECT_WRITES: dict[str, tuple[EffectWrite, str, list[str]]] = {
-    "doubt": (effects.doubt, "claimed", ["in_doubt", "done"]),
-    "done": (lambda connection, key: effects.done(connection, key, None), "claimed", []),
+    "mark_in_doubt": (effects.mark_in_doubt, "claimed", ["in_doubt", "done"]),
+    "mark_done": (lambda connection, key: effects.mark_done(connection, key, None), "claimed", []),
     "release": (effects.release, "claimed", ["in_doubt", "done"]),
     "take_over": (effects.take_over, "in_doubt", ["claimed", "done"]),
     "assume_done": (effects.assume_done, "in_doubt", ["claimed", "done"]),
@@ -221,8 +221,8 @@ def all_effects(db: psycopg.Connection[Any]) -> list[Any]:
     return db.execute("select * from yamlsched.effects order by id").fetchall()
 
 
-def key_of(run: ClaimedRun) -> effects.Key:
-    return effects.Key("default", "k", run.id, run.attempt, run.locked_by, ENTRY)
+def entry_of(run: ClaimedRun) -> effects.EffectEntry:
+    return effects.EffectEntry("default", "k", run.id, run.attempt, run.locked_by, ENTRY)
 
 
 @pytest.mark.parametrize("name", EFFECT_WRITES)
@@ -235,7 +235,7 @@ def test_a_write_about_an_effect_leaves_other_keys_and_namespaces_alone(db: psyc
     an_effect(db, state)
     before = all_effects(db)
 
-    do(db, key_of(run))
+    do(db, entry_of(run))
 
     assert all_effects(db)[:2] == others
     assert all_effects(db) != before
@@ -250,19 +250,19 @@ def test_a_write_about_an_effect_holds_only_in_the_state_it_expects(
     an_effect(db, state)
     before = all_effects(db)
 
-    assert not EFFECT_WRITES[name][0](db, key_of(a_claimed_run(db)))
+    assert not EFFECT_WRITES[name][0](db, entry_of(a_claimed_run(db)))
 
     assert all_effects(db) == before
 
 
-@pytest.mark.parametrize("name", ["doubt", "done", "release"])
+@pytest.mark.parametrize("name", ["mark_in_doubt", "mark_done", "release"])
 def test_who_left_an_effect_says_nothing_of_it_once_it_was_entered_again(
     db: psycopg.Connection[Any], name: str
 ) -> None:
     an_effect(db, "claimed", entry=OTHER_ENTRY)
     before = all_effects(db)
 
-    assert not EFFECT_WRITES[name][0](db, key_of(a_claimed_run(db)))
+    assert not EFFECT_WRITES[name][0](db, entry_of(a_claimed_run(db)))
 
     assert all_effects(db) == before
 
@@ -277,7 +277,7 @@ def test_what_is_in_doubt_is_decided_only_by_a_run_that_is_still_held(
     an_effect(db, "in_doubt")
     before = all_effects(db)
 
-    assert not EFFECT_WRITES[name][0](db, key_of(run))
+    assert not EFFECT_WRITES[name][0](db, entry_of(run))
 
     assert all_effects(db) == before
 

@@ -18,11 +18,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.project import Project, a_project, is_alive, until
 from support.proxy import Pooler, Proxy, a_proxy
 from support.rows import a_job, a_started_run
-from yamlsched import embedded, ledger, store
+from yamlsched import embedded, store
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handler_sessions import Permits, sessions
+from yamlsched.handling import backends
+from yamlsched.handling.sessions import ConnectionPermits, sessions
 from yamlsched.runs import MAX_SESSIONS_LOST
-from yamlsched.store.connection import KEEPALIVES
+from yamlsched.store.connection import KEEPALIVE_SETTINGS
 
 Db = psycopg.Connection[Any]
 
@@ -255,7 +256,7 @@ def test_leases_are_renewed_where_handlers_take_every_other_connection(project: 
 
 
 def test_a_permit_is_held_by_one_process_and_free_when_that_dies() -> None:
-    permits = Permits(1)
+    permits = ConnectionPermits(1)
     permits.acquire(1)
     read, write = os.pipe()
     pid = os.fork()
@@ -318,7 +319,7 @@ def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_no_longer_tha
 @pytest.mark.usefixtures("job")
 def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanished(db: Db, dsn: str) -> None:
     run = a_started_run(db, dsn)
-    run.claim.timeout = 90.0
+    run.backend.timeout = 90.0
     # who set them: over a socket of the host itself their values have no meaning
     question = "select name, source from pg_settings where name like 'tcp%'"
 
@@ -327,7 +328,7 @@ def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanishe
         [check] = connection.execute("select current_setting('client_connection_check_interval', true)").fetchone()  # type: ignore[misc]
         [idle] = connection.execute("show idle_in_transaction_session_timeout").fetchone()  # type: ignore[misc]
 
-    assert settings == dict.fromkeys(KEEPALIVES, "session")
+    assert settings == dict.fromkeys(KEEPALIVE_SETTINGS, "session")
     assert check == ("10s" if db.info.server_version >= 140_000 else None)  # since PostgreSQL 14
     assert idle == "90s"
 
@@ -336,7 +337,7 @@ def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanishe
 @pytest.mark.parametrize("timeout, idle", [(90.0, "7s"), (2.5, "2500ms"), (10**9, "7s")])
 def test_a_limit_of_the_role_holds_if_it_is_less_than_the_jobs(db: Db, dsn: str, timeout: float, idle: str) -> None:
     run = a_started_run(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=7s"))
-    run.claim.timeout = timeout
+    run.backend.timeout = timeout
 
     with run.transaction() as connection:
         assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == (idle,)
@@ -362,7 +363,7 @@ def test_a_handler_has_its_own_search_path_and_may_choose_its_isolation_level(
 def test_a_session_that_the_network_has_dropped_is_replaced_before_the_handler_sees_it(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "BEGIN_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(backends, "BEGIN_TIMEOUT_SECONDS", 0.2)
     with a_proxy(dsn) as proxy:
         with a_started_run(db, proxy.dsn).transaction() as first:
             pass

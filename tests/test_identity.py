@@ -14,9 +14,10 @@ from psycopg import pq
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import embedded, store
-from yamlsched.attempt import Claim, Run
 from yamlsched.embedded import dump
-from yamlsched.handler_sessions import sessions
+from yamlsched.handling.backends import PostgresBackend
+from yamlsched.handling.run import Run
+from yamlsched.handling.sessions import sessions
 from yamlsched.operations import doctor
 from yamlsched.store import identity
 
@@ -67,7 +68,7 @@ def test_the_verb_shows_it_and_a_new_one_is_on_record(db: Db, cli: Cli) -> None:
 def an_effect(db: Db, dsn: str, run: int) -> str:
     """Enter an effect of a running run, as its handler does, and return the key that a provider gets."""
     row = db.execute("select attempts, locked_by from yamlsched.job_runs where id = %s", [run]).fetchone()
-    attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, Claim(dsn, "default", row.locked_by))  # type: ignore[union-attr]
+    attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, PostgresBackend(dsn, "default", row.locked_by))  # type: ignore[union-attr]
     with attempt.once("post", in_doubt="repeat") as effect:
         pass
     sessions.close()

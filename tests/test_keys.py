@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from yamlsched.client import SLOT_KEY_PATTERN
 from yamlsched.cron.expression import parse_cron
-from yamlsched.enqueueing import SLOT_KEY
 from yamlsched.keys import is_daily, slot_key
 from yamlsched.slots import slots
 
@@ -89,7 +89,7 @@ def test_a_daily_expression_has_one_minute_one_hour_and_no_star_in_front_of_them
     ],
 )
 def test_keys_of_the_form_of_a_slot_are_told_apart(key, refused):
-    assert (SLOT_KEY.fullmatch(key) is not None) is refused
+    assert (SLOT_KEY_PATTERN.fullmatch(key) is not None) is refused
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,4 +109,4 @@ def test_no_two_slots_of_a_job_share_a_key_and_every_key_has_a_slots_form(text, 
 
     assert found
     assert len(set(found)) == len(found)
-    assert all(SLOT_KEY.fullmatch(key) for key in found)
+    assert all(SLOT_KEY_PATTERN.fullmatch(key) for key in found)

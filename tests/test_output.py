@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from yamlsched.runs import ClaimedRun
-from yamlsched.store.connection import concealer
+from yamlsched.store.connection import redactor
 from yamlsched.worker.executors.processes.output import KEPT, MAX_PASSED_ON_BYTES, Output
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
@@ -105,7 +105,7 @@ CONCEALED = [
 
 @pytest.mark.parametrize("text, concealed", CONCEALED)
 def test_what_stands_where_a_password_does_is_taken_out(text: str, concealed: str) -> None:
-    assert concealer("")(text) == concealed
+    assert redactor("")(text) == concealed
 
 
 HOSTILE = ["://:", "://a:b", "://", ":", "password", "password=", "password = '", "password\t", "x:y@", "://u:'"]
@@ -114,7 +114,7 @@ HOSTILE = ["://:", "://a:b", "://", ":", "password", "password=", "password = '"
 @pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.parametrize("before", ["", "://u:", "password="])
 def test_secrets_are_sought_in_time_in_proportion_to_the_text(piece: str, before: str) -> None:
-    conceal = concealer("postgresql://app:s3cret!!@db/app")
+    conceal = redactor("postgresql://app:s3cret!!@db/app")
 
     def seconds(length: int) -> float:
         text = before + (piece * length)[:length]

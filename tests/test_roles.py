@@ -19,10 +19,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.command_line import command_line
 from support.rows import a_file_row, a_job, a_run, value
 from yamlsched import store
-from yamlsched.enqueueing import enqueue, enqueue_many
+from yamlsched.client import enqueue, enqueue_many
 from yamlsched.errors import Refused
 from yamlsched.operations import actions, doctor, health, pausing, retention
-from yamlsched.store.statements import folder
+from yamlsched.store.statements import sql_folder
 
 Db = psycopg.Connection[Any]
 TABLES = (
@@ -36,7 +36,7 @@ DENIED = psycopg.errors.InsufficientPrivilege
 @pytest.fixture
 def granted(own_dsn: str) -> Iterator[Db]:
     """A database in which roles.sql was run, twice, since it must be possible to run it again."""
-    script = (folder() / "roles.sql").read_bytes()
+    script = (sql_folder() / "roles.sql").read_bytes()
     with store.connect(own_dsn) as connection:
         connection.execute(script)
         connection.execute(script)
@@ -219,7 +219,7 @@ def test_a_login_without_rights_hears_what_to_grant_from_every_verb(
     assert f"grant yamlsched_worker to {name}" in told.out
 
 
-SCRIPT = (folder() / "roles.sql").read_bytes()
+SCRIPT = (sql_folder() / "roles.sql").read_bytes()
 
 
 @contextmanager
@@ -311,4 +311,4 @@ def test_an_enqueuer_names_no_parent_and_hears_of_no_other_job(granted: Db) -> N
 
 
 def test_the_script_ships_where_the_statements_are() -> None:
-    assert (Path(folder()) / "roles.sql").is_file()
+    assert (Path(sql_folder()) / "roles.sql").is_file()

@@ -14,7 +14,7 @@ from psycopg.rows import namedtuple_row
 
 from support.rows import a_job, a_run, row
 from support.schedules import prune
-from yamlsched import enqueueing
+from yamlsched import client
 from yamlsched import store as database
 from yamlsched.operations import actions
 from yamlsched.runs import ClaimedRun, Outcome, Status
@@ -725,7 +725,7 @@ def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psyco
     job = a_job(db, overlap="allow")
     due(db, job)
     run = one(ask)
-    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], enqueueing.due(None))]
+    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], client.run_at_parameters(None))]
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
         return await store.finish_with(connection, "default", held, SUCCESS, enqueued)

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from yamlsched.attempt import Run
-    from yamlsched.enqueueing import Enqueued, enqueue, enqueue_many
+    from yamlsched.client import Enqueued, enqueue, enqueue_many
     from yamlsched.errors import Discard, EffectInDoubt, Refused, RetryAfter, Snooze, YamlschedError
-    from yamlsched.ledger import DEFAULT_RELEASE_ON
+    from yamlsched.handling.once import DEFAULT_RELEASE_ON
+    from yamlsched.handling.run import Run
 
 __version__ = "0.1.0"
 
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DEFAULT_RELEASE_ON": "yamlsched.ledger",
-    "Run": "yamlsched.attempt",
-    "Enqueued": "yamlsched.enqueueing",
-    "enqueue": "yamlsched.enqueueing",
-    "enqueue_many": "yamlsched.enqueueing",
+    "DEFAULT_RELEASE_ON": "yamlsched.handling.once",
+    "Run": "yamlsched.handling.run",
+    "Enqueued": "yamlsched.client",
+    "enqueue": "yamlsched.client",
+    "enqueue_many": "yamlsched.client",
 }
 
 

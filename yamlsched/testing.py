@@ -19,16 +19,18 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
-from yamlsched import enqueueing, jsonb
-from yamlsched.attempt import Claim, Effect, Run
+from yamlsched import client, jsonb
 from yamlsched.errors import EffectInDoubt, YamlschedError
-from yamlsched.ledger import (
+from yamlsched.handling.backends import PostgresBackend
+from yamlsched.handling.once import (
     DEFAULT_RELEASE_ON,
+    Effect,
     check_options,
     effect_key,
     proves_nothing_happened,
     requires_in_doubt,
 )
+from yamlsched.handling.run import Run
 
 if TYPE_CHECKING:
     import psycopg
@@ -63,7 +65,7 @@ class FakeRun(Run):
     max_attempts: int = 5
     payload: dict[str, Any] = field(default_factory=dict)
     is_catchup: bool = False
-    claim: Claim = field(default_factory=lambda: Claim("", "default", "a test"), repr=False)
+    backend: PostgresBackend = field(default_factory=lambda: PostgresBackend("", "default", "a test"), repr=False)
     enqueued: list[Enqueue] = field(default_factory=list)
     connection: psycopg.Connection[Any] | None = field(default=None, repr=False)
     commit_fails: bool = False
@@ -91,8 +93,8 @@ class FakeRun(Run):
         """See ``Run``."""
         if self.committed:
             raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
-        texts, names = enqueueing.checked(job, payloads, keys)
-        enqueueing.due(run_at)
+        texts, names = client.validate_payloads(job, payloads, keys)
+        client.run_at_parameters(run_at)
         self.enqueued += [Enqueue(job, json.loads(text), name, run_at) for text, name in zip(texts, names, strict=True)]
 
     @contextmanager
@@ -170,7 +172,7 @@ def call(handler: Callable[..., Any], run: FakeRun) -> Any:
     The payload arrives as keyword arguments, after its way through JSON; ``run`` goes to a parameter of that name; an
     ``async def`` gets an event loop of its own. Raises Refused where payload or result could not be stored.
     """
-    [text], _ = enqueueing.checked(run.job_type, [run.payload], None)
+    [text], _ = client.validate_payloads(run.job_type, [run.payload], None)
     arguments = json.loads(text)
     if "run" in inspect.signature(handler).parameters:
         arguments["run"] = run

@@ -27,7 +27,7 @@ def note(event: str, run: Run, **more: Any) -> None:
         "event": event,
         "run": run.id,
         "attempt": run.attempt,
-        "token": run.claim.locked_by,
+        "token": run.backend.locked_by,
         "pid": os.getpid(),
         "at": time.monotonic(),
         "wall": time.time(),
@@ -45,7 +45,7 @@ def birth() -> str:
 
 def choose(run: Run, seed: int, acts: list[str]) -> tuple[str, random.Random]:
     """Return what this attempt does; once the faults are over, nothing but succeed."""
-    choice = random.Random(f"{seed} {run.id} {run.claim.locked_by}")
+    choice = random.Random(f"{seed} {run.id} {run.backend.locked_by}")
     act = "succeed" if (PLACE / "calm").exists() else choice.choice(acts)
     note("start", run, act=act, born=birth())
     return act, choice
@@ -85,7 +85,7 @@ async def play_async(run: Run, seed: int, acts: list[str], filler: str = "") -> 
         note("end", run, how=type(error).__name__)
         raise
     note("end", run, how="returned")
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def bury(run: Run) -> None:
@@ -97,11 +97,11 @@ def bury(run: Run) -> None:
 
 
 def signed(run: Run, text: str) -> str:
-    return f"{text} by <{run.claim.locked_by}>"
+    return f"{text} by <{run.backend.locked_by}>"
 
 
 def succeed(run: Run, choice: random.Random) -> Any:
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def nothing(run: Run, choice: random.Random) -> None:
@@ -110,17 +110,17 @@ def nothing(run: Run, choice: random.Random) -> None:
 
 def nap(run: Run, choice: random.Random) -> Any:
     pause(run, choice.uniform(0, 1.5))
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def work_long(run: Run, choice: random.Random) -> Any:
     pause(run, choice.uniform(3, 9))
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def work_longer(run: Run, choice: random.Random) -> Any:
     pause(run, choice.uniform(8, 30))
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def hang(run: Run, choice: random.Random) -> None:
@@ -165,11 +165,11 @@ def print_much(run: Run, choice: random.Random) -> Any:
         print("x" * 1000)
     if choice.random() < 0.3:
         fail(run, choice)
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def return_much(run: Run, choice: random.Random) -> Any:
-    return {"by": run.claim.locked_by, "filler": "x" * choice.choice([30_000, 65_000])}
+    return {"by": run.backend.locked_by, "filler": "x" * choice.choice([30_000, 65_000])}
 
 
 def transaction(run: Run, choice: random.Random) -> None:
@@ -178,14 +178,14 @@ def transaction(run: Run, choice: random.Random) -> None:
     with run.transaction() as connection:
         connection.execute(
             "insert into chaos.ledger (run_id, attempt, token) values (%s, %s, %s)",
-            [run.id, run.attempt, run.claim.locked_by],
+            [run.id, run.attempt, run.backend.locked_by],
         )
         pause(run, choice.choice([0, 0, 0.1, 1.0]))
         if accident == "raise":
             fail(run, choice)
         if accident == "exit":
             os._exit(7)
-        run.result = {"by": run.claim.locked_by}
+        run.result = {"by": run.backend.locked_by}
     note("committed", run)
     if accident == "late exit":
         os._exit(7)
@@ -197,14 +197,14 @@ def effect(run: Run, choice: random.Random) -> Any:
     """Do something to the world at most once, or until it is known to be done."""
     in_doubt = ["skip", "raise", "repeat"][run.id % 3]
     once(run, choice, "mail", in_doubt, "run")
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def business_effect(run: Run, choice: random.Random) -> Any:
     """The same under a key that several runs share."""
     number = run.id % 10
     once(run, choice, f"invoice {number}", ["skip", "raise", "repeat"][number % 3], "namespace")
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 def once(run: Run, choice: random.Random, name: str, in_doubt: str, scope: str) -> None:
@@ -220,7 +220,7 @@ def once(run: Run, choice: random.Random, name: str, in_doubt: str, scope: str) 
                 fail(run, choice)
             if accident == "wait":
                 pause(run, choice.uniform(0, 4))
-            guarded.result = {"by": run.claim.locked_by}
+            guarded.result = {"by": run.backend.locked_by}
     if guarded.first:
         note("effect done", run, key=guarded.key, in_doubt=in_doubt)
 
@@ -229,7 +229,7 @@ def fan_out(run: Run, choice: random.Random) -> Any:
     number = choice.choice([1, 5, 300])
     note("fan out", run, number=number)
     run.enqueue_many("leaf", [{"filler": f"{run.id} {nth}"} for nth in range(number)])
-    return {"by": run.claim.locked_by}
+    return {"by": run.backend.locked_by}
 
 
 ACTS = {

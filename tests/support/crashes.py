@@ -102,10 +102,10 @@ def die_at(point: str) -> None:
 
 def until_another_owns(run: Run) -> None:
     """Wait until another worker has claimed the run, as a process that was stopped does."""
-    with psycopg.connect(run.claim.dsn, autocommit=True) as connection:
+    with psycopg.connect(run.backend.dsn, autocommit=True) as connection:
         while connection.execute(
             "select 1 from yamlsched.job_runs where id = %s and locked_by = %s and status = 'running'",
-            [run.id, run.claim.locked_by],
+            [run.id, run.backend.locked_by],
         ).fetchone():
             time.sleep(0.005)
 
@@ -124,7 +124,7 @@ def die_around(module: Any, name: str, before: str | None, after: str | None) ->
 
 
 die_around(effects, "claim", "before the claim of the key", "after the claim of the key")
-die_around(effects, "done", "after the effect, before its result is stored", None)
+die_around(effects, "mark_done", "after the effect, before its result is stored", None)
 die_around(store, "succeed_in", "before the finish", "before the commit")
 
 
@@ -166,7 +166,7 @@ def enqueues_an_unknown_job(run: Run) -> None:
 
 def outlasts_its_lease(run: Run) -> None:
     """Hold the transaction open past the end of the lease that the run had at its start."""
-    with run.transaction() as connection, psycopg.connect(run.claim.dsn, autocommit=True) as watch:
+    with run.transaction() as connection, psycopg.connect(run.backend.dsn, autocommit=True) as watch:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         query = "select locked_until, locked_until < clock_timestamp() from yamlsched.job_runs where id = %s"
         [(until, _)] = watch.execute(query, [run.id]).fetchall()

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from yamlsched import Run, enqueue
-from yamlsched.ledger import Claim
+from yamlsched.handling.backends import PostgresBackend
 
 JOB = {
     "namespace": "default",
@@ -171,5 +171,13 @@ def a_started_run(db: psycopg.Connection[Any], dsn: str, run_id: int | None = No
         [token, run_id],
     ).fetchall()
     return Run(
-        row.id, row.job_type, None, None, row.attempts, row.max_attempts, {}, False, Claim(dsn, "default", token)
+        row.id,
+        row.job_type,
+        None,
+        None,
+        row.attempts,
+        row.max_attempts,
+        {},
+        False,
+        PostgresBackend(dsn, "default", token),
     )

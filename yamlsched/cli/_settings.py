@@ -68,7 +68,7 @@ class Settings:
 
         with self.database() as dsn:
             with store.connect(dsn) as connection:
-                store.migrations.ensure(connection, apply=migrate or self.is_embedded)
+                store.migrations.ensure_current(connection, apply=migrate or self.is_embedded)
                 if not for_handler:
                     yield connection
             if for_handler:

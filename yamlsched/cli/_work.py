@@ -15,8 +15,8 @@ import psycopg
 from yamlsched import log, store
 from yamlsched.cli._settings import Settings
 from yamlsched.errors import YamlschedError
-from yamlsched.handler_sessions import MIN_CONNECTIONS
-from yamlsched.store.connection import SESSION, reason
+from yamlsched.handling.sessions import MIN_CONNECTIONS
+from yamlsched.store.connection import SESSION_SETTINGS, reason
 from yamlsched.store.files import Snapshot
 from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll, sync
 
@@ -56,7 +56,7 @@ SYNC_OPTIONS = [
 ]
 MAX_HOUSEKEEPING_SECONDS = 5.0  # seconds of a tick, every few minutes
 # housekeeping waits for nobody: what it cannot do now, it does some minutes later
-HOUSEKEEPING_SESSION = {**SESSION, "statement_timeout": "10s", "lock_timeout": "1s"}
+HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
 
 
 def sync_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,9 +87,9 @@ def poll_ready(connection: Connection[Any], schedule: ScheduleFile, migrate: boo
     try:
         snapshot = poll(connection, schedule)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn):
-        store.migrations.ensure(connection, apply=migrate)
+        store.migrations.ensure_current(connection, apply=migrate)
         return poll(connection, schedule)
-    if not store.migrations.check(snapshot.version, apply=migrate):
+    if not store.migrations.is_current(snapshot.version, apply=migrate):
         store.migrations.migrate(connection)
         snapshot = poll(connection, schedule)
     return snapshot

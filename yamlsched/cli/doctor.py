@@ -55,7 +55,7 @@ def database(settings: Settings, namespace: str | None, is_valid: bool) -> list[
             which = "the embedded database, for trials and development" if settings.is_embedded else server
             found += [Check("database", "ok", which), *doctor.server(connection)]
             if settings.is_embedded:
-                store.migrations.ensure(connection, apply=True)
+                store.migrations.ensure_current(connection, apply=True)
             found.append(doctor.tables(connection))
             if found[-1].level == "fail":
                 return found

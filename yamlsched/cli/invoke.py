@@ -45,7 +45,7 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
     run = FakeRun(job_type=job, payload={**found.payload, **(payload or {})}, max_attempts=found.max_attempts)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(NoDatabase):
-            run.claim.dsn = stack.enter_context(settings.database())
+            run.backend.dsn = stack.enter_context(settings.database())
             run.connection = stack.enter_context(settings.connect(for_handler=True))
         try:
             result = call(resolve(found.handler), run)

@@ -17,7 +17,7 @@ def command(settings: Settings, print_sql: bool, print_roles: bool) -> int:
     from yamlsched import store
 
     if print_roles:
-        click.echo((store.statements.folder() / "roles.sql").read_text("utf-8"), nl=False)
+        click.echo((store.statements.sql_folder() / "roles.sql").read_text("utf-8"), nl=False)
         return 0
     if print_sql:
         for migration in store.migrations.all_migrations():

@@ -6,7 +6,7 @@
     lease       who uses the server; the first starts it, the last stops it    <- start reading here
     server      one server process: create its data, start, find, stop
     processes   which processes of the machine are the server's
-    place       where everything lies, and as which operating system user the server runs
+    location       where everything lies, and as which operating system user the server runs
     binaries    where PostgreSQL's programs come from
     dump        out to a real server, and back in
 
@@ -15,8 +15,8 @@ docs/embedded.md tells the rules from the user's side.
 """
 
 from yamlsched.embedded.binaries import available, find_binaries
-from yamlsched.embedded.lease import Status, discard, running, start_and_keep, status, stop
-from yamlsched.embedded.place import data_folder
+from yamlsched.embedded.location import data_folder
+from yamlsched.embedded.users import Status, discard, running, start_and_keep, status, stop
 
 __all__ = [
     "Status",

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from yamlsched.embedded.place import SYSTEM_HOME, Account
+from yamlsched.embedded.location import SYSTEM_HOME, Account
 from yamlsched.errors import EnvironmentFailed, NoDatabase
 
 # Wheels that carry PostgreSQL below <package>/pginstall. Only their files are used, never their Python code:
@@ -53,7 +53,7 @@ def _candidates(by_name: bool) -> list[Path]:
     found = []
     for wheel in WHEELS:
         if spec := find_spec(wheel):
-            found += [Path(place, "pginstall", "bin") for place in spec.submodule_search_locations or []]
+            found += [Path(location, "pginstall", "bin") for location in spec.submodule_search_locations or []]
     if by_name:
         import shutil
 

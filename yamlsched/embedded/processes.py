@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from yamlsched.embedded.place import PORT, Place
+from yamlsched.embedded.location import PORT, Location
 
 PROC = Path("/proc")
 
@@ -26,42 +26,42 @@ class PidFile:
     status: str
 
 
-def read_pid_file(place: Place) -> PidFile | None:
+def read_pid_file(location: Location) -> PidFile | None:
     try:
-        lines = (place.data / "postmaster.pid").read_text(errors="replace").splitlines()
+        lines = (location.data / "postmaster.pid").read_text(errors="replace").splitlines()
         return PidFile(abs(int(lines[0])), lines[7].strip() if len(lines) > 7 else "")
     except (OSError, ValueError, IndexError):
         return None
 
 
-def postmaster(place: Place) -> int | None:
+def postmaster(location: Location) -> int | None:
     """Return the pid of the server's main process, if the one named in postmaster.pid is really it."""
-    found = read_pid_file(place)
-    if found and f" -D {place.data} " in _command(found.pid, place.uid) + " ":
+    found = read_pid_file(location)
+    if found and f" -D {location.data} " in _command(found.pid, location.uid) + " ":
         return found.pid
     return None
 
 
-def kill_orphans(place: Place) -> None:
+def kill_orphans(location: Location) -> None:
     """End the backends of a killed server that are too busy to notice its death.
 
     Nothing is lost: the next start recovers from the log, as it does after the kill of the server itself.
     """
     for pid in _pids():
-        if _command(pid, place.uid).startswith(f"postgres: {place.name}: "):
+        if _command(pid, location.uid).startswith(f"postgres: {location.name}: "):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def forget_reused_pid(place: Place) -> None:
+def forget_reused_pid(location: Location) -> None:
     """Remove lock files of a killed server whose pid now belongs to something else: PostgreSQL would refuse to start.
 
     A postmaster.pid whose pid is free stays, because PostgreSQL finds its old shared memory by it.
     """
-    (place.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
-    found = read_pid_file(place)
+    (location.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
+    found = read_pid_file(location)
     if found and exists(found.pid):
-        (place.data / "postmaster.pid").unlink()
+        (location.data / "postmaster.pid").unlink()
 
 
 def exists(pid: int) -> bool:

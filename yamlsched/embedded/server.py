@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from yamlsched.embedded import binaries as programs
-from yamlsched.embedded.place import PORT, Place, open_file
+from yamlsched.embedded.location import PORT, Location, open_file
 from yamlsched.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
 from yamlsched.errors import EnvironmentFailed
 
-START_SECONDS = 120  # a crash recovery may be in it
+START_TIMEOUT_SECONDS = 120  # a crash recovery may be in it
 FAST_STOP_SECONDS = 20
 STOP_SECONDS = 40
 ORPHAN_SECONDS = 3
-LARGEST_LOG = 5_000_000  # bytes
+MAX_LOG_BYTES = 5_000_000  # bytes
 
 StrPath = str | Path
 
@@ -51,74 +51,74 @@ SETTINGS = {
 }
 
 
-def alive(place: Place) -> bool:
-    """Say whether any process of a server of this place is left, be it starting, serving or an orphan."""
+def is_alive(location: Location) -> bool:
+    """Say whether any process of a server of this location is left, be it starting, serving or an orphan."""
     try:
-        with open_file(place.folder / "server.lock") as file:
+        with open_file(location.folder / "server.lock") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    return postmaster(place) is not None  # one that was started by hand, without our lock
+    return postmaster(location) is not None  # one that was started by hand, without our lock
 
 
-def ready(place: Place) -> bool:
+def is_ready(location: Location) -> bool:
     """Say whether clients are served.
 
     The status line alone may be that of a killed server; the socket alone opens before a recovery is done.
     """
-    if not _says_ready(place):
+    if not _status_is_ready(location):
         return False
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(1)
         try:
-            client.connect(os.fspath(place.sockets / f".s.PGSQL.{PORT}"))
+            client.connect(os.fspath(location.sockets / f".s.PGSQL.{PORT}"))
         except OSError:
             return False
-    return _says_ready(place)
+    return _status_is_ready(location)
 
 
-def _says_ready(place: Place) -> bool:
-    found = read_pid_file(place)
+def _status_is_ready(location: Location) -> bool:
+    found = read_pid_file(location)
     return found is not None and found.status == "ready"
 
 
-def ensure(place: Place, folder: Path) -> None:
+def ensure(location: Location, folder: Path) -> None:
     """Return when the server serves: create its data, start it from ``folder``, or outwait a dying one, as it takes."""
     quick_until = time.monotonic() + 1
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     headless_since = None
     started_at = None  # the log's length when we started a server
-    while not ready(place):
+    while not is_ready(location):
         now = time.monotonic()
-        if not alive(place):
+        if not is_alive(location):
             if started_at is not None:
-                raise _failed("the embedded PostgreSQL does not start", place, started_at)
-            if not place.data.exists():
-                _create(place, folder)
-            started_at = _start(place, folder)
-        elif postmaster(place) is None:
+                raise _failed("the embedded PostgreSQL does not start", location, started_at)
+            if not location.data.exists():
+                _create(location, folder)
+            started_at = _start(location, folder)
+        elif postmaster(location) is None:
             headless_since = headless_since or now
             if now - headless_since > ORPHAN_SECONDS:
-                kill_orphans(place)
+                kill_orphans(location)
         else:
             headless_since = None
         if now > deadline:
-            raise _failed(f"the embedded PostgreSQL is not ready after {START_SECONDS} s", place, started_at)
+            raise _failed(f"the embedded PostgreSQL is not ready after {START_TIMEOUT_SECONDS} s", location, started_at)
         time.sleep(0.002 if now < quick_until else 0.05)
 
 
-def _create(place: Place, folder: Path) -> None:
+def _create(location: Location, folder: Path) -> None:
     """Run initdb under another name, and give the data its own name only when it is complete."""
     import secrets
     import shutil
     import subprocess
 
     number = programs.version(folder)
-    print(f"yamlsched: first use: creating a private PostgreSQL {number} in {place.home}", file=sys.stderr)
-    for left_over in place.home.glob("data.new-*"):
+    print(f"yamlsched: first use: creating a private PostgreSQL {number} in {location.home}", file=sys.stderr)
+    for left_over in location.home.glob("data.new-*"):
         shutil.rmtree(left_over)
-    new = place.home / f"data.new-{secrets.token_hex(4)}"  # initdb makes it: root makes nothing in others' folders
-    folder = programs.within_reach(folder, place.account)
+    new = location.home / f"data.new-{secrets.token_hex(4)}"  # initdb makes it: root makes nothing in others' folders
+    folder = programs.within_reach(folder, location.account)
     # By code point, the same on every machine.
     locale = ["--locale=C"]
     if programs.major(number) >= 17:
@@ -133,106 +133,111 @@ def _create(place: Place, folder: Path) -> None:
         *locale,
     ]
     single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
-    with _server_lock(place) as lock, _log(place) as log:
+    with _server_lock(location) as lock, _log(location) as log:
         started_at = log.seek(0, os.SEEK_END)
         for words, text in ((initdb, b""), (single, b"create database yamlsched;\n")):
             # The lock goes along: if we are killed, the next one waits until this child is gone.
-            done = subprocess.run(words, input=text, stdout=log, stderr=log, **_child(place, lock))
+            done = subprocess.run(words, input=text, stdout=log, stderr=log, **_child(location, lock))
             # The stand-alone server answers a failed statement with 0.
-            if done.returncode or b"ERROR:" in _written_since(place, started_at):
-                raise _failed(f"cannot create the embedded PostgreSQL in {place.home}", place, started_at)
-    new.rename(place.data)
-    descriptor = os.open(place.home, os.O_RDONLY)
+            if done.returncode or b"ERROR:" in _written_since(location, started_at):
+                raise _failed(f"cannot create the embedded PostgreSQL in {location.home}", location, started_at)
+    new.rename(location.data)
+    descriptor = os.open(location.home, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
-def _start(place: Place, folder: Path) -> int:
+def _start(location: Location, folder: Path) -> int:
     """Start the server and return how long its log was before."""
     import subprocess
 
-    _check_version(place, folder)
-    forget_reused_pid(place)
-    words: list[StrPath] = [programs.within_reach(folder, place.account) / "postgres", "-D", place.data]
-    own = {"cluster_name": place.name, "unix_socket_directories": f'"{place.sockets}"'}
+    _check_version(location, folder)
+    forget_reused_pid(location)
+    words: list[StrPath] = [programs.within_reach(folder, location.account) / "postgres", "-D", location.data]
+    own = {"cluster_name": location.name, "unix_socket_directories": f'"{location.sockets}"'}
     for name, value in {**SETTINGS, **own}.items():
         words += ["-c", f"{name}={value}"]
-    if place.log.exists() and place.log.stat().st_size > LARGEST_LOG:
-        place.log.replace(place.log.with_suffix(".log.old"))
-    with _server_lock(place) as lock, _log(place) as log:
+    if location.log.exists() and location.log.stat().st_size > MAX_LOG_BYTES:
+        location.log.replace(location.log.with_suffix(".log.old"))
+    with _server_lock(location) as lock, _log(location) as log:
         started_at = log.seek(0, os.SEEK_END)
         # Through a shell that ends at once, in a session of its own: the server is nobody's child, so that it leaves
         # no zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
         background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
         subprocess.run(
-            background, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **_child(place, lock)
+            background,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            **_child(location, lock),
         )
     return started_at
 
 
-def _child(place: Place, lock: BinaryIO) -> dict[str, Any]:
+def _child(location: Location, lock: BinaryIO) -> dict[str, Any]:
     # A fresh environment: PG* variables would change what is created, and a server keeps no secrets it does not need.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    options = place.account.as_popen() if place.account else {}
+    options = location.account.as_popen() if location.account else {}
     return {"cwd": "/", "env": {**kept, "LC_ALL": "C", "TZ": "UTC"}, "pass_fds": [lock.fileno()], **options}
 
 
 @contextlib.contextmanager
-def _server_lock(place: Place) -> Iterator[BinaryIO]:
-    with open_file(place.folder / "server.lock") as file:
+def _server_lock(location: Location) -> Iterator[BinaryIO]:
+    with open_file(location.folder / "server.lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file
 
 
 @contextlib.contextmanager
-def _log(place: Place) -> Iterator[BinaryIO]:
-    with open_file(place.log) as file:
+def _log(location: Location) -> Iterator[BinaryIO]:
+    with open_file(location.log) as file:
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         yield file
 
 
-def _check_version(place: Place, folder: Path) -> None:
-    made_by = (place.data / "PG_VERSION").read_text().strip()
+def _check_version(location: Location, folder: Path) -> None:
+    made_by = (location.data / "PG_VERSION").read_text().strip()
     found = programs.version(folder)
     if int(made_by) != programs.major(found):
         raise EnvironmentFailed(
-            f"the data in {place.data} was created by PostgreSQL {made_by}, and the programs in {folder} are {found}: "
-            f"set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` with it, "
-            f"remove {place.data}, then `yamlsched db restore`)"
+            f"the data in {location.data} was created by PostgreSQL {made_by}, and the programs in {folder} are "
+            f"{found}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` "
+            f"with it, remove {location.data}, then `yamlsched db restore`)"
         )
 
 
-def stop(place: Place) -> None:
+def stop(location: Location) -> None:
     """Stop the server as fast as is clean, and return when it is gone."""
-    begun = time.monotonic()
+    started = time.monotonic()
     sent = None
-    while alive(place):
-        waited = time.monotonic() - begun
+    while is_alive(location):
+        waited = time.monotonic() - started
         if waited > STOP_SECONDS:
-            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_SECONDS} s", place, None)
+            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_SECONDS} s", location, None)
         how = signal.SIGINT if waited < FAST_STOP_SECONDS else signal.SIGQUIT
-        pid = postmaster(place)
+        pid = postmaster(location)
         if pid and sent != (pid, how):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, how)
             sent = (pid, how)
         if pid is None and waited > ORPHAN_SECONDS:
-            kill_orphans(place)
+            kill_orphans(location)
         time.sleep(0.002)
-    if place.sockets != place.home:
+    if location.sockets != location.home:
         with contextlib.suppress(OSError):
-            place.sockets.rmdir()
+            location.sockets.rmdir()
 
 
-def _failed(what: str, place: Place, since: int | None) -> EnvironmentFailed:
-    lines = _written_since(place, since).decode(errors="replace").splitlines()
+def _failed(what: str, location: Location, since: int | None) -> EnvironmentFailed:
+    lines = _written_since(location, since).decode(errors="replace").splitlines()
     said = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
-    return EnvironmentFailed(f"{what}. Its log is {place.log}{', and ends with:' + said if said else ''}")
+    return EnvironmentFailed(f"{what}. Its log is {location.log}{', and ends with:' + said if said else ''}")
 
 
-def _written_since(place: Place, since: int | None) -> bytes:
+def _written_since(location: Location, since: int | None) -> bytes:
     """Return what the log has from byte ``since`` on; None: what little is at its end."""
-    with open_file(place.log) as file:
+    with open_file(location.log) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(since if since is not None else max(0, size - 2000))
         return file.read()

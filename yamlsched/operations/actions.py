@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from yamlsched import enqueueing, times
+from yamlsched import client, times
 from yamlsched.errors import Refused
 from yamlsched.operations.history import unknown_job
 from yamlsched.runs import Status
@@ -76,7 +76,7 @@ def enqueue(
         if isinstance(at, time):
             at = times.next_occurrence(at, zone(known[job].timezone), now)
         run_at = times.after(at, now)
-        run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
+        run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
         if run_id is None:
             found = history.id_of_key(connection, namespace, key or "")
             return EnqueueResult(found[0] if found else None, False, None, None, pruned_at=found[1] if found else None)
@@ -100,7 +100,7 @@ def _enqueue_unread(
     if isinstance(at, time):
         raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
     run_at = times.after(at, history.now(connection))
-    run_id, created = enqueueing.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
+    run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
     return EnqueueResult(run_id, created, None, run_at)
 
 
@@ -128,7 +128,7 @@ def retry(
     ``expected`` are the states in which the runs were chosen: one that has left them meanwhile is left alone.
     ``payload`` replaces theirs. Raises Refused for one that is not JSON or over 64 KiB.
     """
-    text = None if payload is None else enqueueing.checked("", [payload], None)[0][0]
+    text = None if payload is None else client.validate_payloads("", [payload], None)[0][0]
 
     def change(batch: list[int]) -> set[int]:
         return actions.retry(connection, batch, expected, force, now, text)

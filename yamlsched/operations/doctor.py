@@ -17,7 +17,7 @@ from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import health
 from yamlsched.store import doctor, migrations
-from yamlsched.store.migrations import NEWEST, OLDEST
+from yamlsched.store.migrations import MAX_MAJOR, MIN_MAJOR
 
 MAX_CLOCK_SKEW = timedelta(seconds=5)
 MAX_TICK_AGE = timedelta(minutes=5)
@@ -82,12 +82,12 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     seen = doctor.server(connection)
     half_way = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
     major = seen.version // 10_000
-    if major < OLDEST:
-        remedy = f"upgrade it: versions {OLDEST} to {NEWEST} are supported"
+    if major < MIN_MAJOR:
+        remedy = f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported"
         yield Check("server", "fail", f"PostgreSQL {seen.version_text}", remedy)
-    elif major > NEWEST:
+    elif major > MAX_MAJOR:
         yield Check(
-            "server", "warn", f"PostgreSQL {seen.version_text} is newer than what was tested", f"up to {NEWEST} is"
+            "server", "warn", f"PostgreSQL {seen.version_text} is newer than what was tested", f"up to {MAX_MAJOR} is"
         )
     else:
         yield Check("server", "ok", f"PostgreSQL {seen.version_text}")
@@ -173,16 +173,20 @@ def _is_loopback(host: str) -> bool:
 
 def tables(connection: psycopg.Connection[Any]) -> Check:
     """Look at the version of the tables."""
-    found = migrations.version(connection)
+    found = migrations.applied_version(connection)
     try:
-        if migrations.check(found, apply=True) and doctor.can_read(connection) and not doctor.has_identity(connection):
+        if (
+            migrations.is_current(found, apply=True)
+            and doctor.can_read(connection)
+            and not doctor.has_identity(connection)
+        ):
             remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
             return Check("tables", "fail", f"version {found}, but the database has no identity", remedy)
-        if migrations.check(found, apply=True):
+        if migrations.is_current(found, apply=True):
             return Check("tables", "ok", f"version {found}")
     except EnvironmentFailed as error:
         return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
-    what = "none yet" if found == 0 else f"version {found} of {migrations.newest()}"
+    what = "none yet" if found == 0 else f"version {found} of {migrations.latest_version()}"
     return Check("tables", "fail", what, "yamlsched migrate")
 
 

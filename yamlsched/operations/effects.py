@@ -20,9 +20,9 @@ def settle(
 
     Raises Refused where there is nothing to settle: the effect is unknown, done, or an attempt is inside of it.
     """
-    found = effects.standing(connection, namespace, key)
+    found = effects.find(connection, namespace, key)
     if not effects.settle(connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")):
-        raise Refused(_nothing_to_settle(namespace, key, effects.standing(connection, namespace, key)))
+        raise Refused(_nothing_to_settle(namespace, key, effects.find(connection, namespace, key)))
     then = "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
     run = history.run(connection, found.run_id) if found else None
     is_over = run is not None and run.status in (Status.DEAD, Status.CANCELLED)
@@ -30,7 +30,7 @@ def settle(
     return f'effect "{key}" {then}' + next_step
 
 
-def _nothing_to_settle(namespace: str, key: str, found: effects.Standing | None) -> str:
+def _nothing_to_settle(namespace: str, key: str, found: effects.EffectStatus | None) -> str:
     if found is None:
         return (
             f'there is no effect "{key}" in namespace "{namespace}": it was not started, or an error proved that it '

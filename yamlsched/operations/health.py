@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from yamlsched import durations
 from yamlsched.durations import approximate
-from yamlsched.ledger import settle_command
+from yamlsched.handling.once import settle_command
 from yamlsched.store.health import EffectInDoubt, Health, JobHealth, PresentedFile, RefusedFile, read
 from yamlsched.times import rfc3339
 

@@ -17,7 +17,7 @@ import psycopg
 
 from yamlsched.definitions import schedule_file
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.ledger import settle_command
+from yamlsched.handling.once import settle_command
 from yamlsched.runs import Status
 from yamlsched.store import history
 

@@ -28,21 +28,21 @@ from yamlsched.store.statements import load
 
 T = TypeVar("T", bound=psycopg.Connection[Any])
 logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it warns of is raised as well
-DEFAULTS: dict[str, Any] = {
+CONNECTION_DEFAULTS: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,  # milliseconds: a dead network is noticed before usual leases end
     "target_session_attrs": "read-write",  # a server in recovery cannot take runs
 }
-SESSION: Settings = {
+SESSION_SETTINGS: Settings = {
     "statement_timeout": "60s",
     "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",  # our statements are short: compiling one costs a second where running it costs milliseconds
 }
 """The limits of a session. What the DSN says in ``options`` wins."""
-PINNED: Settings = {
+PINNED_SETTINGS: Settings = {
     "search_path": "pg_catalog, pg_temp",  # a function in another schema must not take the place of a built-in one
     "timezone": "UTC",
     "datestyle": "ISO",
@@ -53,41 +53,41 @@ PINNED: Settings = {
     "default_transaction_isolation": "read committed",
 }
 """What our statements rely on, whatever is set on the role, on the database or in the DSN."""
-KEEPALIVES: Settings = {
+KEEPALIVE_SETTINGS: Settings = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
 """With these the server notices within half a minute that the client's host has vanished, and releases its locks."""
-OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
+SETTING_PATTERN = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
 """A setting in the ``options`` of a connection string, for example ``-c statement_timeout=5s``."""
-HOW: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "row_factory": namedtuple_row}
-ANSWER_MARGIN = 5.0  # seconds beyond statement_timeout after which a silent server counts as gone
-SHORTEST_SECRET = 8
+CONNECT_ARGUMENTS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "row_factory": namedtuple_row}
+ANSWER_MARGIN_SECONDS = 5.0  # seconds beyond statement_timeout after which a silent server counts as gone
+MIN_SECRET_CHARS = 8
 """Characters; a shorter password is too likely to be a word of some other text, and is sought in its place only."""
 
 
 def conninfo(dsn: str, with_options: bool = True) -> str:
     """Return ``dsn`` with what our connections need, as far as it does not say otherwise itself."""
-    given = read(dsn)
+    given = parse_dsn(dsn)
     if "application_name" not in given and "PGAPPNAME" not in os.environ:
         given["application_name"] = "yamlsched"
     if not with_options:
         given["options"] = ""
     given["client_encoding"] = "utf8"
-    return make_conninfo("", **{**DEFAULTS, **hosts.in_order(given)})
+    return make_conninfo("", **{**CONNECTION_DEFAULTS, **hosts.in_order(given)})
 
 
-def read(dsn: str) -> dict[str, Any]:
+def parse_dsn(dsn: str) -> dict[str, Any]:
     """Return the parameters of ``dsn``. Raises EnvironmentFailed for one that is not valid."""
     try:
         return dict(conninfo_to_dict(dsn))
     except psycopg.ProgrammingError as error:
-        raise EnvironmentFailed(_dsn_fault(dsn, str(error))) from error
+        raise EnvironmentFailed(_dsn_error(dsn, str(error))) from error
 
 
-def _dsn_fault(dsn: str, said: str) -> str:
+def _dsn_error(dsn: str, said: str) -> str:
     """Return what is wrong with a DSN that libpq cannot read, without a part of it: any may be a password."""
     from difflib import get_close_matches
 
@@ -95,8 +95,8 @@ def _dsn_fault(dsn: str, said: str) -> str:
         return "the DSN is a SQLAlchemy URL: leave out the driver, as in postgresql://user@host:5432/name"
     if name := re.search(r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', said):
         known = [option.keyword.decode() for option in Conninfo.get_defaults()]
-        if near := get_close_matches(name[1], known, n=1):
-            return f'the DSN has a parameter that libpq does not know. Did you mean "{near[0]}"?'
+        if matches := get_close_matches(name[1], known, n=1):
+            return f'the DSN has a parameter that libpq does not know. Did you mean "{matches[0]}"?'
     return "the DSN cannot be read: write postgresql://user@host:5432/name or host=... dbname=..."
 
 
@@ -106,23 +106,23 @@ def _options(given: Mapping[str, Any]) -> str:
 
 def settings_of(dsn: str) -> dict[str, str]:
     """Return the settings in the ``options`` of ``dsn``."""
-    found = OPTION.findall(_options(read(dsn)))
+    found = SETTING_PATTERN.findall(_options(parse_dsn(dsn)))
     return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
 
 
 def seconds_to_connect(dsn: str) -> float:
     """Return within how many seconds a connection is open if any of the hosts in ``dsn`` answers in time."""
-    return hosts.seconds_to_connect(read(dsn))
+    return hosts.seconds_to_connect(parse_dsn(dsn))
 
 
-def connect(dsn: str, settings: Settings = SESSION) -> Session:
+def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
     """Open a session in UTC, in autocommit mode; rows come as named tuples.
 
     Raises EnvironmentFailed with a line for people when the server cannot be reached.
     """
     given = settings_of(dsn)
-    own = {**_without(settings, given), **PINNED}
-    with in_utc(), _described():
+    own = {**_without(settings, given), **PINNED_SETTINGS}
+    with in_utc(), _translate_errors():
         connection = _open(Session, dsn)
         with _closed_on_error(connection):
             row: Any = connection.execute(load("session")["configure"], _parameters(connection, own)).fetchone()
@@ -137,14 +137,14 @@ def _answer_within(connection: Session, own: Settings) -> float | None:
         limit = durations.parse(own["statement_timeout"]).total_seconds()
     else:
         limit = connection.execute(load("session")["limits"]).fetchone().statement_timeout  # type: ignore[union-attr]
-    return limit + ANSWER_MARGIN if limit else None
+    return limit + ANSWER_MARGIN_SECONDS if limit else None
 
 
 def connect_for_handler(dsn: str) -> HandlerSession:
     """Open a session for a handler's own statements. Raises EnvironmentFailed when the server cannot be reached."""
     given = settings_of(dsn)
-    own = _without(KEEPALIVES, given)
-    with in_utc(), _described():
+    own = _without(KEEPALIVE_SETTINGS, given)
+    with in_utc(), _translate_errors():
         connection = _open(HandlerSession, dsn)
         with _closed_on_error(connection):
             row: Any = connection.execute(load("session")["configure"], _parameters(connection, own)).fetchone()
@@ -159,12 +159,12 @@ def connect_for_handler(dsn: str) -> HandlerSession:
 
 def _open(kind: type[T], dsn: str) -> T:
     try:
-        connection = kind.connect(conninfo(dsn), **HOW)
+        connection = kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
     except psycopg.OperationalError as error:
         if not refuses_options(error):
             raise
-        connection = kind.connect(conninfo(dsn, with_options=False), **HOW)
-    hosts.remember(read(dsn), connection.info)
+        connection = kind.connect(conninfo(dsn, with_options=False), **CONNECT_ARGUMENTS)
+    hosts.remember(parse_dsn(dsn), connection.info)
     return connection
 
 
@@ -179,7 +179,7 @@ def _parameters(
 
 
 @contextmanager
-def _described() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.OperationalError as error:
@@ -232,15 +232,15 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
     """
     asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
     given = settings_of(dsn)
-    own = {**_without(settings, given), **PINNED}
+    own = {**_without(settings, given), **PINNED_SETTINGS}
     try:
-        connection = await AsyncSession.connect(conninfo(dsn), **HOW)
+        connection = await AsyncSession.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
     except psycopg.OperationalError as error:
         if not refuses_options(error):
             raise
-        connection = await AsyncSession.connect(conninfo(dsn, with_options=False), **HOW)
+        connection = await AsyncSession.connect(conninfo(dsn, with_options=False), **CONNECT_ARGUMENTS)
     try:
-        hosts.remember(read(dsn), connection.info)
+        hosts.remember(parse_dsn(dsn), connection.info)
         cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
         row: Any = await cursor.fetchone()
     except BaseException:
@@ -253,7 +253,7 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
     return connection
 
 
-PASSWORDS = re.compile(
+PASSWORD_PATTERN = re.compile(
     r"(://[^/\s:@]*:)(?:[^@\s:]|:(?!//))+(?=@)|(\bpassword\s*=\s*)(?:'[^']*'|[^\s'\"&]+)", re.IGNORECASE
 )
 """What stands where a password does, in an address or in a connection string.
@@ -267,12 +267,12 @@ def _masked(found: re.Match[str]) -> str:
     return f"{found[1] or found[2]}***"
 
 
-def concealer(dsn: str) -> Callable[[str], str]:
+def redactor(dsn: str) -> Callable[[str], str]:
     """Return a function that takes the DSN, its password, and what looks like another one's, out of a text.
 
-    >>> concealer("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
+    >>> redactor("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
     'bad password *** for ***'
-    >>> concealer("")("no answer from amqp://bob:hunter2@mq:5672/ with password=hunter2")
+    >>> redactor("")("no answer from amqp://bob:hunter2@mq:5672/ with password=hunter2")
     'no answer from amqp://bob:***@mq:5672/ with password=***'
     """
     try:
@@ -281,6 +281,6 @@ def concealer(dsn: str) -> Callable[[str], str]:
         password = ""
     needles = {dsn} if "password" in dsn or "@" in dsn else set()
     for form in {password, quote(password), quote(password, safe="")} - {""}:
-        needles |= {form} if len(form) >= SHORTEST_SECRET else {f":{form}@", f"password={form}"}
+        needles |= {form} if len(form) >= MIN_SECRET_CHARS else {f":{form}@", f"password={form}"}
     own = re.compile("|".join(re.escape(needle) for needle in sorted(needles, key=len, reverse=True)) or "(?!)")
-    return lambda text: PASSWORDS.sub(_masked, own.sub("***", text))
+    return lambda text: PASSWORD_PATTERN.sub(_masked, own.sub("***", text))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class EffectEntry:
     """The key of an effect, and the claim of the attempt that asks for it. ``entry`` is a UUID, new for each use."""
 
     namespace: str
@@ -36,7 +36,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class FoundEffect:
     """How a key stood when it was asked for; ``state`` is None where it was free, and gone while we waited for it."""
 
     is_first: bool
@@ -51,40 +51,40 @@ class Claimed:
     holder_is_live: bool
 
 
-def claim(connection: Connection[Any], key: Key) -> Claimed | None:
+def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None:
     """Take the key if it is free; return how it stood, or None when the run is not ours any more."""
-    row = connection.execute(load("effects")["claim"], key.parameters()).fetchone()
-    return None if row is None else Claimed(*row)
+    row = connection.execute(load("effects")["claim"], entry.parameters()).fetchone()
+    return None if row is None else FoundEffect(*row)
 
 
-def doubt(connection: Connection[Any], key: Key, entry: str | None = None) -> bool:
+def mark_in_doubt(connection: Connection[Any], entry: EffectEntry, doubted: str | None = None) -> bool:
     """Mark the effect as in doubt that was entered by ``entry``, or without one by ourselves."""
-    parameters = {**key.parameters(), "doubted": entry or key.entry}
-    return connection.execute(load("effects")["doubt"], parameters).rowcount == 1
+    parameters = {**entry.parameters(), "doubted": doubted or entry.entry}
+    return connection.execute(load("effects")["mark_in_doubt"], parameters).rowcount == 1
 
 
-def take_over(connection: Connection[Any], key: Key) -> bool:
+def take_over(connection: Connection[Any], entry: EffectEntry) -> bool:
     """Enter an effect in doubt again; False if somebody else was quicker, or our lease is over."""
-    return connection.execute(load("effects")["take_over"], key.parameters()).rowcount == 1
+    return connection.execute(load("effects")["take_over"], entry.parameters()).rowcount == 1
 
 
-def assume_done(connection: Connection[Any], key: Key) -> bool:
+def assume_done(connection: Connection[Any], entry: EffectEntry) -> bool:
     """Count an effect in doubt as done; False if somebody else was quicker, or our lease is over."""
-    return connection.execute(load("effects")["assume_done"], key.parameters()).rowcount == 1
+    return connection.execute(load("effects")["assume_done"], entry.parameters()).rowcount == 1
 
 
-def done(connection: Connection[Any], key: Key, result: str | None) -> bool:
+def mark_done(connection: Connection[Any], entry: EffectEntry, result: str | None) -> bool:
     """Store the effect's result (JSON text); False if it is ours no more."""
-    return connection.execute(load("effects")["done"], {**key.parameters(), "result": result}).rowcount == 1
+    return connection.execute(load("effects")["mark_done"], {**entry.parameters(), "result": result}).rowcount == 1
 
 
-def release(connection: Connection[Any], key: Key) -> None:
+def release(connection: Connection[Any], entry: EffectEntry) -> None:
     """Free the key: the effect was not done."""
-    connection.execute(load("effects")["release"], key.parameters())
+    connection.execute(load("effects")["release"], entry.parameters())
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EffectStatus:
     """How an effect stands; ``is_running``: the attempt that claimed it goes on."""
 
     state: str
@@ -95,9 +95,9 @@ class Standing:
     is_running: bool
 
 
-def standing(connection: Connection[Any], namespace: str, key: str) -> Standing | None:
-    row = connection.execute(load("effects")["standing"], {"namespace": namespace, "key": key}).fetchone()
-    return None if row is None else Standing(*row)
+def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:
+    row = connection.execute(load("effects")["find"], {"namespace": namespace, "key": key}).fetchone()
+    return None if row is None else EffectStatus(*row)
 
 
 def settle(

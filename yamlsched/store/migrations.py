@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import psycopg
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.store.statements import folder, load
+from yamlsched.store.statements import load, sql_folder
 
-OLDEST, NEWEST = 13, 18
+MIN_MAJOR, MAX_MAJOR = 13, 18
 """Versions of PostgreSQL that are supported."""
 
 
@@ -28,58 +28,61 @@ class Migration(NamedTuple):
 
 
 @cache
-def newest() -> int:
+def latest_version() -> int:
     """Return the version of the tables that this version of yamlsched works with."""
-    return max(int(path.name[:4]) for path in (folder() / "migrations").glob("[0-9]*.sql"))
+    return max(int(path.name[:4]) for path in (sql_folder() / "migrations").glob("[0-9]*.sql"))
 
 
 def all_migrations() -> list[Migration]:
     """Return all migrations in the order in which they are applied."""
-    paths = sorted((folder() / "migrations").glob("[0-9]*.sql"))
+    paths = sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
     return [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in paths]
 
 
-def version(connection: psycopg.Connection[Any]) -> int:
+def applied_version(connection: psycopg.Connection[Any]) -> int:
     """Return the version of the tables in the database; 0 without any, the newest where the role may not see it."""
     try:
         row = connection.execute(load("migrations")["version"]).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return 0
     except psycopg.errors.InsufficientPrivilege:
-        return newest()  # a role that may only enqueue cannot look: what it does tells
+        return latest_version()  # a role that may only enqueue cannot look: what it does tells
     return int(row.version) if row else 0
 
 
-def ensure(connection: psycopg.Connection[Any], apply: bool) -> None:
+def ensure_current(connection: psycopg.Connection[Any], apply: bool) -> None:
     """Return when the tables are those of this version; bring them there if ``apply``.
 
     Raises EnvironmentFailed when they are not, or are newer.
     """
-    check(version(connection), apply) or migrate(connection)
+    is_current(applied_version(connection), apply) or migrate(connection)
 
 
-def check(found: int, apply: bool) -> bool:
+def is_current(found: int, apply: bool) -> bool:
     """Return whether tables of version ``found`` can be worked with as they are; False: they are to be migrated.
 
     Raises EnvironmentFailed where they cannot, and may not be migrated (``apply``).
     """
-    if found > newest():
+    if found > latest_version():
         raise EnvironmentFailed(
             f"the database has tables of version {found}, made by a newer yamlsched; this one knows versions up to "
-            f"{newest()}: upgrade yamlsched on this host"
+            f"{latest_version()}: upgrade yamlsched on this host"
         )
-    if found < newest() and not apply:
-        what = "has no tables of yamlsched yet" if found == 0 else f"has tables of version {found} of {newest()}"
+    if found < latest_version() and not apply:
+        what = (
+            "has no tables of yamlsched yet" if found == 0 else f"has tables of version {found} of {latest_version()}"
+        )
         raise EnvironmentFailed(f'the database {what}: run "yamlsched migrate"')
-    return found == newest()
+    return found == latest_version()
 
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
     """Raise EnvironmentFailed for a server that is too old, and for an encoding that stores bytes of any kind."""
     [found] = connection.execute(load("migrations")["support"]).fetchall()
-    if found.version // 10_000 < OLDEST:
+    if found.version // 10_000 < MIN_MAJOR:
         raise EnvironmentFailed(
-            f"PostgreSQL {found.version_text} is not supported: yamlsched works with versions {OLDEST} to {NEWEST}"
+            f"PostgreSQL {found.version_text} is not supported: yamlsched works with versions {MIN_MAJOR} to "
+            f"{MAX_MAJOR}"
         )
     if found.encoding == "SQL_ASCII":
         raise EnvironmentFailed(
@@ -100,7 +103,7 @@ def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
         exists = connection.execute(sql["exists"]).fetchone()
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
         applied = {row.version: row.checksum for row in rows}
-        check(max(applied, default=0), apply=True)
+        is_current(max(applied, default=0), apply=True)
         missing = []
         for migration in all_migrations():
             if migration.version not in applied:

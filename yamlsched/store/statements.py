@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @cache
-def folder() -> Path:
+def sql_folder() -> Path:
     """Return the folder of SQL: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "sql"
@@ -21,6 +21,6 @@ def load(name: str) -> dict[str, bytes]:
 
     A statement begins at a line ``-- name: <its name>`` and ends before the next one.
     """
-    text = (folder() / f"{name}.sql").read_text("utf-8")
+    text = (sql_folder() / f"{name}.sql").read_text("utf-8")
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {key: body.strip().encode() for key, body in zip(parts[1::2], parts[2::2], strict=True)}

@@ -23,10 +23,10 @@ from yamlsched import log
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.paths import search_path
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handler_sessions import Permits
+from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.runs import ClaimedRun, End, Ending, Status
 from yamlsched.store import runs as store
-from yamlsched.store.connection import concealer, in_utc
+from yamlsched.store.connection import in_utc, redactor
 from yamlsched.store.runs import Scope
 from yamlsched.worker import clock
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
@@ -171,7 +171,7 @@ class Worker:
             Session(self.database, SESSION),
         )
         limit = self.limits.max_connections
-        self.session_permits = None if limit is None else Permits.within(limit)
+        self.session_permits = None if limit is None else ConnectionPermits.for_max_connections(limit)
         claims, writes, fan_outs, leases = self.sessions
         self.claims = Claims(claims, self.work.namespace, f"{socket.gethostname()}:{os.getpid()}")
         self.pool = Pool(self._start_child, self._ended, self._succeeded, self._came_back, lines)
@@ -179,7 +179,7 @@ class Worker:
             writes,
             fan_outs,
             self.work.namespace,
-            concealer(self.work.dsn),
+            redactor(self.work.dsn),
             self._told,
             self.report.note_successes,
             self._written,

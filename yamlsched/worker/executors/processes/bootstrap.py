@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
-from yamlsched.handler_sessions import Permits, sessions
+from yamlsched.handling.sessions import ConnectionPermits, sessions
 from yamlsched.worker.executors.processes.protocol import Memory
 from yamlsched.worker.executors.processes.runner import Runner, standard_streams
 
@@ -33,7 +33,7 @@ def run(
     namespace: str,
     path: Iterable[str],
     zone: str | None,
-    permits: Permits | None,
+    permits: ConnectionPermits | None,
 ) -> NoReturn:
     """Become a child that carries out runs. Leaves by ``os._exit``: nothing of the parent's is cleaned up here.
 

@@ -27,10 +27,11 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any, NoReturn
 
-from yamlsched import attempt as attempts
 from yamlsched import jsonb
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
-from yamlsched.handler_sessions import sessions
+from yamlsched.handling.backends import PostgresBackend
+from yamlsched.handling.run import Run
+from yamlsched.handling.sessions import sessions
 from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, storable
 from yamlsched.worker.executors.processes.protocol import (
     GO_ON,
@@ -152,7 +153,7 @@ class Runner:
         This is the one place where any exception is caught: whatever it is, it is an outcome.
         """
         place, path, text, dead_run, timeout, claimed = task
-        run: attempts.Run | None = None
+        run: Run | None = None
         try:
             payload = {} if text == "{}" or dead_run is not None else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
@@ -185,9 +186,7 @@ class Runner:
                 report = report._replace(end=End.SESSION_LOST.value)
             return report
 
-    def _call(
-        self, handler: Callable[..., Any], payload: dict[str, Any], run: attempts.Run | None, dead_run: int | None
-    ) -> Any:
+    def _call(self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run: int | None) -> Any:
         """Call the handler so that SIGTERM stops it, and nothing but it."""
         self.was_stopped = False
         try:
@@ -208,9 +207,9 @@ class Runner:
             self.was_stopped = True
             raise Stopped("stopped by yamlsched")
 
-    def _run(self, run: ClaimedRun, payload: dict[str, Any], timeout: float) -> attempts.Run:
+    def _run(self, run: ClaimedRun, payload: dict[str, Any], timeout: float) -> Run:
         slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
-        return attempts.Run(
+        return Run(
             id=run.id,
             job_type=run.job_type,
             key=run.key,
@@ -219,7 +218,7 @@ class Runner:
             max_attempts=run.max_attempts,
             payload=payload,
             is_catchup=run.is_catchup,
-            claim=attempts.Claim(self.dsn, self.namespace, run.locked_by, timeout),
+            backend=PostgresBackend(self.dsn, self.namespace, run.locked_by, timeout),
         )
 
     def _tell(self, now: float, report: Report | None = None) -> None:

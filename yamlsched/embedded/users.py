@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from yamlsched.embedded import server
 from yamlsched.embedded.binaries import find_binaries
-from yamlsched.embedded.place import Place, data_folder, find, make_folder, open_file, settle
+from yamlsched.embedded.location import Location, data_folder, locate, make_folder, open_file, prepare
 from yamlsched.embedded.processes import exists, postmaster
 from yamlsched.errors import EnvironmentFailed, Refused
 
@@ -54,33 +54,33 @@ def running(schedules_file: Path, by_name: bool = False, keep: bool = False) -> 
     folder = data_folder(schedules_file)
     make_folder(folder)
     us = os.getpid()
-    with _in_our_words(folder):
-        lease = open_file(folder / "lease")
+    with _translate_errors(folder):
+        lease = open_file(folder / "users")
     with lease:
-        with _in_our_words(folder), _mutex(folder):
-            place = settle(folder)
+        with _translate_errors(folder), _mutex(folder):
+            location = prepare(folder)
             fcntl.flock(lease, fcntl.LOCK_SH)
             _list_users(folder, add=us)
             try:
-                server.ensure(place, binaries)
+                server.ensure(location, binaries)
             except BaseException:
-                _leave(place, lease, us)
+                _leave(location, lease, us)
                 raise
             if keep:
                 open_file(folder / "keep").close()
         try:
-            yield place.dsn
+            yield location.dsn
         finally:
             if os.getpid() == us:  # a forked child shares the lease, and must not give it back
-                with _in_our_words(folder), _mutex(folder):
-                    _leave(place, lease, us)
+                with _translate_errors(folder), _mutex(folder):
+                    _leave(location, lease, us)
 
 
-def _leave(place: Place, lease: BinaryIO, us: int) -> None:
-    _list_users(place.folder, remove=us)
+def _leave(location: Location, lease: BinaryIO, us: int) -> None:
+    _list_users(location.folder, remove=us)
     try:
-        if _nobody_else_holds(lease) and not (place.folder / "keep").exists():
-            server.stop(place)
+        if _nobody_else_holds(lease) and not (location.folder / "keep").exists():
+            server.stop(location)
     finally:
         fcntl.flock(lease, fcntl.LOCK_UN)  # also for children that we forked
 
@@ -107,17 +107,17 @@ def stop(schedules_file: Path, force: bool = False) -> bool:
     folder = data_folder(schedules_file)
     if not folder.exists():
         return False
-    with _in_our_words(folder), open_file(folder / "lease") as lease, _mutex(folder):
-        place = find(folder)
+    with _translate_errors(folder), open_file(folder / "users") as lease, _mutex(folder):
+        location = locate(folder)
         (folder / "keep").unlink(missing_ok=True)
-        if not server.alive(place):
+        if not server.is_alive(location):
             return False
         if not _nobody_else_holds(lease) and not force:
             raise Refused(
                 f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they exit. To stop "
                 "it anyway: yamlsched db stop --force"
             )
-        server.stop(place)
+        server.stop(location)
         return True
 
 
@@ -128,12 +128,12 @@ def discard(schedules_file: Path) -> bool:
     folder = data_folder(schedules_file)
     if not folder.exists():
         return True
-    with _in_our_words(folder), open_file(folder / "lease") as lease, _mutex(folder):
+    with _translate_errors(folder), open_file(folder / "users") as lease, _mutex(folder):
         if not _nobody_else_holds(lease):
             return False
-        place = find(folder)
-        server.stop(place)
-        for remove in (place.home, folder):
+        location = locate(folder)
+        server.stop(location)
+        for remove in (location.home, folder):
             if remove.exists():
                 shutil.rmtree(remove)
     return True
@@ -141,24 +141,24 @@ def discard(schedules_file: Path) -> bool:
 
 def status(schedules_file: Path) -> Status:
     folder = data_folder(schedules_file)
-    place = find(folder)
-    exists = (place.data / "PG_VERSION").exists()
+    location = locate(folder)
+    exists = (location.data / "PG_VERSION").exists()
     return Status(
-        running=folder.exists() and server.ready(place),
+        running=folder.exists() and server.is_ready(location),
         kept=(folder / "keep").exists(),
         folder=folder,
-        data=place.data if exists else None,
-        log=place.log,
-        dsn=place.dsn if exists else None,
-        version=(place.data / "PG_VERSION").read_text().strip() if exists else None,
-        pid=postmaster(place),
+        data=location.data if exists else None,
+        log=location.log,
+        dsn=location.dsn if exists else None,
+        version=(location.data / "PG_VERSION").read_text().strip() if exists else None,
+        pid=postmaster(location),
         users=_users(folder),
-        size=sum(_size(Path(at, name)) for at, _, names in os.walk(place.data) for name in names),
+        size=sum(_size(Path(at, name)) for at, _, names in os.walk(location.data) for name in names),
     )
 
 
 @contextlib.contextmanager
-def _in_our_words(folder: Path) -> Iterator[None]:
+def _translate_errors(folder: Path) -> Iterator[None]:
     """Turn what the file system refuses into one sentence; nothing of the user's runs inside."""
     try:
         yield
@@ -203,14 +203,14 @@ def _list_users(folder: Path, add: int | None = None, remove: int | None = None)
         pids.append(add)
     if remove in pids:
         pids.remove(remove)
-    with open_file(folder / "lease") as file:
+    with open_file(folder / "users") as file:
         file.truncate(0)
         file.write("".join(f"{pid}\n" for pid in pids).encode())
 
 
 def _users(folder: Path) -> list[int]:
     try:
-        words = (folder / "lease").read_text(errors="replace").split()
+        words = (folder / "users").read_text(errors="replace").split()
     except OSError:
         return []
     return [int(word) for word in words if word.isdigit() and exists(int(word))]

@@ -18,14 +18,14 @@ from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
 POLL_INTERVAL_SECONDS = 0.02
-RECORDING = {"statement_timeout": "8s", "idle_in_transaction_session_timeout": "60s", "jit": "off"}
+RECORDING_SETTINGS = {"statement_timeout": "8s", "idle_in_transaction_session_timeout": "60s", "jit": "off"}
 """The limits of a session for what is recorded: a statement whose answer does not come is sent again on another."""
 PARENT_SESSIONS = 6  # of a worker: claims, outcomes, large fan-outs, leases, the sync of a loop, the line on a terminal
 SESSIONS_PER_CHILD = 2
 MIN_CONNECTIONS = PARENT_SESSIONS + SESSIONS_PER_CHILD
 
 
-class Permits:
+class ConnectionPermits:
     """At most ``count`` processes that inherit this have sessions at once. One that dies holds no permit any more.
 
     A permit is a lock on one byte of a file without a name. Processes that wait share a lock on the byte behind.
@@ -39,7 +39,7 @@ class Permits:
         self._held: int | None = None
 
     @classmethod
-    def within(cls, max_connections: int) -> Permits:
+    def for_max_connections(cls, max_connections: int) -> ConnectionPermits:
         """Return the permits of a worker that may have so many connections, its own included."""
         return cls(max(1, (max_connections - PARENT_SESSIONS) // SESSIONS_PER_CHILD))
 
@@ -95,7 +95,7 @@ class HandlerSessions:
     """See the module. ``permits`` None: without a limit."""
 
     def __init__(self) -> None:
-        self.permits: Permits | None = None
+        self.permits: ConnectionPermits | None = None
         self._sessions: dict[tuple[str, str], Any] = {}
         self.lock = threading.RLock()  # a handler's threads may enter effects side by side
         self._in_use = 0
@@ -143,7 +143,7 @@ class HandlerSessions:
             if session is None or session.closed:
                 self._sessions.pop((dsn, purpose), None)
                 is_own = purpose != "transaction"
-                session = store.connect(dsn, RECORDING) if is_own else store.connect_for_handler(dsn)
+                session = store.connect(dsn, RECORDING_SETTINGS) if is_own else store.connect_for_handler(dsn)
                 self._sessions[dsn, purpose] = session
             session.row_factory = namedtuple_row  # whatever the handler before has chosen
             return session

@@ -19,12 +19,12 @@ from yamlsched.runs import ON_DEAD_PREFIX
 if TYPE_CHECKING:
     import psycopg
 
-LARGEST_PAYLOAD = 65_536
+MAX_PAYLOAD_BYTES = 65_536
 """Bytes of a payload as JSON."""
 MAX_DELAY = timedelta(days=36_525)
-LONGEST_KEY = 500
+MAX_KEY_CHARS = 500
 """Characters of an idempotency key."""
-SLOT_KEY = re.compile(r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
+SLOT_KEY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
 """Keys that a slot of some job has, had or could have."""
 
 
@@ -78,13 +78,13 @@ def enqueue(
     answers with the first one's run; where another transaction has enqueued the key and not ended, it waits for that.
     ``run_at`` is an aware datetime, or a timedelta from now on the database's clock; None is now. Raises Refused,
     before anything is written, for a job that is not known or is disabled, for a payload that is not JSON or over
-    64 KiB, and for a key that is not valid or is held by another job.
+    64 KiB, and for a key that is not valid or is session by another job.
     """
-    [text], _ = checked(job, [{} if payload is None else payload], [key])
-    _check_text("namespace", namespace)
+    [text], _ = validate_payloads(job, [{} if payload is None else payload], [key])
+    _check_name("namespace", namespace)
     parameters = {"job_type": job, "payload": text, "key": key, "namespace": namespace}
-    parameters |= due(run_at)
-    answer: Enqueued | Awaitable[Enqueued] = _ask(connection, "enqueue", parameters, lambda rows: rows[0])
+    parameters |= run_at_parameters(run_at)
+    answer: Enqueued | Awaitable[Enqueued] = _execute(connection, "enqueue", parameters, lambda rows: rows[0])
     return answer
 
 
@@ -125,29 +125,29 @@ def enqueue_many(
 
     ``keys`` has one key, or None, for each payload. Otherwise as ``enqueue``.
     """
-    texts, names = checked(job, payloads, keys)
-    _check_text("namespace", namespace)
+    texts, names = validate_payloads(job, payloads, keys)
+    _check_name("namespace", namespace)
     parameters = {
         "job_type": job,
         "payloads": texts,
         "keys": names if any(name is not None for name in names) else None,
         "namespace": namespace,
         "parent_id": None,
-        **due(run_at),
+        **run_at_parameters(run_at),
     }
-    answer: list[Enqueued] | Awaitable[list[Enqueued]] = _ask(connection, "enqueue_many", parameters, list)
+    answer: list[Enqueued] | Awaitable[list[Enqueued]] = _execute(connection, "enqueue_many", parameters, list)
     return answer
 
 
-def checked(
+def validate_payloads(
     job: str, payloads: Iterable[Mapping[str, Any]], keys: Iterable[str | None] | None
 ) -> tuple[list[str], list[str | None]]:
     """Return ``payloads`` as JSON texts, and a key or None for each of them.
 
     Raises Refused for the first that cannot be stored, saying where in it the problem lies.
     """
-    _check_text("job", job)
-    texts = [_json(job, payload) for payload in payloads]
+    _check_name("job", job)
+    texts = [_payload_text(job, payload) for payload in payloads]
     names: list[str | None] = [None] * len(texts) if keys is None else list(keys)
     if len(names) != len(texts):
         raise Refused(f'{len(texts)} payloads for job "{job}", but {len(names)} keys: pass one, or None, for each')
@@ -157,7 +157,7 @@ def checked(
     return texts, names
 
 
-def _json(job: str, payload: Mapping[str, Any]) -> str:
+def _payload_text(job: str, payload: Mapping[str, Any]) -> str:
     if not isinstance(payload, Mapping):
         raise Refused(
             f'payload of job "{job}" is a {type(payload).__name__}: pass a dict, whose keys become keyword arguments'
@@ -167,7 +167,7 @@ def _json(job: str, payload: Mapping[str, Any]) -> str:
         for where, problem in problems(payload, "payload"):
             raise Refused(f'{where} of job "{job}" {problem}')
         text = encode(dict(payload))
-    if len(text) * 4 > LARGEST_PAYLOAD and (size := len(text.encode())) > LARGEST_PAYLOAD:
+    if len(text) * 4 > MAX_PAYLOAD_BYTES and (size := len(text.encode())) > MAX_PAYLOAD_BYTES:
         raise Refused(
             f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and pass a reference'
         )
@@ -179,25 +179,25 @@ def _check_key(key: str) -> None:
         raise Refused(f"the key {key!r} is a {type(key).__name__}: pass a string")
     if not key:
         raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
-    if len(key) > LONGEST_KEY:
-        raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {LONGEST_KEY}")
+    if len(key) > MAX_KEY_CHARS:
+        raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {MAX_KEY_CHARS}")
     if problem := string_problem(key):
         raise Refused(f"an idempotency key {problem}")
-    if SLOT_KEY.fullmatch(key):
+    if SLOT_KEY_PATTERN.fullmatch(key):
         job = key.partition(":")[0]
         raise Refused(f'key "{key}" has a reserved form: the slots of job "{job}" have such keys')
     if key.startswith(ON_DEAD_PREFIX):
         raise Refused(f'key "{key}" is reserved for runs that call on_dead')
 
 
-def _check_text(what: str, text: str) -> None:
+def _check_name(what: str, text: str) -> None:
     if not isinstance(text, str):
         raise Refused(f"the {what} {text!r} is a {type(text).__name__}: pass its name as a string")
     if problem := string_problem(text):
         raise Refused(f"the name of the {what} {problem}")
 
 
-def due(run_at: datetime | timedelta | None) -> dict[str, Any]:
+def run_at_parameters(run_at: datetime | timedelta | None) -> dict[str, Any]:
     """Return ``run_at`` as the parameters of a statement: an instant in RFC 3339, or a delay in seconds.
 
     Raises Refused for an instant without a time zone, which could be any of two dozen, and for a delay that is negative
@@ -219,7 +219,7 @@ def due(run_at: datetime | timedelta | None) -> dict[str, Any]:
     return {"run_at": run_at.isoformat(), "delay": None}
 
 
-def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: Any) -> Any:
+def _execute(connection: Any, statement: str, parameters: dict[str, Any], answer: Any) -> Any:
     """Carry out ``statement`` whatever the caller's row and cursor factories are; return or await ``answer`` of it."""
     import psycopg
     from psycopg.rows import tuple_row
@@ -228,15 +228,15 @@ def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: An
 
     sql = load("enqueue")[statement]
     if isinstance(connection, psycopg.AsyncConnection):
-        held: psycopg.AsyncConnection[Any] = connection
+        session: psycopg.AsyncConnection[Any] = connection
 
-        async def ask() -> Any:
-            with in_our_words():
-                async with psycopg.AsyncCursor(held, row_factory=tuple_row) as cursor:
+        async def execute() -> Any:
+            with translate_errors():
+                async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
                     await cursor.execute(sql, parameters)
                     return answer([Enqueued(*row) for row in await cursor.fetchall()])
 
-        return ask()
+        return execute()
     if not isinstance(connection, psycopg.Connection):
         kind = f"{type(connection).__module__}.{type(connection).__name__}"
         remedy = "with another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
@@ -247,13 +247,13 @@ def _ask(connection: Any, statement: str, parameters: dict[str, Any], answer: An
                 "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
             )
         raise Refused(f"{kind} is not a connection of psycopg 3: {remedy}")
-    with in_our_words(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+    with translate_errors(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(sql, parameters)
         return answer([Enqueued(*row) for row in cursor.fetchall()])
 
 
 @contextmanager
-def in_our_words() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn what the SQL functions refuse (YS001 to YS004) into Refused; missing tables are EnvironmentFailed."""
     import psycopg
 

@@ -3,7 +3,7 @@
 <folder of schedules.yaml>/.yamlsched/     0700, belongs to whoever used it first
     .gitignore
     mutex          held while starting, stopping, joining and leaving
-    lease          held shared by everyone who uses the server; lists their pids
+    users          held shared by everyone who uses the server; lists their pids
     server.lock    held by the server itself: inherited by all its processes
     keep           present while `db start` wants the server to stay
     postgres.log
@@ -30,7 +30,7 @@ from yamlsched.errors import EnvironmentFailed
 SYSTEM_HOME = Path("/var/lib/yamlsched")
 SHORT_HOME = Path("/tmp")  # not TMPDIR: cron and a shell must come to the same socket
 PORT = 5432  # only part of the socket's name
-LONGEST_SOCKET = 103  # bytes; Linux takes 107, macOS 103
+MAX_SOCKET_BYTES = 103  # bytes; Linux takes 107, macOS 103
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """``home`` is free of links; ``account`` is None where the server runs as ourselves."""
 
     folder: Path
@@ -87,7 +87,7 @@ class Place:
     def sockets(self) -> Path:
         """The socket's folder: a unix socket's path is short, and libpq splits a host at commas."""
         here = os.fsencode(self.home / f".s.PGSQL.{PORT}")
-        if len(here) <= LONGEST_SOCKET and not any(byte < 32 or byte in b",\"'\\" for byte in here):
+        if len(here) <= MAX_SOCKET_BYTES and not any(byte < 32 or byte in b",\"'\\" for byte in here):
             return self.home
         return SHORT_HOME / f"{self.name}-{self.uid}"
 
@@ -158,20 +158,20 @@ def open_file(path: Path) -> BinaryIO:
             raise
 
 
-def find(folder: Path) -> Place:
-    """Return the place that ``folder`` was given, or what can be said of it before its first use."""
+def locate(folder: Path) -> Location:
+    """Return the location that ``folder`` was given, or what can be said of it before its first use."""
     home = folder / "postgres"
     account = _account(folder)
     if account is None:
-        return Place(folder, Path(os.path.realpath(home)), None)
+        return Location(folder, Path(os.path.realpath(home)), None)
     if home.is_symlink():
-        home = _target_of(home)
+        home = _link_target(home)
     with contextlib.suppress(FileNotFoundError):
         account = _account(home) if os.path.lexists(home) else account
-    return Place(folder, home, account)
+    return Location(folder, home, account)
 
 
-def _target_of(link: Path) -> Path:
+def _link_target(link: Path) -> Path:
     """Return where ``link`` leads. Raises EnvironmentFailed for one that root did not create."""
     target = Path(os.readlink(link))
     if link.lstat().st_uid != 0 or target.parent != SYSTEM_HOME:
@@ -182,18 +182,18 @@ def _target_of(link: Path) -> Path:
     return target
 
 
-def settle(folder: Path) -> Place:
-    """Return the place for ``folder``, made ready for its server; the caller holds the mutex."""
-    place = find(folder)
-    account = place.account
+def prepare(folder: Path) -> Location:
+    """Return the location for ``folder``, made ready for its server; the caller holds the mutex."""
+    location = locate(folder)
+    account = location.account
     if account is None:
         (folder / "postgres").mkdir(mode=0o700, exist_ok=True)
-    elif not place.home.exists():
-        place = replace(place, home=_make_home_for(account, folder))
+    elif not location.home.exists():
+        location = replace(location, home=_make_home_for(account, folder))
     else:
-        _give(place.home, account)  # created, and not given away yet when its creator was killed
-    _make_sockets(place)
-    return place
+        _give(location.home, account)  # created, and not given away yet when its creator was killed
+    _make_sockets(location)
+    return location
 
 
 def _give(folder: Path, account: Account) -> None:
@@ -263,20 +263,20 @@ def _make_home_for(account: Account, folder: Path) -> Path:
     return target
 
 
-def _make_sockets(place: Place) -> None:
-    folder = place.sockets
-    if folder == place.home:
+def _make_sockets(location: Location) -> None:
+    folder = location.sockets
+    if folder == location.home:
         return
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    if place.account and folder.lstat().st_uid == 0:
-        os.chown(folder, place.account.uid, place.account.gid, follow_symlinks=False)
+    if location.account and folder.lstat().st_uid == 0:
+        os.chown(folder, location.account.uid, location.account.gid, follow_symlinks=False)
     # Anybody may make folders in /tmp: one with our name is ours only if its owner is.
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != place.uid or stat.S_IMODE(found.st_mode) & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != location.uid or stat.S_IMODE(found.st_mode) & 0o077:
         raise EnvironmentFailed(
             f"{folder}, where the embedded PostgreSQL's socket should go, is not a private folder "
-            f"of {_name_of(place.uid)}: remove it, or move schedules.yaml to a shorter path"
+            f"of {_name_of(location.uid)}: remove it, or move schedules.yaml to a shorter path"
         )
 
 

@@ -6,11 +6,10 @@ import logging
 import shlex
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from yamlsched import jsonb
 from yamlsched.errors import (
@@ -23,22 +22,15 @@ from yamlsched.errors import (
     Snooze,
     YamlschedError,
 )
-from yamlsched.handler_sessions import persist, sessions
 from yamlsched.times import rfc3339
 
 if TYPE_CHECKING:
-    import psycopg
-
+    from yamlsched.handling.backends import PostgresBackend
     from yamlsched.store import effects
-    from yamlsched.store.session import HandlerSession
 
-SNOOZE = timedelta(seconds=15)
+SNOOZE_INTERVAL = timedelta(seconds=15)
 """For how long a run waits for an effect that a live attempt of another run holds."""
-PATIENCE = 30.0
-"""Seconds for which the database may be away before an attempt fails."""
-BEGIN_WITHIN_SECONDS = 8.0
-"""A server that does not begin a transaction within this time counts as gone, and another session is opened."""
-LONGEST_NAME = 200
+MAX_NAME_CHARS = 200
 """Characters of an effect's name."""
 MAX_COMMAND_CHARS = 260
 """Characters of a command that an error message repeats: the whole message must fit into ``last_error``."""
@@ -52,7 +44,7 @@ DEFAULT_RELEASE_ON: tuple[type[Exception], ...] = (
     Snooze,
 )
 """Exceptions that prove that the effect did not happen: nobody was reached, or the handler says so on purpose."""
-IN_DOUBT_CHOICES = {
+IN_DOUBT_POLICIES = {
     "raise": "the run is dead at once, and a person looks it up",
     "skip": "it counts as done: at most once",
     "repeat": "it is done again with the same effect.key: for a receiver that knows idempotency keys",
@@ -60,52 +52,6 @@ IN_DOUBT_CHOICES = {
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
-
-
-class Claim:
-    """By what right the attempt acts: it fences whatever is written about the run."""
-
-    def __init__(self, dsn: str, namespace: str, locked_by: str, timeout: float | None = None) -> None:
-        self.dsn, self.namespace, self.locked_by = dsn, namespace, locked_by
-        self.timeout = timeout  # seconds that the attempt may take
-
-    def begin(self, block: ExitStack) -> psycopg.Connection[Any]:
-        """Enter a transaction on the session for handlers, which ends with ``block``.
-
-        A session that the server has closed since its last use, or that cannot be opened yet, costs nothing: the
-        handler has not seen it. Raises EnvironmentFailed or psycopg's error when that lasts.
-        """
-
-        def enter() -> psycopg.Connection[Any]:
-            with ExitStack() as opening:
-                use = sessions.use(self.dsn, "transaction", self.timeout or PATIENCE)
-                session: HandlerSession = opening.enter_context(use)
-                session.answer_within = BEGIN_WITHIN_SECONDS  # the network may have dropped it since its last use
-                opening.enter_context(session.transaction())
-                session.configure_transaction(self.timeout)
-                session.answer_within = None
-                block.push(opening.pop_all())
-                return session
-
-        return persist(enter, PATIENCE)
-
-    def record(
-        self,
-        statement: Callable[Concatenate[psycopg.Connection[Any], Given], Answer],
-        *given: Given.args,
-        **named: Given.kwargs,
-    ) -> Answer:
-        """Carry out a statement about the run, again on a new session while the database does not answer.
-
-        A mail that has left must not be forgotten because the server restarted meanwhile. The session is not that of
-        the transaction: what is recorded stands even if the transaction is rolled back.
-        """
-
-        def execute() -> Answer:
-            with sessions.lock, sessions.use(self.dsn, "effects", self.timeout or PATIENCE) as session:
-                return statement(session, *given, **named)
-
-        return persist(execute, PATIENCE)
 
 
 @dataclass(slots=True)
@@ -123,8 +69,8 @@ class Effect:
 
 def effect_key(run_id: int, name: str, scope: str) -> str:
     """Return the key under which an effect is recorded. Raises Refused for a name or a scope that is not valid."""
-    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
-        raise Refused(f"the name of an effect must be a string of 1 to {LONGEST_NAME} characters, not {name!r:.300}")
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS:
+        raise Refused(f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} characters, not {name!r:.300}")
     if fault := jsonb.string_problem(name):
         raise Refused(f"the name of an effect {fault}")
     if not name.isprintable():
@@ -142,7 +88,7 @@ def requires_in_doubt(once: Callable[Given, Answer]) -> Callable[Given, Answer]:
     @wraps(once)
     def checked(*given: Given.args, **named: Given.kwargs) -> Answer:
         if "in_doubt" not in named:
-            choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_CHOICES.items())
+            choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items())
             raise TypeError(
                 "run.once() needs the argument in_doubt, which says what the next attempt does if nobody knows "
                 f"whether the effect happened. {choices}"
@@ -154,8 +100,8 @@ def requires_in_doubt(once: Callable[Given, Answer]) -> Callable[Given, Answer]:
 
 def check_options(name: str, in_doubt: str, release_on: tuple[type[Exception], ...]) -> None:
     """Raise Refused for what ``once`` does not support, before anything is claimed."""
-    if in_doubt not in IN_DOUBT_CHOICES:
-        choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_CHOICES)
+    if in_doubt not in IN_DOUBT_POLICIES:
+        choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_POLICIES)
         raise Refused(f'effect "{name}": in_doubt must be one of {choices}, not {in_doubt!r:.100}')
     if not isinstance(release_on, tuple) or not all(
         isinstance(kind, type) and issubclass(kind, Exception) for kind in release_on
@@ -188,7 +134,9 @@ def proves_nothing_happened(error: BaseException, release_on: tuple[type[Excepti
     return proves(error)
 
 
-def enter(claim: Claim, key: effects.Key, in_doubt: str, is_over: bool, log: logging.Logger) -> Effect:
+def enter(
+    backend: PostgresBackend, entry: effects.EffectEntry, in_doubt: str, is_over: bool, log: logging.Logger
+) -> Effect:
     """Return the effect as this attempt must treat it; ``is_over``: it has entered and left the effect before.
 
     Between two statements others may act: then it looks again. Raises LeaseLost, EffectInDoubt, or Snooze.
@@ -196,33 +144,33 @@ def enter(claim: Claim, key: effects.Key, in_doubt: str, is_over: bool, log: log
     from yamlsched.store import effects
 
     for _ in range(10):
-        found = claim.record(effects.claim, key)
+        found = backend.record(effects.claim, entry)
         if found is None:
-            raise LeaseLost(f"run {key.run_id}: attempt {key.attempt} outlived its lease")
-        if found.is_first or found.entry == key.entry:
+            raise LeaseLost(f"run {entry.run_id}: attempt {entry.attempt} outlived its lease")
+        if found.is_first or found.entry == entry.entry:
             return Effect(True, found.provider_key)  # the second: ours by a statement whose answer was lost
         if found.state == "done":
             return Effect(False, found.provider_key, found.result)
         if found.state == "claimed":
-            if found.holder_is_live and found.run_id != key.run_id:
-                raise Snooze(SNOOZE, f'effect "{key.key}" is held by run {found.run_id}, which is running')
+            if found.holder_is_live and found.run_id != entry.run_id:
+                raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {found.run_id}, which is running')
             if found.holder_is_live and not is_over:
-                raise YamlschedError(f'effect "{key.key}" is entered by two processes of one attempt')
-            claim.record(effects.doubt, key, found.entry)
+                raise YamlschedError(f'effect "{entry.key}" is entered by two processes of one attempt')
+            backend.record(effects.mark_in_doubt, entry, found.entry)
         elif found.state == "in_doubt":
             if in_doubt == "raise":
-                raise EffectInDoubt(_what_to_look_up(key, found))
-            if in_doubt == "skip" and claim.record(effects.assume_done, key):
-                log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', key.key)
+                raise EffectInDoubt(_what_to_look_up(entry, found))
+            if in_doubt == "skip" and backend.record(effects.assume_done, entry):
+                log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
                 return Effect(False, found.provider_key)
-            if in_doubt == "repeat" and claim.record(effects.take_over, key):
+            if in_doubt == "repeat" and backend.record(effects.take_over, entry):
                 return Effect(True, found.provider_key)
-    raise Snooze(1, f'effect "{key.key}" changes hands too quickly')
+    raise Snooze(1, f'effect "{entry.key}" changes hands too quickly')
 
 
 def leave(
-    claim: Claim,
-    key: effects.Key,
+    backend: PostgresBackend,
+    entry: effects.EffectEntry,
     error: BaseException,
     release_on: tuple[type[Exception], ...],
     log: logging.Logger,
@@ -234,35 +182,35 @@ def leave(
 
     is_released = proves_nothing_happened(error, release_on)
     if not is_released:
-        error.add_note(f'effect "{key.key}" is in doubt: this error does not prove that nothing happened')
+        error.add_note(f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened')
     try:
-        claim.record(effects.release if is_released else effects.doubt, key)
+        backend.record(effects.release if is_released else effects.mark_in_doubt, entry)
     except (psycopg.Error, EnvironmentFailed) as failure:
-        log.warning("effect %s stays in doubt, because the database does not answer: %s", key.key, failure)
+        log.warning("effect %s stays in doubt, because the database does not answer: %s", entry.key, failure)
 
 
-def finish(claim: Claim, key: effects.Key, name: str, result: Any, log: logging.Logger) -> None:
+def finish(backend: PostgresBackend, entry: effects.EffectEntry, name: str, result: Any, log: logging.Logger) -> None:
     """Record that the effect was done, with its result. Raises Refused for a result that cannot be stored."""
     from yamlsched.store import effects
 
     try:
         text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
-        claim.record(effects.doubt, key)  # it was done, and what a later attempt must know of it is lost
+        backend.record(effects.mark_in_doubt, entry)  # it was done, and what a later attempt must know of it is lost
         raise
-    if not claim.record(effects.done, key, text):
-        log.warning("effect %s was done, but meanwhile it was started again, or settled", key.key)
+    if not backend.record(effects.mark_done, entry, text):
+        log.warning("effect %s was done, but meanwhile it was started again, or settled", entry.key)
 
 
-def _what_to_look_up(key: effects.Key, found: effects.Claimed) -> str:
+def _what_to_look_up(entry: effects.EffectEntry, found: effects.FoundEffect) -> str:
     when = rfc3339(found.claimed_at, "seconds") if found.claimed_at else "an unknown time"
-    settle = settle_command(key.namespace, key.key)
+    settle = settle_command(entry.namespace, entry.key)
     if len(settle) > MAX_COMMAND_CHARS:
-        settle = f"the settle command that `yamlsched show {key.run_id}` prints"
+        settle = f"the settle command that `yamlsched show {entry.run_id}` prints"
     return (
         f"effect in doubt: attempt {found.attempt} of run {found.run_id} started it at {when} and did not report its "
         f"end. Look up whether it happened (idempotency key {found.provider_key}), then run: {settle}, "
-        f"then: yamlsched retry {key.run_id}"
+        f"then: yamlsched retry {entry.run_id}"
     )
 
 

@@ -12,17 +12,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from yamlsched import enqueueing, jsonb, ledger
+from yamlsched import client, jsonb
 from yamlsched.errors import Discard, LeaseLost, YamlschedError
-from yamlsched.ledger import DEFAULT_RELEASE_ON, Claim, Effect, requires_in_doubt
+from yamlsched.handling import once as effect_ledger
+from yamlsched.handling.backends import PostgresBackend
+from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect, requires_in_doubt
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["Claim", "Effect", "Run"]
-
-
-HANDLER_LIMITS = ("25P03", "25P04")
+SESSION_TIMEOUT_STATES = ("25P03", "25P04")
 """SQLSTATE of a session that the server ended because its handler was idle, or took longer, than the server allows."""
 
 
@@ -42,7 +41,7 @@ class Run:
     max_attempts: int
     payload: dict[str, Any]
     is_catchup: bool
-    claim: Claim = field(repr=False)
+    backend: PostgresBackend = field(repr=False)
     last_error: str | None = None  # of a dead run, which is handed to on_dead
     error_type: str | None = None
     result: Any = None  # set it inside transaction(); otherwise return it
@@ -94,8 +93,8 @@ class Run:
             return
         if self.committed:
             raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
-        texts, names = enqueueing.checked(job, payloads, keys)
-        when = enqueueing.due(run_at)
+        texts, names = client.validate_payloads(job, payloads, keys)
+        when = client.run_at_parameters(run_at)
         if len(self.enqueued) > (self._outside or 0) and self.enqueued[-1][::3] == (job, when):
             self.enqueued[-1][1].extend(texts)  # one statement for all that a loop enqueues one by one
             self.enqueued[-1][2].extend(names)
@@ -121,12 +120,12 @@ class Run:
         session: psycopg.Connection[Any] | None = None
         try:
             with ExitStack() as block:
-                session = self.claim.begin(block)
+                session = self.backend.begin(block)
                 yield session
                 self._succeed_in(session)
             self.committed = True
         except BaseException as error:
-            is_own_fault = getattr(error, "sqlstate", None) in HANDLER_LIMITS
+            is_own_fault = getattr(error, "sqlstate", None) in SESSION_TIMEOUT_STATES
             if isinstance(error, Exception) and (session is None or session.broken) and not is_own_fault:
                 self.broken_by = error
             del self.enqueued[self._outside :]  # rolled back with the rest, should the handler go on all the same
@@ -148,9 +147,9 @@ class Run:
         if status != TransactionStatus.INTRANS:
             raise YamlschedError("run.transaction() was ended inside its block, by a commit or rollback of its own")
         result = jsonb.encode_result(self.result, "the result")
-        with enqueueing.in_our_words():
-            store.enqueue_from(connection, self.claim.namespace, self.id, self.enqueued)
-        if not store.succeed_in(connection, (self.id, self.attempt, self.claim.locked_by), result):
+        with client.translate_errors():
+            store.enqueue_from(connection, self.backend.namespace, self.id, self.enqueued)
+        if not store.succeed_in(connection, (self.id, self.attempt, self.backend.locked_by), result):
             raise LeaseLost(f"run {self.id}: attempt {self.attempt} outlived its lease; nothing was committed")
 
     @requires_in_doubt
@@ -191,32 +190,32 @@ class Run:
             raise YamlschedError(
                 "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
             )
-        ledger.check_options(name, in_doubt, release_on)
-        key = effects.Key(
-            self.claim.namespace,
-            ledger.effect_key(self.id, name, scope),
+        effect_ledger.check_options(name, in_doubt, release_on)
+        entry = effects.EffectEntry(
+            self.backend.namespace,
+            effect_ledger.effect_key(self.id, name, scope),
             self.id,
             self.attempt,
-            self.claim.locked_by,
+            self.backend.locked_by,
             str(uuid4()),
         )
-        if self._open.setdefault(key.key, key.entry) != key.entry:
-            raise YamlschedError(f'effect "{key.key}" is used inside itself, or by two threads at once')
+        if self._open.setdefault(entry.key, entry.entry) != entry.entry:
+            raise YamlschedError(f'effect "{entry.key}" is used inside itself, or by two threads at once')
         try:
-            effect = ledger.enter(self.claim, key, in_doubt, key.key in self._entered, self.log)
+            effect = effect_ledger.enter(self.backend, entry, in_doubt, entry.key in self._entered, self.log)
             if effect.first:
-                self._entered.add(key.key)
+                self._entered.add(entry.key)
                 process = os.getpid()
                 try:
                     yield effect
                 except BaseException as error:
                     if os.getpid() == process:
-                        ledger.leave(self.claim, key, error, release_on, self.log)
+                        effect_ledger.leave(self.backend, entry, error, release_on, self.log)
                     raise
                 if os.getpid() == process:  # a process that the handler forked inside the block records nothing
-                    ledger.finish(self.claim, key, name, effect.result, self.log)
+                    effect_ledger.finish(self.backend, entry, name, effect.result, self.log)
         finally:
-            del self._open[key.key]
+            del self._open[entry.key]
         if not effect.first:
             yield effect
 
@@ -238,7 +237,7 @@ class Run:
         """
         from yamlsched.store import runs as store
 
-        row = self.claim.record(store.dead_run, run_id)
+        row = self.backend.record(store.dead_run, run_id)
         if row is None:
             raise Discard(f"run {run_id}, whose death this run reports, has been pruned")
         return Run(
@@ -250,7 +249,7 @@ class Run:
             max_attempts=row.max_attempts,
             payload=_readable(row.payload),
             is_catchup=False,
-            claim=self.claim,
+            backend=self.backend,
             last_error=row.last_error,
             error_type=row.error_type,
             _report=self,

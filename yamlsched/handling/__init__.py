@@ -1,0 +1,1 @@
+"""What a handler gets: its run, effects that happen once, and the database sessions behind both."""
