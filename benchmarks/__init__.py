@@ -1,1 +1,1 @@
-"""yamlsched beside its peers, on one PostgreSQL, in one run: ``python -m benchmarks``. README.md tells the method."""
+"""yamlsched and its peers, measured on one PostgreSQL in one run: ``python -m benchmarks``. Method: README.md."""

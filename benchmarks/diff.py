@@ -1,11 +1,11 @@
-"""``diff`` of an edit that touches jobs of every minute, beside one of as many nightly jobs."""
+"""``diff`` of an edit of jobs that fire every minute, and of as many nightly jobs."""
 
 from __future__ import annotations
 
 import json
 
-from benchmarks.contenders.ours import Ours, command
-from benchmarks.harness import Bench, alternate, cost
+from benchmarks.contenders.yamlsched_ import Yamlsched, command
+from benchmarks.harness import Bench, alternate, measure_command
 
 PART = "diff"
 EDITS = {
@@ -17,7 +17,7 @@ EDITS = {
 def run(bench: Bench) -> None:
     folder = bench.folder / "diff"
     folder.mkdir()
-    environment = Ours().environment("")
+    environment = Yamlsched().environment("")
 
     def measure(name: str) -> None:
         files = []
@@ -25,9 +25,9 @@ def run(bench: Bench) -> None:
             files.append(folder / f"{name}-{side}.yaml")
             jobs = {f"j{n}": {"cron": cron.format(n % 50), "handler": "a.b"} for n in range(bench.sizes.busy_jobs)}
             files[-1].write_text(json.dumps({"version": 1, "jobs": jobs}))
-        took = cost(command("diff", *map(str, files)), env=environment, cwd=folder)
+        result = measure_command(command("diff", *map(str, files)), env=environment, cwd=folder)
         case = f"{bench.sizes.busy_jobs:,} jobs, {name}"
-        bench.add(PART, case, "yamlsched", "s", took.seconds, "whole process", more_is_better=False)
-        bench.add(PART, case, "yamlsched", "MiB", took.memory, more_is_better=False)
+        bench.add(PART, case, "yamlsched", "s", result.seconds, "whole process", more_is_better=False)
+        bench.add(PART, case, "yamlsched", "MiB", result.memory, more_is_better=False)
 
     alternate(bench.repeat, *(lambda name=name: measure(name) for name in EDITS))

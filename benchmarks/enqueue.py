@@ -1,7 +1,7 @@
-"""Enqueueing, beside bare inserts into the same table, with the same indexes and constraints.
+"""Enqueueing compared with bare inserts into the same table, with the same indexes and constraints.
 
-Bulk: one statement. Single: each in a transaction of its own, where the commit is most of it; and a hundred inside one
-transaction of the caller's, where it is not.
+Bulk: one statement. Single: each run in its own transaction, where the commit takes most of the time. Inside: 100 runs
+in one transaction of the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 import yamlsched
-from benchmarks.contenders.ours import Ours
+from benchmarks.contenders.yamlsched_ import Yamlsched
 from benchmarks.harness import Bench, alternate
 
 PART = "enqueue"
@@ -24,16 +24,16 @@ insert into yamlsched.job_runs {COLUMNS}
 select 'default', %s, 'noop', p.payload, clock_timestamp(), 5 from unnest(%s::text[]::jsonb[]) as p (payload)
 """
 BARE = f"insert into yamlsched.job_runs {COLUMNS} values ('default', %s, 'noop', %s, clock_timestamp(), 5) returning id"
-IN_ONE = 100
+PER_TRANSACTION = 100
 
 
 def run(bench: Bench) -> None:
     import json
 
-    ours = Ours()
+    ours = Yamlsched()
     with bench.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         ours.create(dsn)
-        connection.prepare_threshold = None  # as behind PgBouncer, for both
+        connection.prepare_threshold = None  # for both, as behind PgBouncer
         [definition] = connection.execute("select id from yamlsched.job_definitions where job_type = 'noop'").fetchone()
         connection.execute("create table orders (id bigint generated always as identity primary key, what text)")
         payloads = [{"n": n} for n in range(bench.sizes.bulk)]
@@ -53,10 +53,10 @@ def run(bench: Bench) -> None:
 
         def inside(insert: Callable[[int], Any]) -> Callable[[], None]:
             def do() -> None:
-                for _ in range(max(1, bench.sizes.singles // IN_ONE)):
+                for _ in range(max(1, bench.sizes.singles // PER_TRANSACTION)):
                     with connection.transaction():
-                        connection.execute("insert into orders (what) values ('a thing')")
-                        for n in range(IN_ONE):
+                        connection.execute("insert into orders (what) values ('a book')")
+                        for n in range(PER_TRANSACTION):
                             insert(n)
 
             return do
@@ -67,20 +67,20 @@ def run(bench: Bench) -> None:
         def bare_one(n: int) -> Any:
             return connection.execute(BARE, (definition, Jsonb({"n": n}))).fetchone()
 
-        in_all = max(1, bench.sizes.singles // IN_ONE) * IN_ONE
+        total = max(1, bench.sizes.singles // PER_TRANSACTION) * PER_TRANSACTION
         cases = [
             (f"bulk, {bench.sizes.bulk:,} by one statement", bench.sizes.bulk, bulk, bare_bulk),
             ("single, each with its commit", bench.sizes.singles, singles(one), singles(bare_one)),
-            (f"{IN_ONE} inside the caller's transaction", in_all, inside(one), inside(bare_one)),
+            (f"{PER_TRANSACTION} inside the caller's transaction", total, inside(one), inside(bare_one)),
         ]
-        for case, count, our, bare in cases:
-            for warm in (our, bare):
-                warm()
+        for case, count, own, bare in cases:
+            for warm_up in (own, bare):
+                warm_up()
 
             def measure(name: str, do: Callable[[], None], case: str = case, count: int = count) -> None:
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 do()
-                bench.add(PART, case, name, "runs/s", count / (time.perf_counter() - begun))
+                bench.add(PART, case, name, "runs/s", count / (time.perf_counter() - started))
 
-            alternate(bench.repeat, lambda: measure("yamlsched", our), lambda: measure("bare insert", bare))  # noqa: B023
+            alternate(bench.repeat, lambda: measure("yamlsched", own), lambda: measure("bare insert", bare))  # noqa: B023
             connection.execute("truncate yamlsched.job_runs cascade")

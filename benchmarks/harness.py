@@ -1,4 +1,4 @@
-"""What the parts share: a server, a fresh database for each measurement, processes and their cost, rows of results."""
+"""What the parts share: a server, a new database for each measurement, processes and their cost, rows of results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 if TYPE_CHECKING:
     from benchmarks.contenders import Contender
 
-TOO_LONG = float(os.environ.get("BENCH_TIMEOUT", "300"))  # seconds: a contender that hangs ends the run
+TIMEOUT_SECONDS = float(os.environ.get("BENCH_TIMEOUT", "300"))  # a contender that hangs ends the run
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
-# The embedded server is made small, for laptops; these are what a server of a team has.
+# The embedded server has small settings, for laptops. These are typical settings of a team's server.
 SERVER = {
     "shared_buffers": "512MB",
     "max_wal_size": "4GB",
@@ -38,12 +38,12 @@ SERVER = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured. ``quick`` is for finding out whether it works at all."""
+    """How much is measured. ``quick`` only checks that everything works."""
 
     drain: tuple[int, ...] = (20_000, 100_000)
     finished: int = 1_000_000
     backlog: int = 100_000
-    slots: tuple[int, ...] = (1, 8, 32)
+    concurrency: tuple[int, ...] = (1, 8, 32)
     busy_seconds: float = 6.0
     bulk: int = 10_000
     singles: int = 300
@@ -58,15 +58,15 @@ class Sizes:
     @classmethod
     def quick(cls) -> Sizes:
         return cls(
-            drain=(200,), finished=2_000, backlog=200, slots=(2,), busy_seconds=0.2, bulk=200, singles=10, latencies=5,
-            definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1,
+            drain=(200,), finished=2_000, backlog=200, concurrency=(2,), busy_seconds=0.2, bulk=200, singles=10,
+            latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1,
             soak_minutes=0.05,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the results: what a contender did in a case. ``values`` are the repetitions; None: not measured."""
+    """One line of the results: a contender in a case. ``values`` are the repetitions; None: not measured."""
 
     part: str
     case: str
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass
 class Bench:
-    """The run: a server (``dsn``), how often to repeat, the contenders, and what has been found so far."""
+    """One run: a server (``dsn``), the number of repetitions, the contenders, and the results so far."""
 
     dsn: str
     repeat: int
@@ -98,8 +98,8 @@ class Bench:
     @classmethod
     @contextlib.contextmanager
     def started(cls, dsn: str | None, repeat: int, sizes: Sizes, contenders: list[Contender]) -> Iterator[Bench]:
-        """Start a server of our own in a temporary folder, unless ``dsn`` names another."""
-        # as an installer does it: else, where Python writes no bytecode, each start compiles the whole package anew
+        """Start a server in a temporary folder, unless ``dsn`` names one."""
+        # as an installer does: where Python writes no bytecode, each start would compile the whole package again
         compileall.compile_dir(ROOT / "yamlsched", quiet=1)
         with contextlib.ExitStack() as stack:
             folder = Path(tempfile.mkdtemp(prefix="yamlsched-bench-"))
@@ -113,34 +113,34 @@ class Bench:
                 stack.callback(embedded.discard, file)
                 dsn = stack.enter_context(embedded.running(file, by_name=True))
             bench = cls(dsn, repeat, sizes, contenders, folder)
-            bench._look_at_server()
+            bench._read_server_settings()
             yield bench
 
-    def _look_at_server(self) -> None:
+    def _read_server_settings(self) -> None:
         with psycopg.connect(self.dsn) as connection:
             for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers", "max_wal_size"):
                 self.server[name] = connection.execute("select current_setting(%s)", (name,)).fetchone()[0]
         if (self.server["fsync"], self.server["synchronous_commit"]) != ("on", "on"):
-            raise SystemExit("this server's commits are not durable (fsync, synchronous_commit): nothing is measured")
+            raise SystemExit("commits on this server are not durable: turn on fsync and synchronous_commit")
 
     # -- results ---------------------------------------------------------------------------------------------------
 
     def add(
         self, part: str, case: str, contender: str, unit: str, value: float, note: str = "", more_is_better: bool = True
     ) -> None:
-        """Add one repetition's ``value``; the row is there from the first one on."""
+        """Add the ``value`` of one repetition to its row; the first one creates the row."""
         key = (part, case, contender, unit)
         values, note, more_is_better = self._collected.setdefault(key, ([], note, more_is_better))
         values.append(value)
         row = Row(part, case, contender, unit, tuple(values), note, more_is_better)
-        for place, old in enumerate(self.rows):
+        for index, old in enumerate(self.rows):
             if (old.part, old.case, old.contender, old.unit) == key:
-                self.rows[place] = row
+                self.rows[index] = row
                 return
         self.rows.append(row)
 
-    def not_measured(self, part: str, why: str, case: str = "", contender: str = "yamlsched") -> None:
-        row = Row(part, case, contender, "", None, f"not measured: {why}")
+    def not_measured(self, part: str, reason: str, case: str = "", contender: str = "yamlsched") -> None:
+        row = Row(part, case, contender, "", None, f"not measured: {reason}")
         if row not in self.rows:
             self.rows.append(row)
 
@@ -148,7 +148,7 @@ class Bench:
 
     @contextlib.contextmanager
     def database(self, template: str | None = None) -> Iterator[str]:
-        """Yield the DSN of a database of its own, gone afterwards: nobody measures on what another left behind."""
+        """Yield the DSN of a new database, dropped afterwards, so that no measurement affects the next."""
         name = f"bench_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self.dsn, autocommit=True) as admin:
             source = template or "template0"
@@ -159,22 +159,22 @@ class Bench:
             with psycopg.connect(self.dsn, autocommit=True) as admin:
                 admin.execute(f'drop database "{name}" with (force)'.encode())
 
-    def settle(self, dsn: str) -> None:
-        """Let the server do now what it would else do during the measurement."""
+    def vacuum(self, dsn: str) -> None:
+        """Vacuum and checkpoint now, so that the server does not do it during the measurement."""
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("vacuum (analyze)")
             connection.execute("checkpoint")
 
 
 def url(dsn: str) -> str:
-    """Return ``dsn`` as a URL: the one form that all peers' drivers read, sockets included."""
+    """Return ``dsn`` as a URL, the only form that all peers' drivers accept, sockets included."""
     from urllib.parse import quote, urlencode
 
     parts = conninfo_to_dict(dsn)
     user, password = quote(str(parts.get("user", ""))), parts.get("password")
     login = f"{user}:{quote(str(password))}" if password else user
-    where = urlencode({name: str(parts[name]) for name in ("host", "port") if name in parts})
-    return f"postgresql://{login}@/{quote(str(parts['dbname']))}?{where}"
+    query = urlencode({name: str(parts[name]) for name in ("host", "port") if name in parts})
+    return f"postgresql://{login}@/{quote(str(parts['dbname']))}?{query}"
 
 
 # -- processes -----------------------------------------------------------------------------------------------------
@@ -182,50 +182,52 @@ def url(dsn: str) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took, from its start to its exit. ``memory`` is the largest resident set, in MiB."""
+    """The cost of a process from its start to its exit. ``memory`` is the largest resident set, in MiB."""
 
     seconds: float
     memory: float
     status: int
 
 
-def cost(command: Sequence[str | Path], **options: Any) -> Cost:
-    """Run ``command`` and return what it took. The memory is that of its largest process.
+def measure_command(command: Sequence[str | Path], **options: Any) -> Cost:
+    """Run ``command`` and return its cost. The memory is that of its largest process.
 
-    One that fails has no cost: an error is quick, and would be a fine result.
+    Raise RuntimeError if it fails: a failing command is fast, and its time would look like a good result.
     """
     with tempfile.NamedTemporaryFile("r") as file:
-        said = run([PYTHON, "-I", "-S", str(Path(__file__).parent / "measured.py"), file.name, *command], **options)
-        took = Cost(**json.load(file))
-    if took.status:
-        raise RuntimeError(f"{command} exited with {took.status}: {said[-2000:]}")
-    return took
+        output = run(
+            [PYTHON, "-I", "-S", str(Path(__file__).parent / "measure_process.py"), file.name, *command], **options
+        )
+        result = Cost(**json.load(file))
+    if result.status:
+        raise RuntimeError(f"{command} exited with {result.status}: {output[-2000:]}")
+    return result
 
 
 def run(command: Sequence[str | Path], **options: Any) -> str:
-    """Run ``command`` and return what it printed; what goes wrong is shown."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TOO_LONG, **options)
+    """Run ``command`` and return its output. Raise RuntimeError with its messages if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, **options)
     if done.returncode:
         raise RuntimeError(f"{command} exited with {done.returncode}: {done.stderr[-3000:]}{done.stdout[-1000:]}")
     return done.stdout
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """Wait for ``processes`` and return what they printed."""
+    """Wait for ``processes`` and return their output."""
     try:
-        outputs = [process.communicate(timeout=TOO_LONG) for process in processes]
+        outputs = [process.communicate(timeout=TIMEOUT_SECONDS) for process in processes]
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
-    for process, (_, said) in zip(processes, outputs, strict=True):
+    for process, (_, errors) in zip(processes, outputs, strict=True):
         if process.returncode:
-            raise RuntimeError(f"{process.args} exited with {process.returncode}: {said[-3000:]}")
+            raise RuntimeError(f"{process.args} exited with {process.returncode}: {errors[-3000:]}")
     return [output for output, _ in outputs]
 
 
 def alternate(times: int, *measures: Callable[[], None]) -> None:
-    """Call ``measures`` in turn, ``times`` times: what the machine does besides hits all of them alike."""
+    """Call ``measures`` in turn, ``times`` times, so that other load on the machine affects all of them."""
     for _ in range(times):
         for measure in measures:
             measure()

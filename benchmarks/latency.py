@@ -1,4 +1,4 @@
-"""From the call that enqueues to the handler's first line: idle (one job each 100 ms), and under load (each 2 ms)."""
+"""The time from enqueue to the handler's first line, idle (one job each 100 ms) and under load (one each 2 ms)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from benchmarks.harness import Bench, alternate
 
 PART = "latency"
 CASES = {"idle, one job each 100 ms": (100.0, 1), "under load, one each 2 ms": (2.0, 10)}
-WARM_UP = 3.0  # seconds for workers to come up
-STRAGGLERS = 10.0
+WARM_UP_SECONDS = 3.0  # for workers to start
+TIMEOUT_SECONDS = 10.0
 
 
 def run(bench: Bench) -> None:
-    there, missing = usable(c for c in bench.contenders if c.name != "bare loop")
-    for contender, why in missing:
-        bench.not_measured(PART, why, contender=contender.name)
+    available, missing = usable(c for c in bench.contenders if c.name != "bare loop")
+    for contender, reason in missing:
+        bench.not_measured(PART, reason, contender=contender.name)
     for case, (gap, times) in CASES.items():
-        alternate(bench.repeat, *[_measure(bench, c, case, gap, bench.sizes.latencies * times) for c in there])
+        alternate(bench.repeat, *[_measure(bench, c, case, gap, bench.sizes.latencies * times) for c in available])
 
 
 def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: int):
@@ -37,7 +37,7 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
                 bench.not_measured(PART, str(error), case, contender.name)
                 return
             try:
-                time.sleep(WARM_UP)
+                time.sleep(WARM_UP_SECONDS)
                 contender.send(dsn, 1, gap)
                 delays = _await(file, 1, worker, contender)
                 contender.send(dsn, count, gap)
@@ -55,14 +55,14 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
 
 
 def _await(file: Path, count: int, worker: subprocess.Popen[str], contender: Contender) -> list[int]:
-    deadline = time.monotonic() + STRAGGLERS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     delays: list[int] = []
     while time.monotonic() < deadline and worker.poll() is None:
         delays = [int(line) for line in file.read_text().splitlines()] if file.exists() else []
         if len(delays) >= count:
             return delays
         time.sleep(0.05)
-    raise NotMeasured(f"{contender.name} carried out {len(delays)} of {count} jobs in time")
+    raise NotMeasured(f"{contender.name} executed {len(delays)} of {count} jobs in time")
 
 
 def _stop(worker: subprocess.Popen[str]) -> None:

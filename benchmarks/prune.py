@@ -1,4 +1,4 @@
-"""A million finished runs pruned while a worker drains: the share of its rate that the worker keeps."""
+"""A drain while a million finished runs are pruned, as a share of its rate without the prune."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import psycopg
 
 from benchmarks import harness
 from benchmarks.backlog import add_finished
-from benchmarks.contenders.ours import Ours, command
+from benchmarks.contenders.yamlsched_ import Yamlsched, command
 from benchmarks.harness import Bench, alternate
 
 PART = "prune"
 
 
 def run(bench: Bench) -> None:
-    ours = Ours()
+    ours = Yamlsched()
     if "prune" not in harness.run(command("--help")):
         bench.not_measured(PART, "this version has no `prune`")
         return
@@ -33,27 +33,27 @@ def run(bench: Bench) -> None:
                     "created_at = created_at - interval '60 days'"
                 )
             ours.enqueue(dsn, "noop", bench.sizes.backlog)
-            bench.settle(dsn)
+            bench.vacuum(dsn)
             pruning = _prune(ours, dsn) if is_pruning else None
             drained = ours.drain(dsn, 1)
             if pruning is not None:
                 pruning.terminate()
                 pruning.communicate()
                 with psycopg.connect(dsn) as connection:
-                    [left] = connection.execute(
+                    [remaining] = connection.execute(
                         "select count(*) from yamlsched.job_runs where finished_at < now() - interval '30 days'"
                     ).fetchone()
-        rates[is_pruning] = drained.runs / drained.inside
+        rates[is_pruning] = drained.runs / drained.seconds
         if pruning is not None:
-            gone = bench.sizes.finished - left
-            note = f"{gone:,} runs were pruned meanwhile"
+            pruned = bench.sizes.finished - remaining
+            note = f"{pruned:,} runs were pruned meanwhile"
             bench.add(PART, case, ours.name, "of itself without a prune", rates[True] / rates[False], note)
-            bench.add(PART, case, ours.name, "pruned/s", gone / drained.inside)
+            bench.add(PART, case, ours.name, "pruned/s", pruned / drained.seconds)
 
     alternate(bench.repeat, lambda: measure(False), lambda: measure(True))
 
 
-def _prune(ours: Ours, dsn: str) -> subprocess.Popen[str]:
+def _prune(ours: Yamlsched, dsn: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         command("prune", "--dsn", dsn),
         cwd=ours.folder / "0",
@@ -62,5 +62,5 @@ def _prune(ours: Ours, dsn: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(0.7)  # it is at work when the worker begins
+    time.sleep(0.7)  # so that it prunes when the worker starts
     return process

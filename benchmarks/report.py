@@ -1,4 +1,4 @@
-"""What was found: as a table for people, as JSON for programs, and the drain as a plot."""
+"""The results as a Markdown table and as JSON, and the drain as a plot."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 import yamlsched
 from benchmarks.harness import ROOT, Bench, Row
 
-US = "yamlsched"
+YAMLSCHED = "yamlsched"
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return ``rows`` as a Markdown table, each with its ratio to yamlsched in the same case: above 1, it is better."""
+    """Return ``rows`` as a Markdown table, each with yamlsched's ratio to it. Above 1, yamlsched is better."""
     rows = list(rows)
-    ours = {(row.part, row.case, row.unit): row.median for row in rows if row.contender == US}
+    ours = {(row.part, row.case, row.unit): row.median for row in rows if row.contender == YAMLSCHED}
     lines = [["part", "case", "contender", "median", "spread", "yamlsched is", "note"]]
     for row in rows:
         lines.append(
@@ -51,10 +51,10 @@ def spread(row: Row) -> str:
 
 
 def ratio(row: Row, ours: dict[tuple[str, str, str], float | None]) -> str:
-    our = ours.get((row.part, row.case, row.unit))
-    if row.contender == US or not our or not row.median:
+    own = ours.get((row.part, row.case, row.unit))
+    if row.contender == YAMLSCHED or not own or not row.median:
         return ""
-    times = our / row.median if row.more_is_better else row.median / our
+    times = own / row.median if row.more_is_better else row.median / own
     return f"{times:.2f} x as good"
 
 
@@ -75,16 +75,16 @@ def machine() -> dict[str, object]:
 
 def revision() -> str:
     try:
-        said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return ""
-    return said.stdout.strip()
+    return done.stdout.strip()
 
 
 def write(bench: Bench, folder: Path) -> None:
-    """Write what was found of each part into ``folder``, and the table of all parts that are there.
+    """Write the results of each measured part into ``folder``, then the table of all parts in it.
 
-    A part that is measured alone leaves the others' results as they are: each says itself when and how it was measured.
+    The files of other parts do not change: each states when and how it was measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     head = {
@@ -106,9 +106,9 @@ def write(bench: Bench, folder: Path) -> None:
 
 
 def section(file: Path) -> str:
-    """Return the results in ``file`` as a section of Markdown; nothing for what is no part's."""
-    found = json.loads(file.read_text())
-    if not isinstance(found, dict):
+    """Return the results in ``file`` as a Markdown section; an empty string for files such as soak-samples.json."""
+    content = json.loads(file.read_text())
+    if not isinstance(content, dict):
         return ""
     rows = [
         Row(
@@ -117,17 +117,18 @@ def section(file: Path) -> str:
                 "values": row["values"] and tuple(row["values"]),
             }
         )
-        for row in found["rows"]
+        for row in content["rows"]
     ]
-    counts = sorted({len(row.values) for row in rows if row.values} - {1})  # a sum, or an hour, is there once
+    counts = sorted({len(row.values) for row in rows if row.values} - {1})  # sums and the soak have one value
     times = f"{' or '.join(map(str, counts))} repetitions" if counts else "one repetition"
-    where = f"{found['machine']['cores']} cores, PostgreSQL {found['server']['server_version']}"
-    return f"## {file.stem}\n\n{found['measured_at'][:10]}, {times}, {where}, at {found['revision']}\n\n{table(rows)}\n"
+    where = f"{content['machine']['cores']} cores, PostgreSQL {content['server']['server_version']}"
+    head = f"{content['measured_at'][:10]}, {times}, {where}, at {content['revision']}"
+    return f"## {file.stem}\n\n{head}\n\n{table(rows)}\n"
 
 
 def plot(rows: list[Row]) -> str:
-    """Return horizontal bars, one for each row, as SVG: no library is needed for that."""
-    most = max(row.median or 0 for row in rows)
+    """Return an SVG with a horizontal bar for each row."""
+    largest = max(row.median or 0 for row in rows)
     left, width, line = 290, 420, 22
     bars, case, y = [], None, 34
     for row in sorted(rows, key=lambda r: (r.case, -(r.median or 0))):
@@ -135,12 +136,12 @@ def plot(rows: list[Row]) -> str:
             case, y = row.case, y + 12
             bars.append(f'<text x="8" y="{y + 10}" class="case">{escape(row.case)}</text>')
             y += line
-        long = width * (row.median or 0) / most
-        kind = "ours" if row.contender == US else "other"
+        length = width * (row.median or 0) / largest
+        kind = "ours" if row.contender == YAMLSCHED else "other"
         bars.append(
             f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{escape(row.contender)}</text>'
-            f'<rect x="{left}" y="{y}" width="{max(long, 1):.0f}" height="14" class="{kind}"/>'
-            f'<text x="{left + max(long, 1) + 6:.0f}" y="{y + 11}">{figure(row.median or 0)}</text>'
+            f'<rect x="{left}" y="{y}" width="{max(length, 1):.0f}" height="14" class="{kind}"/>'
+            f'<text x="{left + max(length, 1) + 6:.0f}" y="{y + 11}">{figure(row.median or 0)}</text>'
         )
         y += line
     return (

@@ -1,8 +1,8 @@
-"""A worker that stays, for an hour, while runs are enqueued steadily and pruned: what grows? Only by its own name.
+"""A long-running worker with steady enqueueing and pruning, to find what grows. Runs only if it is named.
 
-Every few seconds: runs carried out, runs that wait, memory of the worker and of its children (proportional set size),
-size of the table, its indexes and everything else. Autovacuum is on, retention is minutes, the loop prunes by itself.
-The first quarter of the time is for the table to fill up; the second and the last quarter are compared.
+A sample every few seconds has: runs executed, runs that wait, memory of the worker and of its children (proportional
+set size), size of the table, its indexes and the rest of the database. Autovacuum is on, and the worker prunes runs
+after minutes. The table fills up in the first quarter of the time. The second and the last quarter are compared.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any
 import psycopg
 
 import yamlsched
-from benchmarks.contenders.ours import SCHEDULES, Ours
+from benchmarks.contenders.yamlsched_ import SCHEDULES, Yamlsched
 from benchmarks.harness import Bench
 
 PART = "soak"
 RATE = 300  # runs enqueued each second
 RETENTION = "retention: {succeeded: 5m}\n"
-MOST_SAMPLES = 720
-LEAST_PAUSE = 0.5  # seconds between samples
+MAX_SAMPLES = 720
+MIN_SAMPLE_INTERVAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What there was ``at`` so many seconds after the start. Memory and sizes in MiB, ``carried_out`` in runs/s."""
+    """One sample, ``at`` seconds after the start. Memory and sizes are in MiB, ``executed`` is in runs/s."""
 
     at: float
-    carried_out: float
+    executed: float
     waiting: int
     parent: float
     children: float
@@ -46,54 +46,54 @@ class Sample:
 
 def run(bench: Bench) -> None:
     seconds = bench.sizes.soak_minutes * 60
-    ours = Ours()
+    ours = Yamlsched()
     file = ours.folder / "0" / "schedules.yaml"
     file.write_text(SCHEDULES.replace("jobs:", f"{RETENTION}jobs:"))
     with bench.database() as dsn:
         ours.create(dsn)
         worker = ours.start_loop(dsn, bench.folder / "delays")
         try:
-            samples = watch(dsn, worker, seconds)
+            samples = take_samples(dsn, worker, seconds)
         finally:
             worker.send_signal(signal.SIGTERM)
-            _, said = worker.communicate(timeout=60)
+            _, errors = worker.communicate(timeout=60)
         with psycopg.connect(dsn, autocommit=True) as connection:
             [others, attempts] = connection.execute(
                 "select count(*) filter (where status <> 'succeeded'), max(attempts) from yamlsched.job_runs"
             ).fetchone()
     if worker.returncode or others or attempts != 1:
-        raise RuntimeError(f"{others} runs did not succeed, one had {attempts} attempts; {said[-2000:]}")
+        raise RuntimeError(f"{others} runs did not succeed, one had {attempts} attempts; {errors[-2000:]}")
     add_rows(bench, samples)
     write(bench.results, samples)
 
 
-def watch(dsn: str, worker: subprocess.Popen[str], seconds: float) -> list[Sample]:
+def take_samples(dsn: str, worker: subprocess.Popen[str], seconds: float) -> list[Sample]:
     """Enqueue ten times a second, and take samples."""
-    begun = time.monotonic()
-    pause = max(LEAST_PAUSE, seconds / MOST_SAMPLES)
+    started = time.monotonic()
+    pause = max(MIN_SAMPLE_INTERVAL_SECONDS, seconds / MAX_SAMPLES)
     samples: list[Sample] = []
-    enqueued, seen, seen_at = 0, 0, begun
+    enqueued, sampled, sampled_at = 0, 0, started
     with psycopg.connect(dsn, autocommit=True) as connection:
-        while (now := time.monotonic()) < begun + seconds:
+        while (now := time.monotonic()) < started + seconds:
             if worker.poll() is not None:
                 raise RuntimeError(f"the worker has ended: {worker.communicate()[1][-2000:]}")
-            owed = int((now - begun) * RATE) - enqueued
-            yamlsched.enqueue_many(connection, "noop", [{"n": n} for n in range(enqueued, enqueued + owed)])
-            enqueued += owed
-            if now >= seen_at + pause:
-                sizes = measured(connection)
+            missing = int((now - started) * RATE) - enqueued
+            yamlsched.enqueue_many(connection, "noop", [{"n": n} for n in range(enqueued, enqueued + missing)])
+            enqueued += missing
+            if now >= sampled_at + pause:
+                sizes = read_sizes(connection)
                 done = enqueued - sizes["waiting"]
                 memory = {"parent": pss(worker.pid), "children": sum(map(pss, children(worker.pid)))}
-                samples.append(Sample(now - begun, (done - seen) / (now - seen_at), **memory, **sizes))
-                seen, seen_at = done, now
+                samples.append(Sample(now - started, (done - sampled) / (now - sampled_at), **memory, **sizes))
+                sampled, sampled_at = done, now
             time.sleep(max(0.0, 0.1 - (time.monotonic() - now)))
         deadline = time.monotonic() + 60
-        while measured(connection)["waiting"] and time.monotonic() < deadline:
+        while read_sizes(connection)["waiting"] and time.monotonic() < deadline:
             time.sleep(0.1)
     return samples
 
 
-def measured(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+def read_sizes(connection: psycopg.Connection[Any]) -> dict[str, Any]:
     row = connection.execute(
         "select (select count(*) from yamlsched.job_runs where finished_at is null and not exclusive), "
         "pg_relation_size('yamlsched.job_runs') / 1048576.0, pg_indexes_size('yamlsched.job_runs') / 1048576.0, "
@@ -103,11 +103,11 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 
 def pss(pid: int) -> float:
-    """Return a process's proportional set size: pages that several share are shared out among them."""
+    """Return a process's proportional set size: the size of a shared page is divided among its processes."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0.0  # it has ended
+        return 0.0  # the process has ended
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
@@ -119,20 +119,20 @@ def children(pid: int) -> list[int]:
 
 
 def quarters(samples: list[Sample], name: str) -> tuple[float, float]:
-    """Return the medians of the second quarter and of the last."""
+    """Return the medians of the second and the last quarter."""
     values = [getattr(sample, name) for sample in samples]
     quarter = max(1, len(values) // 4)
     return statistics.median(values[quarter : 2 * quarter] or values), statistics.median(values[-quarter:])
 
 
 def add_rows(bench: Bench, samples: list[Sample]) -> None:
-    units = {"carried_out": "runs/s", "waiting": "runs"}
+    units = {"executed": "runs/s", "waiting": "runs"}
     case = f"{bench.sizes.soak_minutes:g} minutes, {RATE} runs/s enqueued"
     for name in (field.name for field in fields(Sample) if field.name != "at"):
         before, after = quarters(samples, name)
-        note = f"last quarter; in the second one {before:,.4g}"
+        note = f"last quarter; second quarter {before:,.4g}"
         unit = f"{name.replace('_', ' ')} {units.get(name, 'MiB')}"
-        bench.add(PART, case, "yamlsched", unit, after, note, more_is_better=name == "carried_out")
+        bench.add(PART, case, "yamlsched", unit, after, note, more_is_better=name == "executed")
 
 
 def write(folder: Path | None, samples: list[Sample]) -> None:
@@ -146,20 +146,20 @@ def write(folder: Path | None, samples: list[Sample]) -> None:
 
 
 def plot(samples: list[Sample]) -> str:
-    """Return one line for each thing that was watched, each from zero to its greatest value, as SVG."""
+    """Return an SVG with a line for each field of the samples, each from zero to its largest value."""
     width, height, left = 560, 56, 150
     parts, y = [], 34
     for name in (field.name for field in fields(Sample) if field.name != "at"):
         values = [getattr(sample, name) for sample in samples]
-        most, last = max(values) or 1, samples[-1].at or 1
+        largest, last = max(values) or 1, samples[-1].at or 1
         points = " ".join(
-            f"{left + width * sample.at / last:.1f},{y + height - height * value / most:.1f}"
+            f"{left + width * sample.at / last:.1f},{y + height - height * value / largest:.1f}"
             for sample, value in zip(samples, values, strict=True)
         )
-        unit = {"carried_out": "runs/s", "waiting": "runs"}.get(name, "MiB")
+        unit = {"executed": "runs/s", "waiting": "runs"}.get(name, "MiB")
         parts.append(
             f'<text x="8" y="{y + 14}">{escape(name.replace("_", " "))}, {unit}</text>'
-            f'<text x="8" y="{y + 32}" fill="#777">0 to {most:,.4g}</text>'
+            f'<text x="8" y="{y + 32}" fill="#777">0 to {largest:,.4g}</text>'
             f'<polyline points="{points}" fill="none" stroke="#2166ac"/>'
             f'<line x1="{left}" y1="{y + height}" x2="{left + width}" y2="{y + height}" stroke="#bbb"/>'
         )

@@ -1,13 +1,14 @@
-"""Ten thousand runs due in the same minute, taken by 1, 4 and 8 workers on as many hosts: how long until all are done,
-what contention it made, and that none was carried out twice. Once as runs that may execute side by side, once as slots
-of as many jobs whose overlap is `wait`, each of which the claim must find by its job.
+"""10,000 runs due in the same minute, executed by 1, 4 and 8 workers on as many hosts.
+
+Measured: the time until all have ended and the contention. No run may be executed twice. The runs are first runs that
+may execute side by side, then slots of 10,000 jobs with `overlap: wait`, which a claim finds job by job.
 """
 
 from __future__ import annotations
 
 import psycopg
 
-from benchmarks.contenders.ours import Ours
+from benchmarks.contenders.yamlsched_ import Yamlsched
 from benchmarks.definitions import schedule
 from benchmarks.harness import Bench, alternate, finish
 
@@ -24,7 +25,7 @@ select count(*) filter (where status = 'succeeded'), sum(attempts),
        extract(epoch from max(finished_at) - min(started_at))::float8
 from yamlsched.job_runs
 """
-TROUBLE = "select deadlocks, xact_rollback from pg_stat_database where datname = current_database()"
+CONTENTION = "select deadlocks, xact_rollback from pg_stat_database where datname = current_database()"
 
 
 def run(bench: Bench) -> None:
@@ -37,7 +38,7 @@ def run(bench: Bench) -> None:
 
 
 def _measure(bench: Bench, workers: int, are_slots: bool) -> None:
-    ours, count = Ours(), bench.sizes.spike
+    ours, count = Yamlsched(), bench.sizes.spike
     with bench.database() as dsn:
         if are_slots:
             for host in range(workers):
@@ -48,23 +49,23 @@ def _measure(bench: Bench, workers: int, are_slots: bool) -> None:
                 connection.execute(SLOTS)
             else:
                 ours.enqueue(dsn, "noop", count)
-        bench.settle(dsn)
-        rolled_back = _trouble(dsn)
+        bench.vacuum(dsn)
+        initial = _contention(dsn)
         finish([ours.start(dsn, host) for host in range(workers)])
         with psycopg.connect(dsn) as connection:
             done, attempts, seconds = connection.execute(OUTCOME).fetchone()
-        deadlocks, rollbacks = (after - before for after, before in zip(_trouble(dsn), rolled_back, strict=True))
+        deadlocks, rollbacks = (after - before for after, before in zip(_contention(dsn), initial, strict=True))
     if (done, attempts) != (count, count):
-        raise RuntimeError(f"{count} runs, {done} succeeded, {attempts} attempts: a run was lost or done twice")
+        raise RuntimeError(f"{count} runs, {done} succeeded, {attempts} attempts: a run was lost or executed twice")
     kind = "slots of as many jobs" if are_slots else "runs side by side"
     case = f"{count:,} {kind}, {workers} worker{'s' if workers > 1 else ''}"
-    bench.add(PART, case, "yamlsched", "s", seconds, "each carried out once", more_is_better=False)
+    bench.add(PART, case, "yamlsched", "s", seconds, "each executed once", more_is_better=False)
     bench.add(PART, case, "yamlsched", "deadlocks", deadlocks, more_is_better=False)
     bench.add(PART, case, "yamlsched", "rollbacks", rollbacks, more_is_better=False)
 
 
-def _trouble(dsn: str) -> tuple[int, int]:
+def _contention(dsn: str) -> tuple[int, int]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("select pg_stat_clear_snapshot()")
-        found: tuple[int, int] = connection.execute(TROUBLE).fetchone()
-        return found
+        counts: tuple[int, int] = connection.execute(CONTENTION).fetchone()
+        return counts

@@ -1,9 +1,8 @@
-"""What a sync costs with 10 to 100,000 definitions: nothing due, all due in the same minute, one job edited.
+"""The cost of a sync with 10 to 100,000 definitions: nothing due, all due in the same minute, one job edited.
 
-Measured inside one process with one session, so that start-up does not hide it. "Nothing due" is the one look of an
-idle tick and all of a sync after it. Hours are counted by hand: each repetition is the next hour of a virtual clock.
-An edit is measured with the reading of the whole file. A look right after everything was due steps once over what that
-left in the indexes.
+Measured inside one process with one session, so that start-up is not included. "Nothing due" is the poll of an idle
+tick, and a complete sync. Each repetition is the next hour of a virtual clock. An edit includes reading the whole file.
+A poll immediately after everything was due skips, once, the index entries that this left.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ def run(bench: Bench) -> None:
         with bench.database() as dsn, store.connect(dsn) as connection:
             store.migrations.migrate(connection)
             file = _apply(connection, count)
-            bench.settle(dsn)
+            bench.vacuum(dsn)
             now = NOON
             for _ in range(bench.repeat):
                 idle = now + HOUR / 2
-                _add(bench, count, "nothing due, poll", _timed(partial(poll, connection, file, idle)))
-                _add(bench, count, "nothing due, sync", _timed(partial(sync, connection, file, idle)))
+                _add(bench, count, "nothing due, poll", _seconds(partial(poll, connection, file, idle)))
+                _add(bench, count, "nothing due, sync", _seconds(partial(sync, connection, file, idle)))
                 now += HOUR
-                seconds = _timed(partial(sync, connection, file, now))
+                seconds = _seconds(partial(sync, connection, file, now))
                 case = f"{count:,} definitions, all due"
                 bench.add(PART, case, "yamlsched", "s", seconds, more_is_better=False)
                 bench.add(PART, case, "yamlsched", "runs/s", count / seconds)
@@ -57,7 +56,7 @@ def _edits(bench: Bench, count: int) -> None:
             store.migrations.migrate(connection)
             _apply(connection, count)
             edited = _file(count, f"edit {number}")
-            seconds = _timed(partial(sync, connection, edited, NOON + HOUR / 2, at_once=True))
+            seconds = _seconds(partial(sync, connection, edited, NOON + HOUR / 2, at_once=True))
             _add(bench, count, "one job edited", seconds)
 
 
@@ -65,10 +64,10 @@ def _add(bench: Bench, count: int, what: str, seconds: float) -> None:
     bench.add(PART, f"{count:,} definitions, {what}", "yamlsched", "ms", seconds * 1000, more_is_better=False)
 
 
-def _timed(act: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    act()
-    return time.perf_counter() - begun
+def _seconds(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def _file(count: int, description: str) -> ScheduleFile:
@@ -78,7 +77,7 @@ def _file(count: int, description: str) -> ScheduleFile:
 
 
 def _apply(connection: Any, count: int) -> ScheduleFile:
-    """Put the definitions in place as a sync of the file would, without the time that reading 100,000 jobs takes."""
+    """Write the definitions as a sync of the file would, without the time to read 100,000 jobs."""
     file = _file(count, "first")
     cron = parse_cron("0 * * * *")
     jobs = {f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0)) for n in range(count)}

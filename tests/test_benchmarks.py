@@ -1,4 +1,4 @@
-"""The benchmarks are not run in CI; that they can be run is."""
+"""CI does not run the benchmarks, but checks that they can run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("part", [*PARTS, *LONG])
-def test_every_part_of_the_benchmarks_can_be_run_by_its_name(part: str) -> None:
+def test_every_part_of_the_benchmarks_has_a_run_function(part: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{part}").run)
 
 
-def test_a_quick_drain_prints_yamlsched_beside_the_bare_loop(server: str) -> None:
+def test_a_quick_drain_prints_yamlsched_and_the_bare_loop(server: str) -> None:
     words = ["drain", "--quick", "--only", "yamlsched,bare loop", "--dsn", server]
 
     done = subprocess.run(
@@ -33,7 +33,7 @@ def test_a_quick_drain_prints_yamlsched_beside_the_bare_loop(server: str) -> Non
         assert f"| drain | 200 runs, 1 worker  | {contender} " in done.stdout
 
 
-def test_a_table_says_how_much_better_yamlsched_is_whichever_way_is_better() -> None:
+def test_a_table_has_the_ratio_to_yamlsched_in_either_direction() -> None:
     rows = [
         Row("a", "more", "yamlsched", "jobs/s", (200.0, 100.0, 300.0)),
         Row("a", "more", "peer", "jobs/s", (100.0,)),
@@ -48,7 +48,7 @@ def test_a_table_says_how_much_better_yamlsched_is_whichever_way_is_better() -> 
     assert "0.50 x as good" in shown[3]
 
 
-def test_a_contender_that_is_missing_is_not_measured_and_has_no_ratio() -> None:
+def test_a_missing_contender_is_not_measured_and_has_no_ratio() -> None:
     rows = [Row("a", "b", "yamlsched", "ms", (1.0,)), Row("a", "b", "peer", "", None, "not measured: no node")]
 
     shown = table(rows).splitlines()[-1]
@@ -57,7 +57,7 @@ def test_a_contender_that_is_missing_is_not_measured_and_has_no_ratio() -> None:
     assert "as good" not in shown
 
 
-def test_a_part_that_is_measured_alone_leaves_the_results_of_the_others(tmp_path: Path) -> None:
+def test_measuring_one_part_keeps_the_results_of_the_others(tmp_path: Path) -> None:
     for part, value in (("drain", 100.0), ("idle", 7.0), ("drain", 200.0)):
         bench = Bench("", 1, Sizes(), [], tmp_path, server={"server_version": "18.6"})
         bench.add(part, "all", "yamlsched", "jobs/s", value)

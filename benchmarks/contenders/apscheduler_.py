@@ -1,5 +1,5 @@
-"""APScheduler 3: jobs with a date in its SQLAlchemy store, 20 threads. It has no queue: a due date is the nearest to
-one, and one process must own the store."""
+"""APScheduler 3: jobs with a date in its SQLAlchemy store, 20 threads. Jobs with a date are its closest
+equivalent of a queue. One process must own the store."""
 
 import logging
 import threading
@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
-from common import URL, Tally, serve
+from common import URL, HandlerCalls, serve
 from sqlalchemy import create_engine
 
-tally = Tally()
+calls = HandlerCalls()
 lock = threading.Lock()
 settings = {"ms": 0}
 logging.disable(logging.INFO)
@@ -20,11 +20,11 @@ logging.disable(logging.INFO)
 
 def noop(n):
     with lock:
-        tally.begin()
+        calls.start()
     if settings["ms"]:
         time.sleep(settings["ms"] / 1000)
     with lock:
-        tally.end()
+        calls.finish()
 
 
 def scheduler(threads=20):
@@ -45,14 +45,14 @@ def prepare(count):
     adding.shutdown()
 
 
-def work(slots, ms):
+def work(concurrency, ms):
     settings["ms"] = ms
-    working = scheduler(slots or 20)
+    working = scheduler(concurrency or 20)
     working.start()
     while working.get_jobs():
         time.sleep(0.1)
     working.shutdown()
-    tally.print()
+    calls.print()
 
 
 serve(prepare=prepare, work=work)

@@ -1,13 +1,13 @@
-"""The limit: what psycopg alone can do with the same promises. A lease, a fence, rows kept; and nothing else.
+"""The reference: psycopg with the same guarantees. A lease, a fence, rows kept; nothing else.
 
-One connection; claims and finishes alternate. The handler is called in this process: a crash of it would be ours.
+One connection; claims and finishes alternate. The handler is called in this process, so its crash ends the worker.
 """
 
 import time
 import uuid
 
 import psycopg
-from common import URL, Tally, serve
+from common import URL, HandlerCalls, serve
 
 BATCH = 1_000
 TABLE = """
@@ -53,14 +53,14 @@ def prepare(count):
         connection.execute(ENQUEUE, (count,))
 
 
-def work(slots, ms):
-    tally = Tally()
+def work(concurrency, ms):
+    calls = HandlerCalls()
 
     def handler(payload):
-        tally.begin()
+        calls.start()
         if ms:
             time.sleep(ms / 1000)
-        tally.end()
+        calls.finish()
 
     with psycopg.connect(URL, autocommit=True, prepare_threshold=0) as connection:
         connection.execute("set plan_cache_mode = force_generic_plan")
@@ -74,8 +74,8 @@ def work(slots, ms):
                 handler(payload)
             ids = [row[0] for row in claimed]
             connection.execute(FINISH, (ids, ids, [row[1] for row in claimed], [token] * len(ids)))
-            tally.last = time.time()
-    tally.print()
+            calls.last = time.time()
+    calls.print()
 
 
 serve(prepare=prepare, work=work)

@@ -1,4 +1,4 @@
-"""What a contender is to the parts."""
+"""The protocol of a contender, and the contender that is a script."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ PEERS = HERE.parent / ".peers"
 
 
 class NotMeasured(Exception):
-    """Says why a contender has no number."""
+    """A contender cannot be measured; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Drained:
-    """What workers did together. ``inside`` is from the first handler's start to the last one's end; in seconds."""
+    """The result of a drain. ``seconds`` runs from the start of the first handler to the end of the last."""
 
     runs: int
-    inside: float
+    seconds: float
 
 
 class Contender(Protocol):
-    """``most``: jobs of a drain, where 20,000 would take minutes; ``lone``: two workers are not for it."""
+    """``max_jobs`` limits a drain if 20,000 jobs would take minutes. ``single_worker``: it does not support two."""
 
     name: str
     note: str
     needs: str
-    most: int | None
-    lone: bool
+    max_jobs: int | None
+    single_worker: bool
 
     def check(self) -> None: ...
     def prepare(self, dsn: str, count: int) -> None: ...
-    def drain(self, dsn: str, workers: int, slots: int | None = None, ms: int = 0) -> Drained: ...
+    def drain(self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0) -> Drained: ...
     def start_loop(self, dsn: str, file: Path) -> subprocess.Popen[str]: ...
     def send(self, dsn: str, count: int, gap_ms: float) -> None: ...
     def once_command(self, dsn: str) -> list[str]: ...
@@ -47,19 +47,19 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Script:
-    """A contender that is a script beside this module."""
+    """A contender that is a script in this folder."""
 
     name: str
     script: str
     note: str
     needs: str = ""
-    most: int | None = None
-    lone: bool = False
-    is_deaf: bool = False
+    max_jobs: int | None = None
+    single_worker: bool = False
+    polls_own_jobs_only: bool = False
     once: list[str] = field(default_factory=list)
 
     def check(self) -> None:
-        """Raise NotMeasured where it is not installed."""
+        """Raise NotMeasured if it is not installed."""
         if self.needs == "pip" and not (PEERS / "venv/ready").exists():
             raise NotMeasured("the Python peers are not installed")
         if self.needs == "npm" and not (PEERS / "node_modules/.ready").exists():
@@ -68,27 +68,27 @@ class Script:
     def prepare(self, dsn: str, count: int) -> None:
         run(self._command("prepare", count), env=self._environment(dsn))
 
-    def drain(self, dsn: str, workers: int, slots: int | None = None, ms: int = 0) -> Drained:
-        processes = [self._start(dsn, "work", slots or 0, ms) for _ in range(workers)]
-        found = [json.loads(output.splitlines()[-1]) for output in finish(processes)]
-        at_work = [f for f in found if f["runs"]]
-        if not at_work:
-            raise RuntimeError(f"{self.name} carried out nothing")
-        inside = max(f["last"] for f in at_work) - min(f["first"] for f in at_work)
-        return Drained(sum(f["runs"] for f in at_work), inside)
+    def drain(self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0) -> Drained:
+        processes = [self._start(dsn, "work", concurrency or 0, ms) for _ in range(workers)]
+        results = [json.loads(output.splitlines()[-1]) for output in finish(processes)]
+        active = [result for result in results if result["runs"]]
+        if not active:
+            raise RuntimeError(f"{self.name} executed nothing")
+        seconds = max(r["last"] for r in active) - min(r["first"] for r in active)
+        return Drained(sum(r["runs"] for r in active), seconds)
 
     def start_loop(self, dsn: str, file: Path) -> subprocess.Popen[str]:
-        if self.is_deaf:
-            raise NotMeasured("what another process adds does not wake it")
+        if self.polls_own_jobs_only:
+            raise NotMeasured("jobs from another process do not wake it")
         return self._start(dsn, "loop", file)
 
     def send(self, dsn: str, count: int, gap_ms: float) -> None:
         run(self._command("send", count, gap_ms), env=self._environment(dsn))
 
     def once_command(self, dsn: str) -> list[str]:
-        """Return the command line that looks once for due work and leaves."""
+        """Return the command line that polls once for due work and exits."""
         if not self.once:
-            raise NotMeasured("it has no one-shot")
+            raise NotMeasured("it has no one-shot command")
         return [word.format(url=url(dsn), here=HERE, peers=PEERS) for word in self.once]
 
     def environment(self, dsn: str) -> dict[str, str]:
@@ -112,13 +112,13 @@ class Script:
 
 
 def usable(contenders: Iterable[Contender]) -> tuple[list[Contender], list[tuple[Contender, str]]]:
-    """Return the contenders that can be measured, and the others with the reason."""
-    there: list[Contender] = []
+    """Return the contenders that can be measured, and the others with their reasons."""
+    available: list[Contender] = []
     missing: list[tuple[Contender, str]] = []
     for contender in contenders:
         try:
             contender.check()
-            there.append(contender)
+            available.append(contender)
         except NotMeasured as error:
             missing.append((contender, str(error)))
-    return there, missing
+    return available, missing

@@ -1,13 +1,13 @@
-"""chancy: its worker with the async executor, 500 jobs at once, polled eagerly; rows stay."""
+"""chancy: its worker with the async executor, 500 jobs at once, eager polling; rows kept."""
 
 import asyncio
 import logging
 
 import psycopg
 from chancy import Chancy, Queue, Worker, job
-from common import URL, Tally, appending, arrived, now_us, serve
+from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 
-tally = Tally()
+calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
 log = logging.getLogger("chancy")
 log.setLevel(logging.ERROR)
@@ -15,25 +15,25 @@ log.setLevel(logging.ERROR)
 
 @job()
 async def noop(*, n: int):
-    tally.begin()
+    calls.start()
     if settings["ms"]:
         await asyncio.sleep(settings["ms"] / 1000)
-    tally.end()
+    calls.finish()
 
 
 @job()
 async def arrive(*, sent: int):
-    arrived(settings["file"], sent)
+    record_delay(settings["file"], sent)
 
 
 def app():
     return Chancy(URL, log=log)
 
 
-def queue(slots):
+def queue(concurrency):
     return Queue(
         "default",
-        concurrency=slots or 500,
+        concurrency=concurrency or 500,
         executor="chancy.executors.asyncex.AsyncExecutor",
         polling_interval=1,
         eager_polling=True,
@@ -48,23 +48,23 @@ async def prepare(count):
             pass
 
 
-async def work(slots, ms):
+async def work(concurrency, ms):
     settings["ms"] = ms
-    async with app() as chancy, await psycopg.AsyncConnection.connect(URL, autocommit=True) as looking:
-        await chancy.declare(queue(slots), upsert=True)
+    async with app() as chancy, await psycopg.AsyncConnection.connect(URL, autocommit=True) as connection:
+        await chancy.declare(queue(concurrency), upsert=True)
 
         async def is_empty():
-            found = await looking.execute("select exists (select from chancy_jobs where completed_at is null)")
+            found = await connection.execute("select exists (select from chancy_jobs where completed_at is null)")
             return not (await found.fetchone())[0]
 
         async with Worker(chancy) as worker:
-            await tally.settled(is_empty)
+            await calls.wait_until_idle(is_empty)
             await worker.stop()
-    tally.print()
+    calls.print()
 
 
 async def loop(file):
-    settings["file"] = appending(file)
+    settings["file"] = open_for_append(file)
     async with app() as chancy:
         await chancy.declare(queue(None), upsert=True)
         async with Worker(chancy) as worker:

@@ -1,36 +1,36 @@
-// What the scripts for node share: the verbs' arguments, and the count of what handlers did. See common.py.
+// What the node scripts share: the verbs' arguments, and a counter of handler calls. See common.py.
 const fs = require("node:fs");
 
 const seconds = () => (performance.timeOrigin + performance.now()) / 1000;
 const nowUs = () => Math.round(seconds() * 1e6);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-class Tally {
+class HandlerCalls {
   runs = 0;
   first = null;
   last = null;
-  begin() {
+  start() {
     if (this.first === null) this.first = seconds();
   }
-  end() {
+  finish() {
     this.runs += 1;
     this.last = seconds();
   }
   print() {
     console.log(JSON.stringify({ runs: this.runs, first: this.first, last: this.last }));
   }
-  // Return when no handler has been called for two looks in a row and nothing is left to do.
-  async settled(isEmpty, every = 100) {
-    const begun = seconds();
+  // Return once no handler was called between two polls and the queue is empty.
+  async wait_until_idle(isEmpty, every = 100) {
+    const started = seconds();
     for (let seen = -1; ; seen = this.runs) {
       await pause(every);
-      if (this.runs === seen && (this.runs || seconds() - begun > 5) && (await isEmpty())) return;
+      if (this.runs === seen && (this.runs || seconds() - started > 5) && (await isEmpty())) return;
     }
   }
 }
 
-const appending = (file) => fs.openSync(file, "a");
-const arrived = (descriptor, sent) => fs.writeSync(descriptor, `${nowUs() - sent}\n`);
+const open_for_append = (file) => fs.openSync(file, "a");
+const record_delay = (descriptor, sent) => fs.writeSync(descriptor, `${nowUs() - sent}\n`);
 
 function serve(verbs) {
   const words = process.argv.slice(3).map((word) => (/^[0-9.]+$/.test(word) ? Number(word) : word));
@@ -43,4 +43,4 @@ function serve(verbs) {
   );
 }
 
-module.exports = { URL: process.env.BENCH_URL, Tally, appending, arrived, nowUs, pause, serve };
+module.exports = { URL: process.env.BENCH_URL, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve };

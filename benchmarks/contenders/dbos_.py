@@ -1,35 +1,35 @@
-"""DBOS: workflows on a queue, 100 at once, polled often; rows stay. Workflows take more promises than runs do."""
+"""DBOS: workflows on a queue, 100 at once, frequent polling; rows kept. Workflows have more guarantees than runs."""
 
 import asyncio
 import time
 
 import sqlalchemy
-from common import URL, Tally, appending, arrived, now_us, serve
+from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 from dbos import DBOS, DBOSClient
 
 DSN = URL.replace("postgresql://", "postgresql+psycopg://")
-tally = Tally()
+calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
 DBOS(config={"name": "bench", "system_database_url": URL, "log_level": "ERROR", "application_version": "1"})
 
 
 @DBOS.workflow()
 async def noop(n):
-    tally.begin()
+    calls.start()
     if settings["ms"]:
         await asyncio.sleep(settings["ms"] / 1000)
-    tally.end()
+    calls.finish()
 
 
 @DBOS.workflow()
 async def arrive(sent):
-    arrived(settings["file"], sent)
+    record_delay(settings["file"], sent)
 
 
-def launch(slots=0):
+def launch(concurrency=0):
     DBOS.launch()
     DBOS.register_queue(
-        "bench", worker_concurrency=slots or 100, polling_interval_sec=0.01, on_conflict="always_update"
+        "bench", worker_concurrency=concurrency or 100, polling_interval_sec=0.01, on_conflict="always_update"
     )
 
 
@@ -47,19 +47,19 @@ def prepare(count):
     client.destroy()
 
 
-def work(slots, ms):
+def work(concurrency, ms):
     settings["ms"] = ms
-    launch(slots)
+    launch(concurrency)
     seen = -1
-    while seen != tally.runs or not tally.runs:
-        seen = tally.runs
+    while seen != calls.runs or not calls.runs:
+        seen = calls.runs
         time.sleep(1)
     DBOS.destroy()
-    tally.print()
+    calls.print()
 
 
 def loop(file):
-    settings["file"] = appending(file)
+    settings["file"] = open_for_append(file)
     launch()
     while True:
         time.sleep(60)

@@ -1,15 +1,15 @@
-// graphile-worker: 24 jobs at once from a local queue of 500, outcomes in batches; it deletes what is done.
+// graphile-worker: 24 jobs at once from a local queue of 500, outcomes in batches; finished jobs are deleted.
 const { Logger, makeWorkerUtils, run, runMigrations, runOnce } = require("graphile-worker");
 const { Pool } = require("pg");
-const { URL, Tally, appending, arrived, nowUs, pause, serve } = require("./common.cjs");
+const { URL, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve } = require("./common.cjs");
 
 const logger = new Logger(() => () => {});
 const FAST = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
 
-const preset = (slots, fast) => ({
+const preset = (concurrency, fast) => ({
   worker: {
     connectionString: URL,
-    concurrentJobs: slots || 24,
+    concurrentJobs: concurrency || 24,
     maxPoolSize: 10,
     pollInterval: 2000,
     ...(fast ? FAST : {}),
@@ -26,26 +26,26 @@ serve({
     }
     await utils.release();
   },
-  async work(slots, ms) {
-    const tally = new Tally();
+  async work(concurrency, ms) {
+    const calls = new HandlerCalls();
     const noop = async () => {
-      tally.begin();
+      calls.start();
       if (ms) await pause(ms);
-      tally.end();
+      calls.finish();
     };
-    const runner = await run({ preset: preset(slots, true), taskList: { noop }, logger, noHandleSignals: true });
+    const runner = await run({ preset: preset(concurrency, true), taskList: { noop }, logger, noHandleSignals: true });
     const pool = new Pool({ connectionString: URL, max: 1 });
     const left = "select exists (select from graphile_worker.jobs) as left";
-    await tally.settled(async () => !(await pool.query(left)).rows[0].left);
+    await calls.wait_until_idle(async () => !(await pool.query(left)).rows[0].left);
     await runner.stop();
-    tally.print();
+    calls.print();
   },
   async once() {
     await runOnce({ preset: preset(0, false), taskList: { noop: async () => {} }, logger, noHandleSignals: true });
   },
   async loop(file) {
-    const descriptor = appending(file);
-    const arrive = async (payload) => arrived(descriptor, payload.sent);
+    const descriptor = open_for_append(file);
+    const arrive = async (payload) => record_delay(descriptor, payload.sent);
     const runner = await run({ preset: preset(0, false), taskList: { arrive }, logger });
     await runner.promise;
   },

@@ -1,6 +1,6 @@
-// pg-boss: fetch and complete in batches of 1,000, which is quicker than its own polling worker; rows stay.
+// pg-boss: fetch and complete in batches of 1,000, which is faster than its own polling worker; rows kept.
 const PgBoss = require("pg-boss");
-const { URL, Tally, appending, arrived, nowUs, pause, serve } = require("./common.cjs");
+const { URL, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve } = require("./common.cjs");
 
 const BATCH = 1000;
 
@@ -21,27 +21,27 @@ serve({
     }
     await boss.stop();
   },
-  async work(slots, ms) {
-    const tally = new Tally();
+  async work(concurrency, ms) {
+    const calls = new HandlerCalls();
     const boss = await started();
     const noop = async () => {
-      tally.begin();
+      calls.start();
       if (ms) await pause(ms);
-      tally.end();
+      calls.finish();
     };
-    // With slots, one loop for each, so that none waits for a whole batch of others.
+    // With a concurrency limit, one loop per permit, so that no job waits for a whole batch.
     const loop = async (batchSize) => {
       for (;;) {
         const jobs = await boss.fetch("noop", { batchSize });
         if (!jobs.length) break;
-        if (slots) for (const job of jobs) await noop(job.data);
+        if (concurrency) for (const job of jobs) await noop(job.data);
         else await Promise.all(jobs.map((job) => noop(job.data)));
         await boss.complete("noop", jobs.map((job) => job.id));
-        tally.last = Date.now() / 1000;
+        calls.last = Date.now() / 1000;
       }
     };
-    await Promise.all(Array.from({ length: slots || 1 }, () => loop(slots ? 10 : BATCH)));
-    tally.print();
+    await Promise.all(Array.from({ length: concurrency || 1 }, () => loop(concurrency ? 10 : BATCH)));
+    calls.print();
   },
   async once() {
     const boss = await started();
@@ -49,10 +49,10 @@ serve({
     await boss.stop({ wait: false, graceful: false });
   },
   async loop(file) {
-    const descriptor = appending(file);
+    const descriptor = open_for_append(file);
     const boss = await started();
     const options = { batchSize: 100, pollingIntervalSeconds: 0.5 };
-    await boss.work("arrive", options, async (jobs) => jobs.forEach((job) => arrived(descriptor, job.data.sent)));
+    await boss.work("arrive", options, async (jobs) => jobs.forEach((job) => record_delay(descriptor, job.data.sent)));
     await new Promise(() => {});
   },
   async send(count, gapMs) {

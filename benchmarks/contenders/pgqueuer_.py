@@ -1,4 +1,4 @@
-"""pgqueuer: its queue manager on one asyncpg connection, batches of 500, uvloop; it deletes rows and keeps a log."""
+"""pgqueuer: its queue manager on one asyncpg connection, batches of 500, uvloop; rows deleted, log kept."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import logging
 
 import asyncpg
 import uvloop
-from common import URL, Tally, appending, arrived, now_us, serve
+from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
@@ -29,20 +29,20 @@ async def prepare(count):
         await queries.enqueue(["noop"] * size, [b'{"n": 1}'] * size, [0] * size)
 
 
-async def work(slots, ms):
-    tally = Tally()
+async def work(concurrency, ms):
+    calls = HandlerCalls()
     queuer = PgQueuer(await connected())
 
-    @queuer.entrypoint("noop", concurrency_limit=slots)
+    @queuer.entrypoint("noop", concurrency_limit=concurrency)
     async def noop(job):
-        tally.begin()
+        calls.start()
         if ms:
             await asyncio.sleep(ms / 1000)
-        tally.end()
+        calls.finish()
 
-    # max_concurrent_tasks cannot be less than two batches, and so not one: the entrypoint's own limit can
-    await queuer.run(mode=QueueExecutionMode.drain, batch_size=max(1, slots // 2) if slots else BATCH)
-    tally.print()
+    # max_concurrent_tasks is at least two batches, so it cannot be 1; the limit of the entrypoint can
+    await queuer.run(mode=QueueExecutionMode.drain, batch_size=max(1, concurrency // 2) if concurrency else BATCH)
+    calls.print()
 
 
 async def once():
@@ -50,12 +50,12 @@ async def once():
 
 
 async def loop(file):
-    descriptor = appending(file)
+    descriptor = open_for_append(file)
     queuer = PgQueuer(await connected())
 
     @queuer.entrypoint("arrive")
     async def arrive(job):
-        arrived(descriptor, json.loads(job.payload)["sent"])
+        record_delay(descriptor, json.loads(job.payload)["sent"])
 
     await queuer.run()
 

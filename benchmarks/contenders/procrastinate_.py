@@ -1,28 +1,28 @@
-"""procrastinate: its worker, 20 async jobs at once, on its psycopg connector; finished rows stay, as by default."""
+"""procrastinate: its worker, 20 async jobs at once, on its psycopg connector; rows kept, as by default."""
 
 import asyncio
 import logging
 
 import procrastinate
-from common import URL, Tally, appending, arrived, now_us, serve
+from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=URL, min_size=2, max_size=22))
-tally = Tally()
+calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
 logging.disable(logging.INFO)
 
 
 @app.task(name="noop")
 async def noop(n):
-    tally.begin()
+    calls.start()
     if settings["ms"]:
         await asyncio.sleep(settings["ms"] / 1000)
-    tally.end()
+    calls.finish()
 
 
 @app.task(name="arrive")
 async def arrive(sent):
-    arrived(settings["file"], sent)
+    record_delay(settings["file"], sent)
 
 
 async def prepare(count):
@@ -32,11 +32,11 @@ async def prepare(count):
             await noop.batch_defer_async(*({"n": n} for n in range(start, min(count, start + 5_000))))
 
 
-async def work(slots, ms):
+async def work(concurrency, ms):
     settings["ms"] = ms
     async with app.open_async():
-        await app.run_worker_async(wait=False, concurrency=slots or 20, listen_notify=False)
-    tally.print()
+        await app.run_worker_async(wait=False, concurrency=concurrency or 20, listen_notify=False)
+    calls.print()
 
 
 async def once():
@@ -45,7 +45,7 @@ async def once():
 
 
 async def loop(file):
-    settings["file"] = appending(file)
+    settings["file"] = open_for_append(file)
     async with app.open_async():
         await app.run_worker_async(concurrency=20)
 

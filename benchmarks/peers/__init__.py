@@ -1,4 +1,4 @@
-"""The peers' own environment: benchmarks/.peers, apart from ours."""
+"""The environment of the peers, benchmarks/.peers, separate from that of yamlsched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def install(folder: Path, contenders: Iterable[Contender]) -> None:
-    """Install what ``contenders`` need, once. What cannot be had is said, and not measured."""
+    """Install what ``contenders`` need, once. Print what cannot be installed; it is not measured."""
     needs = {contender.needs for contender in contenders}
     if "pip" in needs:
         _once(folder / "venv/ready", HERE / "requirements.txt", lambda: _pip(folder / "venv"))
@@ -46,7 +46,7 @@ def _pip(folder: Path) -> None:
 
 def _npm(folder: Path) -> None:
     if not (shutil.which("node") and shutil.which("npm")):
-        raise OSError("there is no node")
+        raise OSError("node is not installed")
     folder.mkdir(exist_ok=True)
     shutil.copy(HERE / "package.json", folder)
     subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True)

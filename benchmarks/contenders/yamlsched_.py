@@ -1,4 +1,4 @@
-"""yamlsched, through its command line. What it did is read from the database: rows are kept."""
+"""yamlsched, through its command line. Its results are read from the database."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def arrive(sent):
     os.write(descriptor, b"%d\\n" % (time.time_ns() // 1000 - sent))
     os.close(descriptor)
 """
-# By the database's clock: claims included, and the writing of the last outcomes.
-INSIDE = """
+# By the database's clock, from the first claim to the last written outcome.
+DRAINED = """
 select count(*), extract(epoch from max(finished_at) - min(started_at))::float8, max(attempts),
        count(*) filter (where status <> 'succeeded')
 from yamlsched.job_runs where finished_at > %s
@@ -54,25 +54,25 @@ def command(*words: str) -> list[str]:
 
 
 @dataclass
-class Ours:
+class Yamlsched:
     name: str = "yamlsched"
     note: str = "yamlsched work, handlers in child processes; rows kept"
     needs: str = ""
-    most: int | None = None
-    lone: bool = False
-    outside: float = field(default=0.0, init=False)  # seconds of the last drain from start to exit
+    max_jobs: int | None = None
+    single_worker: bool = False
+    command_seconds: float = field(default=0.0, init=False)  # of the last drain, from start to exit
 
     def check(self) -> None: ...
 
     @cached_property
     def folder(self) -> Path:
-        """Two hosts: workers of one file on one host share its slots. Gone with the temporary files of the run."""
+        """A folder per host: workers of one file on one host share its concurrency limit."""
         self._folder = tempfile.TemporaryDirectory(prefix="yamlsched-bench-")
         for host in range(8):
-            place = Path(self._folder.name) / str(host)
-            place.mkdir()
-            (place / "schedules.yaml").write_text(SCHEDULES)
-            (place / "bench_handlers.py").write_text(HANDLERS)
+            folder = Path(self._folder.name) / str(host)
+            folder.mkdir()
+            (folder / "schedules.yaml").write_text(SCHEDULES)
+            (folder / "bench_handlers.py").write_text(HANDLERS)
         return Path(self._folder.name)
 
     def prepare(self, dsn: str, count: int) -> None:
@@ -89,26 +89,26 @@ class Ours:
                 payloads = [{"n": n} for n in range(start, min(count, start + 10_000))]
                 yamlsched.enqueue_many(connection, job, payloads)
 
-    def drain(self, dsn: str, workers: int, slots: int | None = None, ms: int = 0) -> Drained:
+    def drain(self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0) -> Drained:
         with psycopg.connect(dsn) as connection:
             if ms:
                 connection.execute(
                     "update yamlsched.job_runs set job_type = 'nap', definition_id = "
                     "(select id from yamlsched.job_definitions where job_type = 'nap') where finished_at is null"
                 )
-            begun_at = connection.execute("select clock_timestamp()").fetchone()[0]
-        begun = time.perf_counter()
-        finish([self.start(dsn, host, slots) for host in range(workers)])
-        self.outside = time.perf_counter() - begun
+            started_at = connection.execute("select clock_timestamp()").fetchone()[0]
+        started = time.perf_counter()
+        finish([self.start(dsn, host, concurrency) for host in range(workers)])
+        self.command_seconds = time.perf_counter() - started
         with psycopg.connect(dsn) as connection:
-            runs, inside, attempts, others = connection.execute(INSIDE, (begun_at,)).fetchone()
+            runs, seconds, attempts, others = connection.execute(DRAINED, (started_at,)).fetchone()
         if attempts != 1 or others:
             raise RuntimeError(f"{others} runs did not succeed, and one had {attempts} attempts")
-        return Drained(runs, inside)
+        return Drained(runs, seconds)
 
-    def start(self, dsn: str, host: int = 0, slots: int | None = None, *words: str) -> subprocess.Popen[str]:
-        """Start a worker as if on the host of this number."""
-        more = ["--concurrency", str(slots)] if slots else []
+    def start(self, dsn: str, host: int = 0, concurrency: int | None = None, *words: str) -> subprocess.Popen[str]:
+        """Start a worker as if on the host with this number."""
+        more = ["--concurrency", str(concurrency)] if concurrency else []
         return subprocess.Popen(
             command("work", "-q", "--dsn", dsn, *more, *words),
             cwd=self.folder / str(host),
