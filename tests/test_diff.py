@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import _output, _preview, cli
+from yamlsched.definitions import git as git_base
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.preview import document, effects, markdown, outline, pileups, text
-from yamlsched.preview.compare import compare
-from yamlsched.preview.effects import rule
-from yamlsched.preview.values import JobChange, Preview, side
+from yamlsched.preview import markdown, slot_changes, text
+from yamlsched.preview.diff import compare, file_side
+from yamlsched.preview.model import JobChange, Level, Preview, document
+from yamlsched.preview.slot_changes import rule
 from yamlsched.slots import slots
-from yamlsched.zones import zone
 
 DIFFS = Path(__file__).parent / "diffs"
 EDITS = sorted(folder.name for folder in DIFFS.iterdir())
@@ -36,7 +36,7 @@ WEEK = 7 * DAY
 RENDERERS = {
     "txt": text.render,
     "md": markdown.render,
-    "json": lambda preview: _output.document(**document.parts(preview)),
+    "json": lambda preview: _output.document(**document(preview)),
 }
 
 
@@ -49,7 +49,7 @@ def preview_of(
         data = written.encode() if isinstance(written, str) else written
         found = load(data, name, environment)
         assert [one for one in found.diagnostics if one.code != "YS116"] == []
-        loaded.append(side(name, found, environment))
+        loaded.append(file_side(name, found, environment))
     return compare(*loaded, at, at + days * DAY, environment)
 
 
@@ -69,7 +69,8 @@ def the_job(preview: Preview) -> JobChange:
 
 
 def warned(preview: Preview) -> list[str]:
-    return [text for _, text in outline.warnings(preview)]
+    notes = [*preview.notes, *(note for job in preview.jobs for note in job.notes)]
+    return [note.text for note in notes if note.level is Level.WARNING]
 
 
 @pytest.mark.parametrize("suffix", RENDERERS)
@@ -115,7 +116,7 @@ def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_bo
         assert sorted(came) == sorted(news - olds)
         assert sorted(went) == sorted(olds - news)
         assert all(at < one.before and at < one.after for one in found.moved)
-        assert {one.slot for one in changed[name].taken} <= news
+        assert {one.scheduled_for for one in changed[name].key_taken} <= news
     # and what is written down can be written down
     for render in RENDERERS.values():
         assert render(preview)
@@ -126,7 +127,7 @@ def _slots(which: Any, name: str, preview: Preview) -> set[datetime]:
     decides = rule(entry.job) if entry else None
     if decides is None:
         return set()
-    return {slot.at for slot in slots(decides[0], zone(decides[1]), preview.at, preview.until)}
+    return {slot.at for slot in decides.slots(preview.at, preview.until)}
 
 
 @settings(max_examples=40, deadline=None)
@@ -148,7 +149,7 @@ def test_before_the_nightly_ran_the_move_is_a_move_and_no_date_goes_without() ->
 def test_a_key_is_not_taken_in_another_namespace() -> None:
     before = a_file("namespace: one", x={"cron": "0 2 * * *"})
     after = a_file("namespace: two", x={"cron": "0 23 * * *"})
-    assert the_job(preview_of(before, after)).taken == ()
+    assert the_job(preview_of(before, after)).key_taken == ()
 
 
 def test_true_and_one_differ_in_a_payload_and_one_and_one_point_zero_do_not() -> None:
@@ -164,7 +165,7 @@ def test_without_an_environment_jobs_count_where_they_run_and_with_one_only_what
     anywhere, qa, live = (preview_of(before, after, environment=name) for name in (None, "qa", "live"))
 
     assert [len(the_job(each).slots.moved) for each in (anywhere, qa, live)] == [7, 0, 7]
-    assert (the_job(qa).per_week_before, the_job(qa).per_week_after) == (0, 7)
+    assert (the_job(qa).fires_per_week_before, the_job(qa).fires_per_week_after) == (0, 7)
     assert "enabled in qa" in text.render(qa)
     assert "it now runs in qa" in text.render(anywhere)
 
@@ -206,18 +207,20 @@ def test_of_busy_jobs_a_bounded_number_of_slots_is_looked_at(monkeypatch: pytest
             seen += 1
             yield slot
 
-    monkeypatch.setattr(effects, "slots", counted)
-    monkeypatch.setattr(pileups, "slots", counted)
-    effects.changes.cache_clear()
+    monkeypatch.setattr("yamlsched.slots.slots", counted)
+    slot_changes.changes.cache_clear()
 
     for days in (7, 300):
         seen = 0
         preview = preview_of(before, after, days=days)
-        json.dumps(document.parts(preview))
+        RENDERERS["json"](preview)
 
         # then no job costs more than a few lists of slots, however long the time
-        assert seen < 60 * 5 * effects.MAX_SLOTS
-        assert max(len(job.slots.added) + len(job.slots.removed) for job in preview.jobs) <= 2 * effects.MAX_SLOTS
+        assert seen < 60 * 5 * slot_changes.MAX_COMPARED_SLOTS
+        assert (
+            max(len(job.slots.added) + len(job.slots.removed) for job in preview.jobs)
+            <= 2 * slot_changes.MAX_COMPARED_SLOTS
+        )
 
 
 @settings(max_examples=30, deadline=None)
@@ -237,7 +240,7 @@ def test_of_a_busy_job_the_difference_is_exact_until_the_instant_that_is_named(
     [job] = preview.jobs
     until = job.slots.compared_until
     olds, news = (_slots(side, "x", preview) for side in (preview.base, preview.head))
-    assert (until is not None) == (max(len(olds), len(news)) > effects.MAX_SLOTS)
+    assert (until is not None) == (max(len(olds), len(news)) > slot_changes.MAX_COMPARED_SLOTS)
     if until is not None:
         assert set(job.slots.added) == {slot for slot in news - olds if slot <= until}
         assert set(job.slots.removed) == {slot for slot in olds - news if slot <= until}
@@ -297,9 +300,9 @@ def test_a_revision_is_read_through_git_from_any_folder(
 
 def test_signs_are_coloured_on_a_terminal_and_nothing_moves_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a\x1b[2J\n+ job: x\n    ! a warning\n    - no sign"
-    assert _preview.shown(text).splitlines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    - no sign"]
+    assert _preview.coloured(text).splitlines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    - no sign"]
     monkeypatch.setattr(_output, "has_colours", lambda: True)
-    assert _preview.shown(text).splitlines() == [
+    assert _preview.coloured(text).splitlines() == [
         "a\\x1b[2J",
         "\x1b[32m+ job: x\x1b[0m",
         "\x1b[33m    ! a warning\x1b[0m",
@@ -321,13 +324,25 @@ def test_the_file_of_the_options_is_compared_and_differences_are_a_finding_only_
                  "run git fetch origin nope first"),
         ("HEAD~7", '"HEAD~7" is neither a file nor a revision of the repository of .*schedules.yaml$'),
         ("origin/x", "run git fetch origin x first"),
-        ("main:gone.yaml", "gone.yaml is not in main: name a path that exists there, from the repository's top"),
+        ("main:gone.yaml", "gone.yaml is not a file in main: pass the path of a file that exists there, from the "
+                           "repository's top"),
     ],
 )  # fmt: skip
 def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path, revision: str, message: str) -> None:
     file = repository / "deploy" / "schedules.yaml"
     with pytest.raises(EnvironmentFailed, match=message):
         CliRunner().invoke(cli, ["diff", revision, str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_base_over_the_size_limit_of_files_is_refused_with_its_size(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_base, "MAX_FILE_BYTES", 10)
+    file = repository / "deploy" / "schedules.yaml"
+    with pytest.raises(
+        EnvironmentFailed, match=r"main:\./schedules.yaml cannot be read: it has \d+ bytes, over the limit of 10$"
+    ):
+        CliRunner().invoke(cli, ["diff", "main", str(file)], standalone_mode=False, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("flags, code", [([], 0), (["--exit-code"], 1)])
@@ -370,7 +385,7 @@ def test_outside_of_a_repository_only_files_can_be_compared(tmp_path: Path, monk
     before.write_text(a_file(x={"cron": "0 2 * * *"}))
     after.write_text(a_file())
     assert run("diff", before, after).return_value == 0
-    with pytest.raises(EnvironmentFailed, match=r'"main" is not a file, and .*b.yaml is in no git repository'):
+    with pytest.raises(EnvironmentFailed, match=r'"main" is not a file, and .*b.yaml is not in a git repository'):
         CliRunner().invoke(cli, ["diff", "main", str(after)], standalone_mode=False, catch_exceptions=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -18,9 +19,9 @@ from yamlsched import store
 from yamlsched.cli import _output
 from yamlsched.definitions.load import load
 from yamlsched.operations import pausing
-from yamlsched.preview import document, markdown, outline, plan_text, planning
-from yamlsched.preview.planning import Planned
-from yamlsched.preview.values import Change
+from yamlsched.preview import markdown, text
+from yamlsched.preview.model import Change, Level, Preview, SyncPlan, document
+from yamlsched.preview.plan import read
 from yamlsched.sync import ScheduleFile, SyncResult, sync
 from yamlsched.sync.in_force import Verdict
 
@@ -29,10 +30,15 @@ NOON = at("2026-01-14 12:00")
 TABLES = ["job_definitions", "job_runs", "skipped_slots", "schedule_files", "used_keys", "operator_actions"]
 
 
-def plan(db: Db, file: ScheduleFile, now: Any = NOON, days: int = 7) -> Planned:
+def plan(db: Db, file: ScheduleFile, now: Any = NOON, days: int = 7) -> Preview:
     loaded = load(file.data, file.path, file.environment or None)
     assert loaded.diagnostics == ()
-    return planning.read(db, file, loaded, days, now)
+    return read(db, file, loaded, days, now)
+
+
+def plan_of(preview: Preview) -> SyncPlan:
+    assert preview.plan is not None
+    return preview.plan
 
 
 def contents(db: Db) -> list[Any]:
@@ -40,16 +46,18 @@ def contents(db: Db) -> list[Any]:
     return [db.execute(f"select * from yamlsched.{table} order by 1".encode()).fetchall() for table in TABLES]
 
 
-def announced(planned: Planned, result: SyncResult, db: Db, before: set[int]) -> None:
+def announced(preview: Preview, result: SyncResult, db: Db, before: set[int]) -> None:
     """Assert that ``result`` did what ``planned`` said, ``before`` being the runs that there were."""
-    edit, changes = planned.preview, result.changes
+    edit, changes, planned = preview, result.changes, plan_of(preview)
     rows = db.execute(
         "select id, job_type, idempotency_key, scheduled_for, run_at from yamlsched.job_runs order by id"
     ).fetchall()
     made = [tuple(row)[1:] for row in rows if row.id not in before]
-    assert sorted(made) == sorted((run.job_type, run.key, run.slot, run.run_at) for run in planned.runs)
+    assert sorted(made) == sorted(
+        (run.job_type, run.idempotency_key, run.scheduled_for, run.run_at) for run in planned.runs
+    )
     gaps = [(gap.job_type, gap.first, gap.last, gap.slots, gap.reason) for gap in result.gaps]
-    assert sorted(gaps) == sorted((gap.job_type, gap.first, gap.last, gap.slots, gap.reason) for gap in planned.gaps)
+    assert sorted(gaps) == sorted(dataclasses.astuple(gap) for gap in planned.skipped)
     if changes is None:
         assert not edit.jobs
         return
@@ -124,8 +132,8 @@ def test_what_plan_announces_is_what_sync_does(
             # then nothing has changed, and the sync does just that
             assert contents(db) == before
             announced(planned, sync(db, file, now, at_once=True), db, held)
-            assert plan_text.render(planned)
-            assert json.loads(_output.document(**document.planned(planned)))["jobs"] is not None
+            assert text.render(planned)
+            assert json.loads(_output.document(**document(planned)))["jobs"] is not None
 
 
 def test_a_plan_cannot_write(db: Db) -> None:
@@ -160,8 +168,8 @@ def test_the_whole_plan_word_for_word(db: Db) -> None:
     planned = plan(db, new)
 
     # then all of it is told before
-    assert plan_text.render(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
-    comment = markdown.render_plan(planned)
+    assert text.render(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
+    comment = markdown.render(planned)
     for line in (
         "**yamlsched plan** of namespace `default`",
         f"- file /app/schedules.yaml, hash {new.sha256[:8]}: the next tick applies it",
@@ -183,7 +191,7 @@ def test_a_plan_shows_what_an_operator_wrote_as_text(db: Db, reason: str) -> Non
     for each in ("plain", reason):
         pausing.pause(db, "default", [job.id], "ann", reason=each, now=NOON - HOUR)
         planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 5 * * *"}))
-        shown.append((plan_text.render(planned), markdown.render_plan(planned)))
+        shown.append((text.render(planned), markdown.render(planned)))
 
     for plain, forged in zip(*shown, strict=True):
         assert plain.count("\n") == forged.count("\n")
@@ -228,7 +236,7 @@ slots that wait: 1
     waits  2026-01-14T11:00:00Z, for the run of 2026-01-14T10:00:00Z
 
 unfinished runs of jobs that are not in the file: 1
-    leaves  1, 0 of them running; the rest is cancelled from 2026-01-15T12:00:00Z on
+    leaves  1, 0 of them running; those left are cancelled from 2026-01-15T12:00:00Z on
 
 paused by an operator; sync does not change this: 1
     rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new"""
@@ -238,9 +246,9 @@ def test_a_returned_job_is_taken_up_again_and_what_passed_meanwhile_is_recorded(
     sync(db, a_file(x={"cron": "0 * * * *"}), NOON)
     sync(db, a_file(), NOON + HOUR)
     planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 * * * *"}), NOON + 3 * HOUR + MINUTE)
-    assert planned.returned == ("x",)
-    assert [(gap.slots, gap.reason) for gap in planned.gaps] == [(2, "retired")]
-    assert "it was retired at 2026-01-14T13:00:00Z and returns with its history" in plan_text.render(planned)
+    assert plan_of(planned).returned == ("x",)
+    assert [(gap.slots, gap.reason) for gap in plan_of(planned).skipped] == [(2, "retired")]
+    assert "it was retired at 2026-01-14T13:00:00Z and returns with its history" in text.render(planned)
 
 
 def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db) -> None:
@@ -250,9 +258,11 @@ def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db
         "values ('default', 'x:2026-01-16', 7, 'x', null)"
     )
     planned = plan(db, a_file(x={"cron": "0 3 * * *"}, y={}))
-    [job] = planned.preview.jobs
-    assert [(one.slot, one.key, one.by) for one in job.taken] == [(at("2026-01-16 03:00"), "x:2026-01-16", None)]
-    assert "its key x:2026-01-16 was used by a run that was enqueued manually" in plan_text.render(planned)
+    [job] = planned.jobs
+    assert [(one.scheduled_for, one.key, one.by) for one in job.key_taken] == [
+        (at("2026-01-16 03:00"), "x:2026-01-16", None)
+    ]
+    assert "its key x:2026-01-16 was used by a run that was enqueued manually" in text.render(planned)
 
 
 def test_the_run_that_is_yet_to_be_made_takes_the_key_of_the_date(db: Db) -> None:
@@ -262,11 +272,11 @@ def test_the_run_that_is_yet_to_be_made_takes_the_key_of_the_date(db: Db) -> Non
 
     # when it moves to the evening
     planned = plan(db, moved)
-    [job] = planned.preview.jobs
+    [job] = planned.jobs
 
     # then the date has had its run, and that comes to pass
-    assert [run.key for run in planned.runs] == ["x:2026-01-14"]
-    assert [(one.slot, one.by) for one in job.taken] == [(at("2026-01-14 23:00"), at("2026-01-14 02:00"))]
+    assert [run.idempotency_key for run in plan_of(planned).runs] == ["x:2026-01-14"]
+    assert [(one.scheduled_for, one.by) for one in job.key_taken] == [(at("2026-01-14 23:00"), at("2026-01-14 02:00"))]
     sync(db, moved, NOON)
     finish(db, NOON)
     assert [(gap.first, gap.reason) for gap in sync(db, moved, at("2026-01-14 23:00")).gaps] == [
@@ -286,8 +296,8 @@ def test_what_a_changed_job_owes_is_announced_whole_and_without_waiting(db: Db) 
     # when it is changed, then all of them are announced, and made; unchanged they would wait
     new = a_file(x={"cron": "* * * * *", "catchup": "all", "owner": "team-b"})
     planned, held = plan(db, new, now), ids(db)
-    assert (len(planned.runs), {run.settles for run in planned.runs}) == (150, {True})
-    assert (plan(db, old, now).runs, len(plan(db, old, now).waiting)) == ((), 1)
+    assert (len(plan_of(planned).runs), {run.settles for run in plan_of(planned).runs}) == (150, {True})
+    assert (plan_of(plan(db, old, now)).runs, len(plan_of(plan(db, old, now)).waiting)) == ((), 1)
     announced(planned, sync(db, new, now), db, held)
 
 
@@ -295,14 +305,14 @@ def test_unfinished_runs_of_a_job_that_goes_are_counted_with_the_day_they_end(db
     sync(db, a_file(x={"cron": "0 * * * *", "overlap": "allow"}), NOON)
     sync(db, a_file(x={"cron": "0 * * * *", "overlap": "allow"}), NOON + HOUR)
     planned = plan(db, a_file(), NOON + HOUR + MINUTE)
-    [leaving] = planned.leaving
-    assert (leaving.job_type, leaving.runs, leaving.running) == ("x", 1, 0)
+    [leaving] = plan_of(planned).leaving
+    assert (leaving.job_type, leaving.unfinished, leaving.running) == ("x", 1, 0)
     assert leaving.cancelled_at == NOON + HOUR + MINUTE + DAY
 
     # and once it is gone, it is still told, for as long as something is left
     sync(db, a_file(), NOON + 2 * HOUR)
-    [left] = plan(db, a_file(), NOON + 3 * HOUR).leaving
-    assert (left.runs, left.cancelled_at) == (2, NOON + 2 * HOUR + DAY)
+    [left] = plan_of(plan(db, a_file(), NOON + 3 * HOUR)).leaving
+    assert (left.unfinished, left.cancelled_at) == (2, NOON + 2 * HOUR + DAY)
 
 
 def test_a_slot_that_waits_for_the_run_before_it_is_not_announced_as_a_run(db: Db) -> None:
@@ -310,52 +320,51 @@ def test_a_slot_that_waits_for_the_run_before_it_is_not_announced_as_a_run(db: D
     sync(db, file, NOON)
     sync(db, file, NOON + HOUR)
     planned = plan(db, file, NOON + 2 * HOUR)
-    assert planned.runs == ()
-    assert [(one.slot, one.open_slot) for one in planned.waiting] == [(NOON + 2 * HOUR, NOON + HOUR)]
-    assert planned.verdict is Verdict.CURRENT
+    assert plan_of(planned).runs == ()
+    assert [(one.scheduled_for, one.open_slot) for one in plan_of(planned).waiting] == [(NOON + 2 * HOUR, NOON + HOUR)]
+    assert plan_of(planned).verdict is Verdict.CURRENT
     sync(db, file, NOON + 2 * HOUR)
     assert slots(db) == ["01-14 13:00"]
 
 
 def test_where_the_file_stands_is_told(db: Db) -> None:
     old, new = a_file(x={"cron": "0 2 * * *"}), a_file(x={"cron": "0 3 * * *"})
-    assert plan(db, old).verdict is Verdict.APPLY
-    assert "no file has been applied yet" in plan_text.render(plan(db, old))
+    assert plan_of(plan(db, old)).verdict is Verdict.APPLY
+    assert "no file has been applied yet" in text.render(plan(db, old))
     sync(db, old, NOON)
     sync(db, new, NOON + MINUTE)
 
     held = plan(db, old, NOON + 2 * MINUTE)
-    assert held.verdict is Verdict.HELD_BACK
-    assert "a tick holds it back; this is what yamlsched sync would do" in plan_text.render(held)
-    assert "it was superseded, and a newer file was presented recently" in held.explanation
+    assert plan_of(held).verdict is Verdict.HELD_BACK
+    assert "a tick holds it back; this is what yamlsched sync would do" in text.render(held)
+    assert "it was superseded, and a newer file was presented recently" in plan_of(held).explanation
 
     elsewhere = plan(db, a_file(environment="live", x={"cron": "0 3 * * *"}), NOON + 2 * MINUTE)
-    assert elsewhere.verdict is Verdict.OTHER_ENVIRONMENT
-    assert 'belongs to no environment, and this is environment "live"' in plan_text.render(elsewhere)
+    assert plan_of(elsewhere).verdict is Verdict.OTHER_ENVIRONMENT
+    assert 'belongs to no environment, and this is environment "live"' in text.render(elsewhere)
 
 
 def test_a_file_that_changes_its_namespace_is_told_what_it_leaves_behind(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="namespace: shop", x={"cron": "0 2 * * *"}))
-    [(_, warning)] = outline.warnings(planned.preview)
+    [warning] = [note.text for note in planned.notes if note.level is Level.WARNING]
     assert warning.startswith("this host has also applied this path to default: the jobs there are not retired")
 
 
 def test_retention_is_compared_with_that_of_the_file_in_force(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="retention: {succeeded: 1d}", x={"cron": "0 2 * * *"}))
-    assert [(one.field, one.before, one.after) for one in planned.preview.fields] == [
-        ("retention.succeeded", "7d", "1d")
-    ]
+    assert [(one.field, one.before, one.after) for one in planned.fields] == [("retention.succeeded", "7d", "1d")]
 
 
-def test_a_job_whose_expression_is_not_understood_here_does_not_stop_the_plan(db: Db) -> None:
+@pytest.mark.parametrize("change", ["schedule = '0 0 2 * * * 2026'", "timezone = 'Mars/Olympus'"])
+def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_plan(db: Db, change: str) -> None:
     file = a_file(x={"cron": "0 2 * * *"}, y={"cron": "0 2 * * *"})
     sync(db, file, NOON)
-    db.execute("update yamlsched.job_definitions set schedule = '0 0 2 * * * 2026' where job_type = 'x'")
+    db.execute(f"update yamlsched.job_definitions set {change} where job_type = 'x'".encode())
     planned = plan(db, a_file(y={"cron": "0 2 * * *"}), NOON + DAY)
-    assert [text.partition(":")[0] for text in planned.unreadable] == ["x"]
-    assert [run.job_type for run in planned.runs] == ["y"]
+    assert [line.partition(":")[0] for line in plan_of(planned).unreadable] == ["x"]
+    assert [run.job_type for run in plan_of(planned).runs] == ["y"]
 
 
 # The command line

@@ -20,9 +20,9 @@ from yamlsched.cli import _output, cli
 from yamlsched.definitions import formats
 from yamlsched.definitions.diagnostic import Diagnostic, Note
 from yamlsched.definitions.load import load
-from yamlsched.preview import document, markdown, text
-from yamlsched.preview.compare import compare
-from yamlsched.preview.values import Preview, base_side, side
+from yamlsched.preview import markdown, text
+from yamlsched.preview.diff import base_side, compare, file_side
+from yamlsched.preview.model import Preview, document
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOSTILE = [
@@ -80,7 +80,7 @@ def preview(
     head: str = "schedules.yaml",
     environment: str | None = None,
 ) -> Preview:
-    new = side(head, load(after, head, environment), environment)
+    new = file_side(head, load(after, head, environment), environment)
     old = base_side(base, load(before, base, environment), environment, new)
     return compare(old, new, NOON, NOON + timedelta(days=2), environment)
 
@@ -149,9 +149,9 @@ def test_what_is_written_anywhere_stays_where_it_is(place: str, hostile: str) ->
     assert structure(comment) == structure(markdown.render(plain))
     assert not re.search(r"@everyone|https://evil|www\.evil", re.sub(r"`[^`\n]+`|<code>.*?</code>", "", comment))
 
-    written = _output.document(**document.parts(forged))
+    written = _output.document(**document(forged))
     assert_safe_lines(written)
-    assert json.loads(written)["jobs"] == json.loads(json.dumps(document.parts(forged)))["jobs"]
+    assert json.loads(written)["jobs"] == json.loads(json.dumps(document(forged), default=_output._plain))["jobs"]
 
 
 PIECES = st.text("ab`|\\*<>&[]()!#:@~_$\n\r\t \x1b-=.", max_size=12) | st.sampled_from(HOSTILE)

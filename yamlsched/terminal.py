@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
 """How CI services find commands in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub), ``##vso[...]`` (Azure)."""
@@ -34,6 +35,15 @@ def escape_line(text: str) -> str:
 
 def truncate(text: str, length: int = DEFAULT_LENGTH) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def join_first(names: Sequence[str], limit: int) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> join_first(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def _escaped(character: str) -> str:

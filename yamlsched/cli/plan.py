@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _output, _preview
+from yamlsched.cli import FINDINGS, OK, _preview
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli._work import read_schedule, sync_options
 
 
 @click.command(
     cls=Verb,
-    formats=("text", "json", "markdown"),
+    formats=_preview.FORMATS,
     help="Show what `yamlsched sync` would do to the database now: jobs that change, runs to create, slots to skip and "
     "why; and whether a tick would apply the file. Changes nothing.",
 )
@@ -27,7 +27,7 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     from yamlsched.definitions import checks
     from yamlsched.definitions.formats import as_text
     from yamlsched.definitions.load import load
-    from yamlsched.preview import document, markdown, plan_text, planning
+    from yamlsched.preview import plan
     from yamlsched.sync.in_force import Verdict
 
     schedule = read_schedule(settings, options)
@@ -37,12 +37,7 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
         click.echo(as_text(errors, []), err=True)
         return FINDINGS
     with settings.connect() as connection:
-        planned = planning.read(connection, schedule, loaded, days)
-    if settings.wants_json:
-        click.echo(_output.document(**document.planned(planned)))
-    elif settings.format == "markdown":
-        click.echo(markdown.render_plan(planned))
-    else:
-        click.echo(_preview.shown(plan_text.render(planned)))
-    is_refused = planned.verdict is Verdict.OTHER_ENVIRONMENT
-    return FINDINGS if is_refused or (is_exit_code and planned.preview.has_changes) else OK
+        preview = plan.read(connection, schedule, loaded, days)
+    _preview.echo(preview, settings.format)
+    is_refused = preview.plan is not None and preview.plan.verdict is Verdict.OTHER_ENVIRONMENT
+    return FINDINGS if is_refused or (is_exit_code and preview.has_changes) else OK

@@ -1,5 +1,6 @@
-"""What an edit of schedules.yaml will do, before it is done. See docs/review.md.
+"""What an edit of schedules.yaml will do, before it is applied. See docs/review.md.
 
-``compare`` is pure: two sides and an instant in, a value out. ``revision`` asks git for one side, ``planning`` asks the
-database what the next sync would do. ``text``, ``markdown`` and ``document`` write the values down.
+``diff`` compares two files: two sides and an instant in, a ``model.Preview`` out. ``plan`` compares a file with what a
+database has, and adds what the next sync would do. ``text`` and ``markdown`` write a preview for people,
+``model.document`` for programs.
 """

@@ -1,4 +1,4 @@
-"""A file as it was at a revision, asked of git itself."""
+"""The bytes that schedules.yaml is compared with: another file, or the same file at a git revision."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ import re
 import subprocess
 from pathlib import Path
 
+from yamlsched.definitions import schedule_file
+from yamlsched.definitions.schedule_file import MAX_FILE_BYTES
 from yamlsched.errors import EnvironmentFailed
 
 
-def read(revision: str, file: Path) -> bytes | None:
+def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
+    """Return the name and the content of ``base``: a file if there is one of that name, else a revision of ``file``.
+
+    The content is None if the revision does not have the file. Raises EnvironmentFailed with a remedy.
+    """
+    if Path(base).is_file():
+        return base, schedule_file.read(Path(base))
+    return base if ":" in base else f"{base}:{file.name}", read_revision(base, file)
+
+
+def read_revision(revision: str, file: Path) -> bytes | None:
     """Return the content of ``file`` at ``revision``, in the repository that contains it; None if it is not there.
 
-    ``REV:path`` names another path, from the top of the repository; that one must exist. Raises EnvironmentFailed with
-    what to do.
+    ``REV:path`` names another path, from the top of the repository, which must exist. Raises EnvironmentFailed with a
+    remedy.
     """
     place = file.resolve()
     folder = place.parent
@@ -22,18 +34,23 @@ def read(revision: str, file: Path) -> bytes | None:
         raise EnvironmentFailed(f"{file} cannot be read: there is no folder {folder}")
     _check_repository(folder, revision, file)
     commit, colon, path = revision.partition(":")
-    # an option is no revision: git would obey it
-    if (
-        not commit
-        or commit.startswith("-")
-        or _git(folder, "rev-parse", "-q", "--verify", f"{commit}^{{commit}}") is None
-    ):
+    # git would obey an option
+    is_revision = commit and not commit.startswith("-")
+    if not is_revision or _git(folder, "rev-parse", "-q", "--verify", f"{commit}^{{commit}}") is None:
         raise EnvironmentFailed(
             f'"{revision}" is neither a file nor a revision of the repository of {file}{_remedy(folder, commit)}'
         )
-    found = _git(folder, "cat-file", "blob", revision if colon else f"{commit}:./{place.name}")
+    blob = revision if colon else f"{commit}:./{place.name}"
+    size = _git(folder, "cat-file", "-s", blob)
+    if size is not None and int(size) > MAX_FILE_BYTES:
+        raise EnvironmentFailed(
+            f"{blob} cannot be read: it has {int(size):,} bytes, over the limit of {MAX_FILE_BYTES:,}"
+        )
+    found = _git(folder, "cat-file", "blob", blob)
     if found is None and colon:
-        raise EnvironmentFailed(f"{path} is not in {commit}: name a path that exists there, from the repository's top")
+        raise EnvironmentFailed(
+            f"{path} is not a file in {commit}: pass the path of a file that exists there, from the repository's top"
+        )
     return found
 
 
@@ -47,7 +64,7 @@ def _check_repository(folder: Path, revision: str, file: Path) -> None:
             f"git config --global --add safe.directory {folder}"
         )
     raise EnvironmentFailed(
-        f'"{revision}" is not a file, and {file} is in no git repository: name a file to compare with'
+        f'"{revision}" is not a file, and {file} is not in a git repository: pass a file to compare with'
     )
 
 
@@ -71,4 +88,4 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, env=environment, check=False)
     except FileNotFoundError as error:
-        raise EnvironmentFailed("git is not installed: name a file to compare with") from error
+        raise EnvironmentFailed("git is not installed: pass a file to compare with") from error

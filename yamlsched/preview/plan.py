@@ -1,0 +1,191 @@
+"""What the next sync would do to a database: the pure parts of sync, on one state of it that is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from yamlsched import durations
+from yamlsched.definitions.job import Job, Retention, to_row
+from yamlsched.errors import ScheduleError
+from yamlsched.preview import slot_changes
+from yamlsched.preview.diff import compare
+from yamlsched.preview.model import (
+    Entry,
+    LeavingRuns,
+    PausedJob,
+    PlannedRun,
+    Preview,
+    Side,
+    SkippedSlots,
+    SyncPlan,
+    WaitingSlot,
+    note,
+    warning,
+)
+from yamlsched.store import definitions, files, preview, slots
+from yamlsched.store.preview import AppliedDefinition
+from yamlsched.store.slots import KeyHolder
+from yamlsched.sync import ScheduleFile, slot_plan
+from yamlsched.sync.in_force import decide, is_up_to_date
+from yamlsched.times import rfc3339
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from yamlsched.definitions.load import Loaded
+
+DAY = timedelta(days=1)
+DATABASE = "the database"
+"""The name of the base of a plan."""
+
+
+def read(
+    connection: Connection[Any], schedule: ScheduleFile, loaded: Loaded, days: int, now: datetime | None = None
+) -> Preview:
+    """Return what syncing a valid file would do. The database is only read, in a transaction that is rolled back."""
+    namespace = loaded.namespace or "default"
+    with preview.snapshot(connection):
+        at = preview.now(connection, now)
+        until = at + days * DAY
+        state = files.state(connection, namespace, schedule.presented(), at)
+        stored = preview.definitions(connection, namespace)
+        differences = definitions.differences(connection, namespace, [to_row(job) for job in loaded.jobs.values()])
+        is_recomputed = state.in_force_id is not None and not is_up_to_date(
+            state.in_force_yamlsched, state.in_force_tzdata, schedule.version
+        )
+        changed = {one.id for one in differences if one.id is not None}
+        slots_due = _account(connection, namespace, stored, changed, at, is_recomputed)
+
+        kept = preview.retention(connection, namespace)
+        base = Side(DATABASE, namespace, _entries(one.job for one in stored if one.retired_at is None))
+        if kept:
+            base = replace(base, retention=Retention(**{name: durations.parse(text) for name, text in kept.items()}))
+        head = Side(
+            schedule.path,
+            namespace,
+            _entries(loaded.jobs.values()),
+            loaded.timezone,
+            loaded.environments,
+            loaded.retention,
+        )
+        keys = list(_edited_keys(base, head, at, until))
+        holders = slots.key_holders(connection, namespace, keys) if keys else {}
+        holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in slots_due.runs}
+        others = preview.other_namespaces(connection, namespace, schedule.host, schedule.path)
+        retired_at = {
+            one.id: one.retired_at or at
+            for one in stored
+            if one.job_type not in loaded.jobs and (one.retired_at is not None or one.id in changed)
+        }
+        unfinished = preview.unfinished(connection, namespace, list(retired_at))
+    edit = compare(base, head, at, until, schedule.environment or None, holders)
+    by_name = {one.job_type: one for one in stored}
+    returned = {one.job_type: by_name[one.job_type].retired_at for one in differences if one.is_retired}
+    plan = SyncPlan(
+        schedule.path,
+        schedule.version,
+        decide(state, schedule.version, at_once=False),
+        state,
+        tuple(sorted(returned)),
+        tuple(slots_due.runs),
+        tuple(slots_due.skipped),
+        tuple(slots_due.waiting),
+        tuple(
+            LeavingRuns(one.job_type, *unfinished[one.id], retired_at[one.id] + DAY)
+            for one in stored
+            if one.id in unfinished
+        ),
+        tuple(_paused(stored, loaded.jobs, at)),
+        tuple(slots_due.unreadable),
+    )
+    return replace(_with_database_notes(edit, returned, others), plan=plan)
+
+
+@dataclass
+class _DueSlots:
+    """What becomes of due slots."""
+
+    runs: list[PlannedRun] = field(default_factory=list)
+    skipped: list[SkippedSlots] = field(default_factory=list)
+    waiting: list[WaitingSlot] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def _account(
+    connection: Connection[Any],
+    namespace: str,
+    stored: Iterable[AppliedDefinition],
+    changed: set[int],
+    now: datetime,
+    is_recomputed: bool,
+) -> _DueSlots:
+    """Return what becomes of due slots: of changed jobs all that they owe, of the others what a sync would take up.
+
+    ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
+    """
+    result = _DueSlots()
+    owed: list[slot_plan.OwedSlots] = []
+    for definition in stored:
+        is_changed = definition.id in changed
+        try:
+            next_slot_at = definition.next_slot_at
+            if is_recomputed and next_slot_at is not None:
+                next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
+            if is_changed or (next_slot_at is not None and next_slot_at <= now):
+                owed.append(slot_plan.owed_slots(definition, now, is_changed))
+        except ScheduleError as error:
+            result.unreadable.append(f"{definition.job_type}: {error}")
+    open_slots = slots.earliest_open_slots(connection, namespace, [one.definition.id for one in owed])
+    keys = [key for one in owed for key, _ in one.candidates]
+    holders = slots.key_holders(connection, namespace, keys) if keys else {}
+    for one in owed:
+        job, open_slot = one.definition, open_slots.get(one.definition.id)
+        is_changed = job.id in changed
+        if open_slot is not None and job.overlap == "wait" and not is_changed:
+            assert job.next_slot_at is not None
+            result.waiting.append(WaitingSlot(job.job_type, job.next_slot_at, open_slot))
+            continue
+        decided = slot_plan.decide(one, open_slot, holders)
+        result.runs += [PlannedRun(job.job_type, r.key, r.slot, r.run_at, is_changed) for r in decided.runs]
+        result.skipped += [SkippedSlots(job.job_type, g.first, g.last, g.slots, g.reason) for g in decided.gaps]
+    return result
+
+
+def _entries(jobs: Iterable[Job]) -> dict[str, Entry]:
+    return {job.name: Entry(job, job.enabled, None) for job in jobs}
+
+
+def _edited_keys(base: Side, head: Side, at: datetime, until: datetime) -> Iterator[str]:
+    """Yield the keys of future slots that the edit may have made collide."""
+    for name, entry in head.entries.items():
+        before = base.entries.get(name)
+        if slot_changes.rule(entry.job) != slot_changes.rule(before.job if before else None):
+            yield from (key for key, _ in slot_changes.date_keys(entry.job, at, until))
+
+
+def _with_database_notes(edit: Preview, returned: Mapping[str, datetime | None], others: list[str]) -> Preview:
+    """Add what only the database knows: jobs that return, and other namespaces of this file."""
+    jobs = list(edit.jobs)
+    for nth, job in enumerate(jobs):
+        since = returned.get(job.job_type)
+        if since is not None:
+            text = f"it was retired at {rfc3339(since, 'seconds')} and returns with its history and its keys"
+            jobs[nth] = replace(job, notes=(note(text), *job.notes), looks_like=None)
+    notes = edit.notes
+    if others:
+        text = (
+            f"this host has also applied this path to {', '.join(others)}: the jobs there are not retired by a file "
+            f"that names {edit.head.namespace}"
+        )
+        notes = (*notes, warning(text))
+    return replace(edit, jobs=tuple(jobs), notes=notes)
+
+
+def _paused(stored: Iterable[AppliedDefinition], jobs: Mapping[str, Job], now: datetime) -> Iterator[PausedJob]:
+    for one in stored:
+        is_over = one.paused_until is not None and one.paused_until <= now
+        if one.paused_at is not None and not is_over and (one.retired_at is None or one.job_type in jobs):
+            yield PausedJob(one.job_type, one.paused_at, one.paused_until, one.paused_by, one.paused_reason)
