@@ -1,5 +1,5 @@
-# Two commands do everything on a machine with Python 3.11+: `make run` and `make test`.
-# `make chaos` plays faults. The environment is made in .venv, by uv where it is installed, else by venv and pip.
+# On a machine with Python 3.11 or newer, `make run` runs the example and `make test` runs the tests.
+# `make chaos` injects faults. The environment is created in .venv by uv, or by venv and pip if uv is not installed.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml

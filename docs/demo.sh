@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make run` shows: the shipped schedule at work on the embedded database, whatever the hour. A new job has no
-# past, so a few runs are enqueued by hand; the tick is the one that crontab would start each minute.
+# `make run`: runs the example schedule on the embedded database. A new job has no past slots, so a few runs are enqueued
+# by hand. The tick is the command that crontab starts each minute.
 set -eu
 yamlsched=${1:-yamlsched}
 
@@ -10,7 +10,7 @@ step() {
     "$yamlsched" "$@"
 }
 
-"$yamlsched" db start >/dev/null              # one server for all the steps
+"$yamlsched" db start >/dev/null              # one server for all steps
 trap '"$yamlsched" db stop >/dev/null' EXIT
 trap 'exit 130' INT TERM
 
@@ -22,7 +22,7 @@ done
 step tick
 step runs
 echo
-echo "That was real: see var/ for the mails, the reports, the cache. Go on with:"
-echo "    $yamlsched status          health at a glance"
+echo "The handlers wrote mails, reports and the cache to var/. Next, try:"
+echo "    $yamlsched status          the health of all jobs"
 echo "    $yamlsched show 1          a run with its attempts"
-echo "    $yamlsched next            the coming slots"
+echo "    $yamlsched next            coming slots"

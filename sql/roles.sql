@@ -1,11 +1,11 @@
--- Four roles to grant to logins, each with the least it needs. Run it as a superuser, or as the database's owner with
--- CREATEROLE, after each "yamlsched migrate"; it may be run again and again.
+-- Four roles to grant to logins, each with the least privileges it needs. Run this script after each "yamlsched migrate",
+-- as a superuser, or as the database's owner with CREATEROLE. Running it again is safe.
 --
 --     yamlsched migrate --roles | psql -d app
 --     grant yamlsched_worker   to scheduler;   -- crontab, work, and operators: retry, cancel, pause
---     grant yamlsched_enqueuer to webapp;      -- may call yamlsched.enqueue, and see nothing
---     grant yamlsched_reader   to grafana;     -- sees everything, payloads and results included; changes nothing
---     grant yamlsched_owner    to deployer;    -- migrates; not needed by anything that runs every day
+--     grant yamlsched_enqueuer to webapp;      -- calls yamlsched.enqueue; sees no table
+--     grant yamlsched_reader   to grafana;     -- reads everything, payloads and results included; changes nothing
+--     grant yamlsched_owner    to deployer;    -- migrates; not needed in daily operation
 
 do $$
 declare
@@ -15,19 +15,19 @@ begin
         begin
             execute format('create role %I nologin', name);
         exception
-            -- roles belong to the whole server: another database, or somebody just now, has made it
+            -- roles belong to the whole server: another database, or another session, has created it
             when duplicate_object or unique_violation then null;
         end;
     end loop;
 end
 $$;
 
--- The owner owns, so that whoever is in it can migrate what another member made. Only what the migrations create is
--- handed over: a function or a view that somebody else has put into the schema would act with the owner's rights.
--- Whoever owned it so far keeps what it could do: a scheduler that has migrated by itself goes on.
+-- The owner role owns the tables, so that each member can migrate what another member created. Only what the migrations
+-- create is transferred: any other function or view in the schema would act with the owner's privileges. The former
+-- owner becomes a member, so that a scheduler that migrated by itself keeps working.
 do $$
 declare
-    thing  record;
+    object record;
     former text;
 begin
     execute format('grant create on database %I to yamlsched_owner', current_database());
@@ -39,11 +39,11 @@ begin
                or r.oid = (select c.relowner from pg_catalog.pg_class c where c.oid = 'yamlsched.job_runs'::regclass))
     loop
         execute format('grant yamlsched_owner, yamlsched_worker to %I', former);
-        raise notice '% owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, and keeps its rights. '
+        raise notice '% owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, and keeps its privileges. '
             'If another login migrates: revoke yamlsched_owner from %', former, quote_ident(former);
     end loop;
     alter schema yamlsched owner to yamlsched_owner;
-    for thing in
+    for object in
         select c.oid::regclass::text as name, c.relname::text = any (array[
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
             'skipped_slots', 'effects', 'used_keys', 'schedule_files', 'operator_actions', 'open_runs', 'dead_runs',
@@ -52,13 +52,13 @@ begin
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
     loop
-        if thing.is_ours then
-            execute format('alter table %s owner to yamlsched_owner', thing.name);
+        if object.is_ours then
+            execute format('alter table %s owner to yamlsched_owner', object.name);
         else
-            raise warning '% is not a table of yamlsched: it keeps its owner', thing.name;
+            raise warning '% is not a table of yamlsched: it keeps its owner', object.name;
         end if;
     end loop;
-    for thing in
+    for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
@@ -68,18 +68,18 @@ begin
         from pg_catalog.pg_proc p
         where p.pronamespace = 'yamlsched'::regnamespace and p.proowner <> 'yamlsched_owner'::regrole
     loop
-        if thing.is_ours then
-            execute format('alter function %s owner to yamlsched_owner', thing.name);
+        if object.is_ours then
+            execute format('alter function %s owner to yamlsched_owner', object.name);
         else
-            raise warning '% is not a function of yamlsched: it keeps its owner', thing.name;
+            raise warning '% is not a function of yamlsched: it keeps its owner', object.name;
         end if;
     end loop;
 end
 $$;
 
--- Functions are everybody's by default, and those that enqueue act with their owner's rights.
+-- By default everyone may execute functions, and those that enqueue act with their owner's privileges.
 revoke all on all functions in schema yamlsched from public;
--- Without "in schema": what everybody has by default can be taken away for the whole database only.
+-- Without "in schema", because this default can be revoked only for the whole database.
 alter default privileges for role yamlsched_owner revoke execute on functions from public;
 revoke all on schema yamlsched from public;
 grant usage on schema yamlsched to yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
@@ -88,9 +88,9 @@ grant execute on all functions in schema yamlsched to yamlsched_worker, yamlsche
 
 grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
 
--- The audit trails (job_failures, operator_actions) can be added to, and their rows neither changed nor deleted. But a
--- worker prunes: it may delete runs, and with a run go its failures. Whoever must not be able to make history disappear
--- is not to be a worker; copy the trails elsewhere if that matters.
+-- Workers can add rows to the audit trails (job_failures, operator_actions), but not change or delete them. However, a
+-- worker prunes: it may delete runs, and the failures of a run are deleted with it. If history must be protected from
+-- workers, copy it to another place.
 grant insert on yamlsched.job_failures, yamlsched.operator_actions to yamlsched_worker;
 grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots to yamlsched_worker;
 grant insert, update, delete on yamlsched.job_runs, yamlsched.effects, yamlsched.used_keys, yamlsched.schedule_files

@@ -1,13 +1,13 @@
-"""Breaks each guard in turn and runs the tests that concern it: what survives has no test.
+"""Break each guard in turn and run its tests. A mutation that survives shows a missing test.
 
-    python -m tests.mutations              # all, some hours on two cores
-    python -m tests.mutations runs.sql     # those whose names contain this
-    python -m tests.mutations --quick      # without the tests that start workers
+    python -m tests.mutations              # all; takes hours on two cores
+    python -m tests.mutations runs.sql     # mutations whose names contain this
+    python -m tests.mutations --quick      # skip the tests that start workers
     python -m tests.mutations --list
 
-Not part of CI. It works on a copy of the checkout, with one server for all test processes. A guard is a condition of
-a statement that writes or locks rows (each one becomes ``true`` in turn), a count of attempts, a check of how many rows
-a statement changed, or one of the few in GUARDS.
+CI does not run this. It works on a copy of the checkout, with one server for all test processes. A guard is a condition
+of a statement that writes or locks rows (replaced with ``true``), a count of attempts, a check of how many rows a
+statement changed, or an entry of GUARDS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 600
 
-# which tests concern a file, the quick ones first
+# file -> names of its fast tests
 TESTS = {
     "sql/runs.sql": ["fences", "store_runs", "claims", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
@@ -46,7 +46,7 @@ TESTS = {
     "yamlsched/runs.py": ["runs", "outcomes"],
     "yamlsched/worker/leases.py": ["leases"],
 }
-# and the slow ones, for what those have not found
+# file -> names of its slow tests, for mutations that the fast ones do not find
 SLOW_TESTS = {
     "sql/runs.sql": ["effects", "worker", "faults"],
     "sql/slots.sql": ["sync_histories"],
@@ -57,7 +57,7 @@ SLOW_TESTS = {
     "yamlsched/worker/leases.py": ["worker", "faults"],
 }
 
-# what a pattern finds in Python and in the migrations: file, pattern, replacement
+# guards in Python and in the migrations: file, pattern, replacement
 GUARDS = [
     ("yamlsched/store/runs.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
     ("yamlsched/store/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
@@ -75,18 +75,18 @@ COUNTS = [
     (r"attempts\s*= r\.attempts \+ 1", "attempts = r.attempts"),
 ]
 
-# Mutations that change nothing: part of the name -> why no test can find them.
+# Equivalent mutations: part of the name -> why no test can find them.
 EQUIVALENT = {
     **{
-        f"effects.sql {name}: e.{part} = ": "an entry has one key: the condition on it says the same"
+        f"effects.sql {name}: e.{part} = ": "redundant: an entry has one key"
         for name in ("mark_in_doubt", "mark_done", "release")
         for part in ("namespace", "key")
     },
     "actions.sql lock: r.id = any": "more runs are locked than are changed",
     "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
-    "runs.sql claim: r.namespace = %(namespace)s #2": "the jobs around are those of the namespace",
-    "runs.sql finish: r.id = any": "the join with the outcomes says the same; this one is for the planner",
+    "runs.sql claim: r.namespace = %(namespace)s #2": "redundant: the outer query has the same condition",
+    "runs.sql finish: r.id = any": "redundant: the join has the same condition; this one helps the planner",
 }
 
 
@@ -102,7 +102,7 @@ class Mutation:
 
     @property
     def reason(self) -> str | None:
-        """Why it changes nothing, if it does not."""
+        """Why the mutation is equivalent; None if it is not."""
         return next((why for part, why in EQUIVALENT.items() if part in self.name), None)
 
 
@@ -116,7 +116,7 @@ def mutations() -> list[Mutation]:
         text = (ROOT / file).read_text()
         matches = list(re.finditer(pattern, text))
         if not matches:
-            raise SystemExit(f"{file} has nothing like {pattern} any more: look at GUARDS")
+            raise SystemExit(f"{file} does not match {pattern}: update GUARDS")
         for match in matches:
             line = text.count("\n", 0, match.start()) + 1
             found.append(Mutation(f"{file}:{line} {match[0]} -> {new}", file, *match.span(), new))
@@ -131,15 +131,15 @@ def _of_statements(file: str, text: str) -> Iterator[Mutation]:
         for start, stop in conditions(text[begin:end]):
             condition = " ".join(text[begin + start : begin + stop].split())
             seen[condition] += 1
-            nth = f" #{seen[condition]}" if seen[condition] > 1 else ""
-            yield Mutation(f"{file} {match[1]}: {condition}{nth}", file, begin + start, begin + stop, "true")
+            n = f" #{seen[condition]}" if seen[condition] > 1 else ""
+            yield Mutation(f"{file} {match[1]}: {condition}{n}", file, begin + start, begin + stop, "true")
         for pattern, new in COUNTS:
             for count in re.finditer(pattern, text[begin:end]):
                 name = f"{file} {match[1]}: {' '.join(count[0].split())} -> {new}"
                 yield Mutation(name, file, begin + count.start(), begin + count.end(), new)
 
 
-# -- a reader of just as much SQL as is written in sql/
+# -- a minimal reader of the SQL in sql/
 
 WORDS = re.compile(r"--[^\n]*|'(?:[^']|'')*'|%\(\w+\)s|::?\w*|[A-Za-z_]\w*|[(),;]|\S")
 ENDS = {"returning", "order", "limit", "group", "for", "union", "on", "offset", ";", ")"}
@@ -147,7 +147,7 @@ ENDS = {"returning", "order", "limit", "group", "for", "union", "on", "offset", 
 
 @dataclass
 class Level:
-    """What is known of one depth of parentheses."""
+    """The state of the reader at one depth of pareneses."""
 
     verb: str = ""
     feeds_insert: bool = False
@@ -155,7 +155,7 @@ class Level:
 
 
 def conditions(statement: str) -> list[tuple[int, int]]:
-    """Return where the conditions stand that restrict what the statement writes or locks.
+    """Return the spans of the conditions that restrict which rows the statement writes or locks.
 
     >>> text = "update t set a = 1 where t.id = 1 and (t.b or t.c) and t.d between 1 and 2 returning t.id"
     >>> [text[start:end] for start, end in conditions(text)]
@@ -164,9 +164,9 @@ def conditions(statement: str) -> list[tuple[int, int]]:
     tokens = [m for m in WORDS.finditer(statement) if not m[0].startswith("--")]
     found: list[tuple[int, int]] = []
     levels = [Level()]
-    for nth, token in enumerate(tokens):
+    for n, token in enumerate(tokens):
         word, level = token[0].lower(), levels[-1]
-        previous = tokens[nth - 1][0].lower() if nth else ""
+        previous = tokens[n - 1][0].lower() if n else ""
         if word == "(":
             levels.append(Level())
         elif word == ")":
@@ -180,7 +180,7 @@ def conditions(statement: str) -> list[tuple[int, int]]:
         elif word in ("update", "delete") and previous not in ("key", "for", "do"):
             level.verb, level.feeds_insert = word, False
         elif word == "where":
-            parts, last = _conjuncts(tokens, nth + 1)
+            parts, last = _conjuncts(tokens, n + 1)
             locks = last + 1 < len(tokens) and _is_lock(tokens, last)
             if level.verb in ("update", "delete") or level.feeds_insert or locks:
                 found += parts
@@ -188,10 +188,10 @@ def conditions(statement: str) -> list[tuple[int, int]]:
 
 
 def _is_lock(tokens: list[re.Match[str]], end: int) -> bool:
-    """Say whether the select whose `where` ends here goes on to lock rows: `for update` at the same depth."""
+    """Return whether the select whose `where` ends here locks rows: `for update` at the same depth."""
     depth = 0
-    for nth in range(end, len(tokens)):
-        word = tokens[nth][0].lower()
+    for n in range(end, len(tokens)):
+        word = tokens[n][0].lower()
         depth += (word == "(") - (word == ")")
         if depth < 0 or word == ";" or (depth == 0 and word == "union"):
             return False
@@ -201,12 +201,12 @@ def _is_lock(tokens: list[re.Match[str]], end: int) -> bool:
 
 
 def _conjuncts(tokens: list[re.Match[str]], first: int) -> tuple[list[tuple[int, int]], int]:
-    """Return the parts of a condition that `and` joins, and the number of the token that ends it."""
+    """Return the spans of the parts that `and` joins, and the number of the token that ends the condition."""
     parts: list[tuple[int, int]] = []
     depth, cases, start, has_or, between = 0, 0, first, False, False
-    nth = first
-    while nth < len(tokens):
-        word = tokens[nth][0].lower()
+    n = first
+    while n < len(tokens):
+        word = tokens[n][0].lower()
         if depth == 0 and not cases and word in ENDS:
             break
         depth += (word == "(") - (word == ")")
@@ -219,30 +219,30 @@ def _conjuncts(tokens: list[re.Match[str]], first: int) -> tuple[list[tuple[int,
             elif word == "and" and between:
                 between = False
             elif word == "and":
-                parts.append((tokens[start].start(), tokens[nth - 1].end()))
-                start = nth + 1
-        nth += 1
-    parts.append((tokens[start].start(), tokens[nth - 1].end()))
-    return ([(parts[0][0], parts[-1][1])] if has_or else parts), nth
+                parts.append((tokens[start].start(), tokens[n - 1].end()))
+                start = n + 1
+        n += 1
+    parts.append((tokens[start].start(), tokens[n - 1].end()))
+    return ([(parts[0][0], parts[-1][1])] if has_or else parts), n
 
 
 # -- running them
 
 
 def run(mutation: Mutation, copy: Path, dsn: str, is_quick: bool) -> str:
-    """Return which test found the mutation; empty: none did."""
+    """Return the test that found the mutation, or an empty string."""
     target = copy / mutation.file
     text = target.read_text()
     target.write_text(text[: mutation.start] + mutation.new + text[mutation.end :])
     try:
-        found = play(TESTS[mutation.file], copy, dsn)
-        return found if found or is_quick else play(SLOW_TESTS.get(mutation.file, []), copy, dsn)
+        found = run_tests(TESTS[mutation.file], copy, dsn)
+        return found if found or is_quick else run_tests(SLOW_TESTS.get(mutation.file, []), copy, dsn)
     finally:
         target.write_text(text)
 
 
-def play(names: list[str], copy: Path, dsn: str) -> str:
-    """Return the first test that fails."""
+def run_tests(names: list[str], copy: Path, dsn: str) -> str:
+    """Run the tests of these names; return the first that fails, or an empty string."""
     if not names:
         return ""
     command = ["nice", "-n", "10", sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-p", "no:cacheprovider"]
@@ -253,7 +253,7 @@ def play(names: list[str], copy: Path, dsn: str) -> str:
             cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"a test of {', '.join(names)} did not end"
+        return f"a test of {', '.join(names)} timed out"
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     if done.returncode and not failed:
         raise SystemExit(f"the tests cannot be run: {(done.stdout + done.stderr)[-2000:]}")
@@ -262,9 +262,9 @@ def play(names: list[str], copy: Path, dsn: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", help="only mutations whose names contain one of these")
-    parser.add_argument("--quick", action="store_true", help="without the tests that start workers")
-    parser.add_argument("--list", action="store_true", help="show them, and run nothing")
+    parser.add_argument("parts", nargs="*", help="run only mutations whose names contain one of these")
+    parser.add_argument("--quick", action="store_true", help="skip the tests that start workers")
+    parser.add_argument("--list", action="store_true", help="list the mutations and run nothing")
     arguments = parser.parse_args()
     chosen = [m for m in mutations() if not arguments.parts or any(part in m.name for part in arguments.parts)]
     if arguments.list:
@@ -273,16 +273,18 @@ def main() -> int:
 
     from yamlsched import embedded
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # background jobs of a shell ignore SIGINT, and tests send it
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         copy = Path(name) / "checkout"
-        kept = shutil.ignore_patterns(".git", ".venv", ".yamlsched", "__pycache__", "results")
-        shutil.copytree(ROOT, copy, ignore=kept)
+        ignored = shutil.ignore_patterns(".git", ".venv", ".yamlsched", "__pycache__", "results")
+        shutil.copytree(ROOT, copy, ignore=ignored)
         Path(name).chmod(0o755)
         with embedded.running(Path(name) / "schedules.yaml") as dsn:
-            every = sorted({name for mutation in chosen for name in TESTS[mutation.file]})
-            if failed := play(every, copy, dsn):
+            names = sorted({name for mutation in chosen for name in TESTS[mutation.file]})
+            if failed := run_tests(names, copy, dsn):
                 raise SystemExit(f"{failed} fails without any mutation")
             print("| mutation | found by |\n| --- | --- |")
             for mutation in chosen:

@@ -89,7 +89,7 @@ def test_a_slot_that_no_sync_has_dealt_with_makes_the_job_overdue(db: Db) -> Non
     slot = datetime.now(UTC) - HOUR
     a_job(db, next_slot_at=slot)
 
-    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (slot, "no sync has made its slot's run")
+    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (slot, "no sync has created the run of its slot")
     assert value(db, "select job_type from yamlsched.overdue_jobs") == "purge"
 
 
@@ -97,7 +97,7 @@ def test_a_due_run_that_no_worker_takes_makes_the_job_overdue(db: Db) -> None:
     due = datetime.now(UTC) - HOUR
     a_run(db, a_job(db), run_at=due, created_at=due)
 
-    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (due, "no worker has taken its run")
+    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (due, "no worker has claimed its run")
 
 
 def test_a_run_is_not_late_since_before_it_was_created(db: Db) -> None:

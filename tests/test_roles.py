@@ -253,7 +253,7 @@ def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, 
         # then the login can do what it could, and the script says so
         assert [line for line in result if name in line] == [
             f"{name} owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, "
-            f"and keeps its rights. If another login migrates: revoke yamlsched_owner from {name}"
+            f"and keeps its privileges. If another login migrates: revoke yamlsched_owner from {name}"
         ]
         with store.connect(dsn) as app:
             assert doctor.privileges(app).level == "ok"

@@ -1,7 +1,7 @@
--- Views for people with psql and for monitors. Creates only. Each is quick with millions of finished runs: what is
--- unfinished, dead or newest is found by index, never by reading history.
+-- Views for psql and for monitoring. Creates only. Each is fast with millions of finished runs: unfinished, dead and
+-- newest runs are found by index, without reading the history.
 
--- What is unfinished. Two branches, because each has an index of its own.
+-- Unfinished runs. Two branches, because each has its own index.
 create view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
@@ -15,15 +15,15 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
 from yamlsched.job_runs r
 where r.finished_at is null and r.exclusive;
 
--- Runs that used up their attempts and wait for a person: `yamlsched retry`, or nothing until retention.dead is over.
+-- Runs whose retries are exhausted. They need `yamlsched retry`, or are pruned after retention.dead.
 create view yamlsched.dead_runs as
 select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.scheduled_for, r.attempts,
        r.dead_at, r.error_type, r.last_error, r.locked_by as worker
 from yamlsched.job_runs r
 where r.dead_at is not null;
 
--- Running past their lease (no worker came to heal them) or past their timeout (their worker did not stop them).
--- The allowances are those of a healthy worker: a claim within a minute of the lease's end, a kill within one.
+-- Runs that are past their lease (no worker claimed them again) or past their timeout (their worker did not stop them).
+-- A healthy worker does each within a minute, so a run is stuck after one more minute.
 create view yamlsched.stuck_runs as
 select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.attempts, r.max_attempts,
        r.locked_by as worker, r.started_at, r.locked_until,
@@ -35,9 +35,9 @@ where r.status = 'running'
   and (r.locked_until < clock_timestamp() - interval '1 minute'
        or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
 
--- Effects of which nobody knows whether they happened: left by an exception that does not prove that nothing happened,
--- or by a process that died inside. waits_for: 'retry' while the run's next attempt does as in_doubt says, else
--- 'person': look up whether it happened, then `yamlsched settle KEY`. provider_key is what the receiver was given.
+-- Effects for which it is unknown whether they happened: an exception left the block without a proof that nothing
+-- happened, or the process died inside it. waits_for: 'retry' if the run's next attempt applies in_doubt, else 'person':
+-- find out whether it happened, then run `yamlsched settle KEY`. provider_key is the key that the provider received.
 create view yamlsched.effects_in_doubt as
 select e.namespace, e.key, e.provider_key, e.run_id, r.job_type, r.status as run_status, e.attempt, e.claimed_at,
        e.doubted_at,
@@ -49,10 +49,10 @@ where e.state <> 'done'
        or (r.locked_by = e.locked_by and r.attempts = e.attempt
            and (r.status = 'running' or r.held_until > clock_timestamp())) is not true);
 
--- One row per job: what it did last, what it has before it, and whether somebody attends to it.
--- overdue_since: a slot has passed and no sync has dealt with it, or a run is due and no worker takes it. A slot or a
--- run that waits for another slot's run of its job is not overdue.
--- A run of on_dead says nothing about the job's own health: it is left out of success and streak.
+-- One row per job: its last results, its unfinished runs, and whether it is overdue.
+-- overdue_since: a slot has passed and no sync has created its run, or a run is due and no worker has claimed it. A slot
+-- or a run that waits for another slot's run of its job is not overdue.
+-- Calls of on_dead do not describe the job's own health: they are left out of the last success and the streak.
 create view yamlsched.job_health as
 select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d.tags, d.schedule, d.timezone,
        d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
@@ -66,8 +66,8 @@ select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d
        case when least(state.due_slot_at, open.oldest_due_at) < clock_timestamp() - interval '2 minutes'
                  and d.enabled and d.retired_at is null and not state.paused
             then least(state.due_slot_at, open.oldest_due_at) end as overdue_since,
-       case when state.due_slot_at <= coalesce(open.oldest_due_at, 'infinity') then 'no sync has made its slot''s run'
-            else 'no worker has taken its run' end as overdue_why
+       case when state.due_slot_at <= coalesce(open.oldest_due_at, 'infinity') then 'no sync has created the run of its slot'
+            else 'no worker has claimed its run' end as overdue_why
 from yamlsched.job_definitions d
 left join lateral (
     select r.id as run_id, r.finished_at
@@ -83,7 +83,7 @@ left join lateral (
     order by r.failed_at desc limit 1
 ) failed on true
 left join lateral (
-    -- beyond a thousand a streak says nothing more
+    -- a streak is counted up to a thousand
     select count(*) as dead
     from (select from yamlsched.job_runs r
           where r.definition_id = d.id and r.dead_at > coalesce(succeeded.finished_at, '-infinity')
@@ -96,7 +96,7 @@ left join (
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
            count(*) filter (where r.failed_at is not null) as failing, max(r.failed_at) as failed_at,
-           -- a run cannot be late since before it was created, whatever run_at its caller gave
+           -- a run is late at the earliest from its creation on, even if its run_at is earlier
            min(greatest(r.run_at, r.created_at)) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
                                                          and not (r.exclusive and r.is_busy)) as oldest_due_at,
            min(r.id) filter (where r.exclusive) as slot_run_id
@@ -110,7 +110,7 @@ cross join lateral (
            case when d.overlap <> 'wait' or open.slot_run_id is null then d.next_slot_at end as due_slot_at
 ) state;
 
--- Jobs that nobody attends to.
+-- Jobs with a slot or a run that is overdue.
 create view yamlsched.overdue_jobs as
 select h.namespace, h.job_type, h.overdue_since as due_since, clock_timestamp() - h.overdue_since as late_by,
        h.overdue_why as why
