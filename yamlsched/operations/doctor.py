@@ -36,9 +36,7 @@ class Check:
 
 def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[Check]]:
     """Look at the file and at its handlers, without importing them."""
-    import sys
-
-    from yamlsched.definitions import handlers, paths, schedule_file
+    from yamlsched.definitions import checks, paths, schedule_file
     from yamlsched.definitions.load import load
     from yamlsched.definitions.schema import editor_copy
 
@@ -62,8 +60,7 @@ def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[C
         )
         found = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
     found += [Check("schema", "warn", one.message, one.remedy) for one in editor_copy.check(loaded, file)]
-    path = [*paths.search_path(file, loaded.paths), *(Path(entry) for entry in sys.path if entry)]
-    missing = [d for d in (*paths.check(loaded, file), *handlers.check(loaded, path)) if d.severity == "error"]
+    missing = checks.check_handlers(loaded, file, paths.import_path(file, loaded.paths))
     if missing:
         what = f"{len(missing)} cannot be found or called, the first: {missing[0].message}"
         found.append(Check("handlers", "fail", what, "yamlsched validate"))
