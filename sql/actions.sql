@@ -1,8 +1,8 @@
--- What operators do. Every statement that changes a run or a job carries its whole precondition: whoever read it
--- before may be wrong by now.
+-- Actions of operators. Every statement that changes a run or a job states its whole precondition: what was read before
+-- may have changed.
 
 -- name: lock_runs
--- The runs that are meant, held until the transaction ends, so that the answer about each is true.
+-- The selected runs, locked until the transaction ends, so that the result reported for each is true.
 select r.id
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[])
@@ -10,8 +10,8 @@ order by r.id
 for no key update;
 
 -- name: lock_jobs
--- The jobs of runs, held against a sync that edits them: what it changes on unfinished runs would pass by a run that
--- becomes one meanwhile. Before `lock_runs`, in the order in which a sync locks.
+-- The jobs of the runs, locked against a sync that edits them: its changes to unfinished runs would miss a run that
+-- becomes unfinished at the same time. Executed before `lock_runs`, in the order in which a sync locks.
 select d.id
 from yamlsched.job_definitions d
 where d.id = any (array(select r.definition_id from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])))
@@ -19,7 +19,7 @@ order by d.id
 for share;
 
 -- name: run_states
--- How the runs are, and what of their jobs decides whether they may be retried.
+-- The runs, and the columns of their jobs that decide whether they can be retried.
 select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,
        coalesce(%(now)s::timestamptz, clock_timestamp()) as now
@@ -28,11 +28,10 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: retry
--- What is finished gets a new budget on top of the attempts made, which are never taken back; what waits is made due.
--- A cancelled run is due when the lease that the cancel cut short would have ended: its handler may live until then.
--- Whether it excludes other runs of its job is what the job says now. A `payload`, unless it is null, takes the place of
--- the one that the run was created with; as with an enqueue, the job's own lies below it. `expected` are the states in which the runs were
--- chosen.
+-- A finished run gets a new budget in addition to the attempts made, which stay counted; a waiting run is made due.
+-- A cancelled run is due when the lease that the cancel ended would have ended: its handler may live until then.
+-- Whether it excludes other runs of its job is decided by what the job says now. `payload`, unless null, replaces the one
+-- of the enqueue; it is merged over the job's own. `expected` are the states in which the runs were selected.
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,
     max_attempts = case when r.finished_at is null then r.max_attempts
@@ -59,8 +58,8 @@ returning r.id;
 
 -- name: cancel
 -- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed at the next heartbeat.
--- Its handler may live until then: whether that holds up other runs is for the job to say when they are claimed, which
--- may be edited meanwhile.
+-- The handler may live until then. Whether that delays other runs is decided when they are claimed, because the job may
+-- be edited in the meantime.
 update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
@@ -75,9 +74,8 @@ where r.id = any (%(ids)s::bigint[])
 returning r.id;
 
 -- name: pause
--- A pause that still holds keeps its beginning, and its end and its reason where no others are given; one that is over
--- begins anew. `nexts` are the slots to account for
--- after the pause: null without an end, for then resume finds them.
+-- A pause that is in effect keeps its start, and its end and reason unless new ones are passed; one that has ended starts
+-- again. `nexts` are the slots to account for after the pause: null without an end, because resume then computes them.
 update yamlsched.job_definitions d
 set paused_at     = case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true) then d.paused_at
                          else %(now)s end,
@@ -110,11 +108,11 @@ where d.id = any (%(ids)s::bigint[])
 order by d.job_type;
 
 -- name: record
--- The audit trail of what was done by hand, in the transaction that does it.
+-- The audit trail, written in the transaction of the action.
 insert into yamlsched.operator_actions (at, namespace, who, verb, target, detail)
 select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target, t.detail::jsonb
 from unnest(%(namespaces)s::text[], %(targets)s::text[], %(details)s::text[]) as t (namespace, target, detail);
 
 -- name: wake
--- Workers that wait look again.
+-- Wake the waiting workers.
 select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) as n (namespace);

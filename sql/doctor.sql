@@ -9,14 +9,14 @@ select current_setting('server_version_num')::integer as version, current_settin
        (select r.rolsuper from pg_catalog.pg_roles r where r.rolname = current_user) as is_superuser;
 
 -- name: oldest_transaction
--- While a transaction is open, nothing that was deleted or updated since can be cleaned away.
-select extract(epoch from max(clock_timestamp() - a.xact_start))::float8 as seconds
+-- While a transaction is open, vacuum cannot remove the rows that were deleted or updated since it started.
+select max(clock_timestamp() - a.xact_start) as age
 from pg_catalog.pg_stat_activity a
 where a.datname = current_database() and a.pid <> pg_backend_pid();
 
 -- name: standbys
--- Physical standbys: neither backups under way nor logical subscribers, to which nobody fails over. Without
--- pg_read_all_stats the rows are visible, their states are not.
+-- Physical standbys, without running backups and logical subscribers, which are no failover targets. Without
+-- pg_read_all_stats the rows are visible, but not their states.
 select count(*)::integer as count,
        current_setting('synchronous_standby_names') <> ''
        and current_setting('synchronous_commit') not in ('off', 'local') as is_synchronous
@@ -26,7 +26,8 @@ where coalesce(r.state, '') <> 'backup'
       select from pg_catalog.pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical');
 
 -- name: privileges
--- What the role lacks of what sync, work and tick need. By the catalog: a look-up by name fails without the schema.
+-- The privileges that sync, work and tick need and the role lacks. Read from the catalog, because a lookup by name fails
+-- if the schema is missing.
 select t.name || ' (' || string_agg(lower(p.privilege), ', ' order by p.privilege) || ')' as lacks
 from unnest(%(tables)s::text[], %(privileges)s::text[]) as t (name, privileges)
 cross join unnest(string_to_array(t.privileges, ',')) as p (privilege)
@@ -45,7 +46,7 @@ where p.pronamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspn
   and p.proname = 'enqueue';
 
 -- name: can_read
--- Whether the role may look at everything.
+-- Whether the role may read every table.
 select bool_and(coalesce(has_schema_privilege(current_user, c.relnamespace, 'usage')
                          and has_table_privilege(current_user, c.oid, 'select'), false)) as can
 from unnest(%(tables)s::text[]) as t (name)

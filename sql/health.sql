@@ -1,13 +1,15 @@
 -- name: jobs
--- Every job, as the view has it, and what died of late.
+-- Every job, as the view shows it, and the runs that died recently.
 select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
        h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
-       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.failure_streak,
+       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
+       last.error_type as last_error_type, h.failure_streak,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id, h.effective_from,
        h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
        dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
-       died.last_error as dead_error
+       died.last_error as dead_error, died.error_type as dead_error_type
 from yamlsched.job_health h
+left join yamlsched.job_runs last on last.id = h.last_failure_run_id
 cross join lateral (
     select count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
            count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
@@ -17,8 +19,8 @@ cross join lateral (
       and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
 ) dead
 left join lateral (
-    -- of what died last of those that are counted; of the job itself before what was to report it
-    select r.last_error
+    -- the latest of the counted runs; one of the job itself before an on_dead call that was to report it
+    select r.last_error, r.error_type
     from yamlsched.job_runs r
     where r.definition_id = h.definition_id and r.dead_at > clock_timestamp() - %(within)s::interval
     order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
@@ -34,13 +36,13 @@ where s.namespace = %(namespace)s
 order by s.started_at;
 
 -- name: in_doubt
--- Effects in doubt, those that wait longest first, those that wait for a person before those that a retry resolves.
-select e.key, e.provider_key::text, e.run_id, e.job_type, e.attempt, coalesce(e.doubted_at, e.claimed_at) as since,
+-- Effects in doubt, oldest first; those that wait for a person before those that a retry resolves.
+select e.key, e.provider_key::text, e.run_id, e.job_type, e.run_status, e.attempt, coalesce(e.doubted_at, e.claimed_at) as since,
        e.waits_for
 from yamlsched.effects_in_doubt e
 where e.namespace = %(namespace)s
 order by e.waits_for = 'retry', since
-limit %(most)s;
+limit %(limit)s;
 
 -- name: in_doubt_counts
 select e.job_type, e.waits_for, count(*) as effects
@@ -49,7 +51,7 @@ where e.namespace = %(namespace)s
 group by e.job_type, e.waits_for;
 
 -- name: files
--- The file in force, and those that hosts present: what each place has presented last, if it counts still.
+-- The file in force, and those that hosts present: the latest one of each place, while it counts.
 with in_force as materialized (
     select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
     from yamlsched.schedule_files f
@@ -75,7 +77,7 @@ full join presented p on p.hash = i.hash and p.environment = i.environment
 order by (i.hash is not null) desc, p.since;
 
 -- name: refused
--- Places that present a file with mistakes: the mark is on what they presented last.
+-- Places that present a file with errors: the row of the file that they presented last is marked.
 select f.host || ':' || f.path as place, f.mistakes, f.refused_at as since
 from yamlsched.schedule_files f
 where f.namespace = %(namespace)s and f.refused_at is not null
@@ -92,7 +94,7 @@ select clock_timestamp() as now,
         order by f.last_presented_at desc limit 1) as last_tick_host;
 
 -- name: workers
--- Hosts that hold runs, or ended each job's latest one within the hour. A claim is named host:pid:random.
+-- Hosts that hold runs, or finished the latest run of a job within the hour. A claim is named host:pid:random.
 select w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
 from (
     select regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running, o.started_at as seen_at
@@ -115,9 +117,9 @@ order by max(w.seen_at) desc
 limit 50;
 
 -- name: ended
--- What ended within the hour, by job, status, and the bucket into which the time of its latest attempt falls: the
--- number of bounds that it exceeds. Instants are whole microseconds; half of one makes a bound belong to its bucket.
--- Runs of on_dead say nothing about their job, here as in job_health.
+-- Runs that ended within the hour, by job, status and bucket: the number of bounds that the duration of the latest
+-- attempt exceeds. Instants are whole microseconds; subtracting half of one puts a duration equal to a bound into the
+-- bucket below it. Runs of on_dead do not count for their job, as in job_health.
 select e.job_type, e.status, width_bucket(e.took - 0.0000005, %(bounds)s::float8[]) as bucket,
        count(*) as runs, sum(e.took) as seconds
 from (
@@ -132,7 +134,7 @@ group by e.job_type, e.status, bucket
 order by e.job_type, e.status, bucket;
 
 -- name: dead
--- The dead that retention has left.
+-- Dead runs that retention has not pruned.
 select d.job_type, count(*) as runs
 from yamlsched.job_definitions d
 join yamlsched.job_runs r on r.definition_id = d.id and r.dead_at is not null

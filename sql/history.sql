@@ -1,5 +1,5 @@
 -- name: now
--- The one clock.
+-- The database clock is the only clock.
 select clock_timestamp() as now;
 
 -- name: namespaces
@@ -9,7 +9,7 @@ select f.namespace from yamlsched.schedule_files f
 order by namespace;
 
 -- name: namespace_of_file
--- Whose a file is: known by its bytes, else by the place where it lies.
+-- The namespace of a file: found by its content, else by its host and path.
 select f.namespace
 from yamlsched.schedule_files f
 where f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s)
@@ -17,18 +17,18 @@ order by (f.hash = %(hash)s) desc, f.last_presented_at desc
 limit 1;
 
 -- name: jobs
--- The jobs of a namespace by name, those that left the file included.
+-- The jobs of a namespace by name, retired ones included.
 select d.id, d.job_type, d.timezone, d.tags, d.enabled, d.retired_at
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
 order by d.job_type;
 
 -- name: runs
--- Newest first, a page at a time: `before` is the id that ended the page before this one. A run's time is when it
--- ended, else when its latest attempt began, else when it is due. Parameters that are null choose nothing; the planner
--- sees them, so that one job, the dead and the unfinished are each found by their index.
+-- Newest first, one page: `before` is the last id of the previous page. The time of a run is when it ended, else when
+-- its latest attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters, so
+-- that the runs of one job, the dead and the unfinished are each found by an index.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
-       r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error,
+       r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
        r.status = 'cancelled' and coalesce((
            select a.detail ->> 'was'
@@ -53,7 +53,7 @@ order by r.id desc
 limit %(limit)s;
 
 -- name: id_of_key
--- A key's run: there, or pruned and remembered.
+-- The run of a key: existing, or pruned and remembered.
 select r.id, null::timestamptz as pruned_at
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.idempotency_key = %(key)s
@@ -87,7 +87,7 @@ where f.run_id = %(id)s
 order by f.attempt;
 
 -- name: effects
--- What an attempt claimed that is over is in doubt, also before another attempt comes to it.
+-- An effect that was claimed by an attempt that has ended is in doubt, even before another attempt reaches it.
 select e.key,
        case when e.state = 'claimed' and not exists (
                 select from yamlsched.job_runs r
@@ -100,7 +100,7 @@ where e.run_id = %(id)s
 order by e.id;
 
 -- name: children
--- What the run's handler enqueued. Written with the run's finish, so they are younger and lie close behind it.
+-- The runs that the run's handler enqueued. They are written when the run finishes, so their ids follow it closely.
 select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
 where r.parent_id = %(id)s

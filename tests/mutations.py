@@ -82,7 +82,7 @@ EQUIVALENT = {
         for name in ("mark_in_doubt", "mark_done", "release")
         for part in ("namespace", "key")
     },
-    "actions.sql lock: r.id = any": "more runs are locked than are changed",
+    "actions.sql lock_runs: r.id = any": "more runs are locked than are changed",
     "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
     "runs.sql claim: r.namespace = %(namespace)s #2": "redundant: the outer query has the same condition",

@@ -12,9 +12,10 @@ from typing import Any
 import click
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from support.command_line import ROOT, yamlsched
-from yamlsched.cli import Verbs, cli
+from yamlsched.cli import GROUPS, Verbs, cli
 
 VERBS = cli.list_commands(click.Context(cli))
 
@@ -23,7 +24,9 @@ VERBS = cli.list_commands(click.Context(cli))
 def test_every_verb_has_help_that_says_what_it_does(verb: str) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
-    context = click.Context(command, info_name=verb, parent=click.Context(cli, info_name="yamlsched"))
+    context = click.Context(
+        command, info_name=verb, parent=click.Context(cli, info_name="yamlsched", **cli.context_settings)
+    )
     text = command.get_help(context)
     assert text.startswith(f"Usage: yamlsched {verb}")
     assert command.get_short_help_str()
@@ -37,10 +40,48 @@ def test_every_verb_is_in_the_documentation(verb: str) -> None:
     assert any(named.search(page.read_text("utf-8")) for page in pages)
 
 
-def test_a_wrong_verb_is_wrong_usage_and_gets_a_suggestion() -> None:
-    done = yamlsched("tikc")
+def test_the_help_lists_every_verb_in_a_group_with_a_summary_that_is_not_cut() -> None:
+    assert sorted(verb for group in GROUPS.values() for verb in group) == VERBS
+
+    text = yamlsched("-h").stdout
+
+    assert "..." not in text.replace("[ARGS]...", "")
+    assert "Other:" not in text
+    for title, group in GROUPS.items():
+        section = text.split(f"\n{title}:\n")[1].split("\n\n")[0]
+        assert re.findall(r"(?m)^  (\S+)", section) == list(group)
+
+
+@pytest.mark.parametrize("words", [[verb] for verb in VERBS] + [["db", "start"], ["db", "identity"]], ids=" ".join)
+def test_h_is_help_on_every_verb(words: list[str]) -> None:
+    done = CliRunner().invoke(cli, [*words, "-h"], standalone_mode=False)
+    assert done.output.startswith("Usage: cli " + " ".join(words))
+
+
+def test_a_verb_has_only_the_global_options_that_it_uses() -> None:
+    def global_options(verb: str) -> list[str]:
+        text = CliRunner().invoke(cli, [verb, "-h"], standalone_mode=False).output
+        return re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", text.partition("\nGlobal options:\n")[2])
+
+    assert global_options("tick") == ["--file", "--dsn", "--env", "--log-format", "--quiet", "--verbose"]
+    assert global_options("runs") == ["--file", "--dsn", "--format"]
+    assert global_options("validate") == ["--file", "--env", "--format"]
+    assert global_options("schema") == []
+    assert yamlsched("runs", "--log-format", "json").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["tikc"], 'no verb "tikc". Did you mean "tick"?'),
+        (["db", "strat"], 'no verb "strat". Did you mean "start"?'),
+        (["db", "x"], 'no verb "x". See: python -m yamlsched db --help'),
+    ],
+)
+def test_a_misspelt_verb_is_a_usage_error_and_gets_a_suggestion(words: list[str], hint: str) -> None:
+    done = yamlsched(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert 'no verb "tikc". Did you mean "tick"?' in done.stderr
+    assert hint in done.stderr
 
 
 def test_a_missing_file_is_a_failed_environment_and_names_the_remedy(tmp_path: Path) -> None:
@@ -87,7 +128,7 @@ def test_the_printed_migrations_make_the_same_tables(empty_dsn: str) -> None:
     assert (done.returncode, done.stdout) == (0, "the tables are up to date\n")
 
 
-def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_croniter(
+def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_croniter_nor_rich(
     own_dsn: str, tmp_path: Path
 ) -> None:
     (tmp_path / "schedules.yaml").write_text(
@@ -98,7 +139,8 @@ def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_cron
         "import sys; from yamlsched.cli import main\n"
         "try: main()\n"
         "except SystemExit as end:\n"
-        "    print(end.code, [m for m in ('yaml', 'jsonschema', 'croniter', 'yamlsched.worker') if m in sys.modules])"
+        "    heavy = ('yaml', 'jsonschema', 'croniter', 'rich', 'yamlsched.worker')\n"
+        "    print(end.code, [m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, "tick", "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True

@@ -87,13 +87,13 @@ def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> No
             "dead",
             {},
             {"enabled": False},
-            "belongs to purge, which is disabled in schedules.yaml: nothing would claim it",
+            "belongs to purge, which is disabled in schedules.yaml: no worker would claim it",
         ),
         (
             "dead",
             {},
             {"retired_at": NOON},
-            "belongs to purge, which was removed from schedules.yaml: nothing would claim it",
+            "belongs to purge, which was removed from schedules.yaml: no worker would claim it",
         ),
     ],
 )
@@ -323,8 +323,8 @@ def test_runs_and_options_together_or_neither_are_wrong_usage(cli: Cli) -> None:
 def test_cancelling_a_job_that_has_nothing_to_do_says_so(db: Db, cli: Cli) -> None:
     a_run(db, a_job(db), "dead")
 
-    assert cli("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs\n")
-    assert cli("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no matching runs\n")
+    assert cli("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs match\n")
+    assert cli("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no runs match\n")
 
 
 def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
@@ -488,7 +488,7 @@ def test_a_call_of_on_dead_takes_no_payload(db: Db, cli: Cli) -> None:
     refused = cli("retry", call, "--payload", '{"days": 3}')
 
     assert (refused.code, refused.out) == (1, "")
-    assert f"run {call} is a call of on_dead, which gets the dead run and no payload" in refused.err
+    assert f"run {call} is an on_dead call, which gets the dead run and no payload" in refused.err
     assert row(db, call).status == "dead"
 
 

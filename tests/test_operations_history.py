@@ -83,7 +83,7 @@ def test_the_namespaces_of_one_database_do_not_see_each_other(db: Db) -> None:
         history.runs(db, "default", Filter(jobs=["purge"]), 10)
 
 
-def test_runs_are_written_as_text_json_and_csv(db: Db, cli: Cli) -> None:
+def test_runs_are_listed_as_text_json_and_csv(db: Db, cli: Cli) -> None:
     run = a_run(db, a_job(db), "dead", started_at=NOON, finished_at=NOON, failed_at=NOON, idempotency_key="purge:x")
 
     text = cli("runs").out.splitlines()
@@ -92,20 +92,33 @@ def test_runs_are_written_as_text_json_and_csv(db: Db, cli: Cli) -> None:
 
     assert text[0].split() == ["ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"]
     assert text[1].split() == [
-        *(str(run), "purge", "dead", "5/5", "2026-01-14T12:00:00Z", "0s", "purge:x", "no", "route", "to", "host"),
+        *(
+            str(run),
+            "purge",
+            "dead",
+            "5/5",
+            "2026-01-14T12:00:00Z",
+            "0s",
+            "purge:x",
+            "OSError:",
+            "no",
+            "route",
+            "to",
+            "host",
+        ),
     ]
     assert document["format_version"] == 1
     assert document["runs"][0]["finished_at"] == "2026-01-14T12:00:00Z"
     assert (line["id"], line["finished_at"], line["scheduled_for"]) == (str(run), "2026-01-14T12:00:00Z", "")
 
 
-def test_no_terminal_no_colours_and_no_runs_is_no_error(db: Db, cli: Cli) -> None:
-    assert cli("runs") == (0, "", "no runs\n")
+def test_piped_output_has_no_colours_and_no_matching_run_is_not_an_error(db: Db, cli: Cli) -> None:
+    assert cli("runs") == (0, "", "no runs match\n")
     a_run(db, a_job(db), "dead")
     assert "\x1b" not in cli("runs").out
 
 
-def test_show_tells_the_whole_story_of_a_run(db: Db, cli: Cli) -> None:
+def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
     # given a run that failed twice, succeeded, did an effect once, fanned out, and was touched by an operator
     job = a_job(db)
     parent = a_run(db, job, "succeeded")
@@ -139,11 +152,11 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, cli: Cli) -> None:
 
     # then everything is there, and nothing that a handler printed reaches the terminal raw
     for part in (
-        f"run        {run} of purge (handlers.purge:run)",
-        "status     succeeded",
-        "attempts   3 of 5",
-        "slot       2026-01-14T12:00:00Z",
-        "result     7",
+        f"run       {run} of purge (handlers.purge:run)",
+        "status    succeeded",
+        "attempts  3 of 5",
+        "slot      2026-01-14T12:00:00Z",
+        "result    7",
         "attempt 1  failed  2026-01-14T12:00:00Z  took 5s  web-1:4711:c0ffee",
         "    OSError: no route to host",
         "    stack: (8 earlier lines; --full shows them)",
@@ -166,22 +179,21 @@ def test_show_tells_the_whole_story_of_a_run(db: Db, cli: Cli) -> None:
     assert document["run"]["payload"] == {}
 
 
-def test_show_says_what_a_person_may_do_next(db: Db, cli: Cli) -> None:
+def test_show_suggests_the_next_command(db: Db, cli: Cli) -> None:
     dead = a_run(db, a_job(db), "dead")
     waiting = a_run(db, a_job(db, "off", enabled=False))
     paused = a_run(db, a_job(db, "mail", paused_at=NOON))
     failed = a_run(db, a_job(db, "sync"), "failed")
 
-    assert f"next       yamlsched retry {dead}\n" in cli("show", dead).out
-    assert "next       its job is disabled in schedules.yaml: nothing claims it" in cli("show", waiting).out
-    assert "next       its job is paused: yamlsched resume mail" in cli("show", paused).out
+    assert f"next      yamlsched retry {dead}\n" in cli("show", dead).out
+    assert "next      its job is disabled in schedules.yaml: no worker claims it" in cli("show", waiting).out
+    assert "next      its job is paused: yamlsched resume mail" in cli("show", paused).out
     assert (
-        f"next       it is retried automatically; to retry it now: yamlsched retry {failed}\n"
-        in cli("show", failed).out
+        f"next      it is retried automatically; to retry it now: yamlsched retry {failed}\n" in cli("show", failed).out
     )
 
 
-def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, cli: Cli) -> None:
+def test_show_suggests_settling_an_effect_in_doubt_before_a_retry(db: Db, cli: Cli) -> None:
     dead = a_run(db, a_job(db), "dead")
     db.execute(
         "insert into yamlsched.effects "
@@ -190,11 +202,11 @@ def test_show_asks_to_settle_an_effect_in_doubt_before_a_retry(db: Db, cli: Cli)
         [dead],
     )
 
-    step = f"next       yamlsched settle --done 'the mail' (or --not-done); then yamlsched retry {dead}\n"
+    step = f"next      yamlsched settle --done 'the mail' (or --not-done); then yamlsched retry {dead}\n"
     assert step in cli("show", dead).out
 
 
-def test_what_was_cancelled_while_it_waited_has_no_time_that_it_took(db: Db, cli: Cli) -> None:
+def test_a_run_cancelled_while_it_waited_has_no_duration(db: Db, cli: Cli) -> None:
     # given a run that was given back, and one that is running
     job, begun = a_job(db), "(now() - interval '3 days')"
     given_back = a_run(db, job, "queued", started_at=begun)
@@ -208,7 +220,7 @@ def test_what_was_cancelled_while_it_waited_has_no_time_that_it_took(db: Db, cli
     assert "the last attempt took 3d" in cli("show", running).out
 
 
-def test_a_run_that_never_was_and_one_that_was_pruned_are_told_apart(db: Db, cli: Cli) -> None:
+def test_an_unknown_run_and_a_pruned_one_get_different_messages(db: Db, cli: Cli) -> None:
     db.execute(
         "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "
         "values ('default', 'purge:2026-01-14', 7, 'purge', '2026-02-01')"

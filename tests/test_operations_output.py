@@ -6,6 +6,7 @@ import doctest
 import json
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -70,37 +71,77 @@ def test_a_table_has_a_line_for_each_row_whatever_is_in_it(rows: list[list[str]]
     assert all(c.isprintable() for line in lines for c in line)
 
 
-def test_columns_are_aligned_by_what_is_seen() -> None:
-    red = _output.Styled(click.style("x", fg="red"))
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let stdout be a terminal of a width."""
 
-    lines = _output.table(("A", "B"), [(red, "1"), ("long", "2")]).split("\n")
+    def set_width(columns: int) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.delenv("NO_COLOR", raising=False)
 
-    assert [click.unstyle(line) for line in lines] == ["A     B", "x     1", "long  2"]
+    return set_width
+
+
+def test_columns_are_aligned_by_the_width_on_the_screen(on_terminal: Callable[[int], None]) -> None:
+    on_terminal(80)
+
+    lines = _output.table(("A", "B"), [(_output.coloured("dead"), "1"), ("日本語", "2")]).split("\n")
+
+    assert [click.unstyle(line).rstrip() for line in lines] == ["A       B", "dead    1", "日本語  2"]
+    assert lines[1].startswith("\x1b[31mdead\x1b[0m")
 
 
 @pytest.mark.parametrize("columns", [1, 29, 30, 31, 200])
-def test_on_a_terminal_the_last_column_ends_at_its_edge_and_keeps_what_can_be_read(
-    monkeypatch: pytest.MonkeyPatch, columns: int
+def test_on_a_terminal_only_free_text_is_cut_and_keeps_a_readable_width(
+    on_terminal: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(columns))
+    on_terminal(columns)
     monkeypatch.setenv("NO_COLOR", "1")
+    key = "cleanup_nightly:2026-01-14"
 
-    [_, short, long] = _output.table(("ID", "ERROR"), [("1", "short"), ("2", "x" * 100)]).split("\n")
+    rows = [(key, "short", "1"), ("-", "x" * 100, "2")]
+    [_, first, second] = _output.table(("KEY", "ERROR", "N"), rows, free_text="ERROR").split("\n")
 
-    room = min(100, max(_output.MIN_LAST_COLUMN, columns - 4))
-    assert short == "1   short"
-    assert long == "2   " + ("x" * 100 if room == 100 else "x" * (room - 1) + "…")
+    room = min(100, max(_output.MIN_FREE_TEXT_CHARS, columns - len(key) - 5))
+    assert first.split() == [key, "short", "1"]
+    assert second.split() == ["-", "x" * 100 if room == 100 else "x" * (room - 1) + "…", "2"]
 
 
-def test_what_comes_from_outside_cannot_colour_the_terminal_or_break_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def test_piped_tables_have_the_width_of_their_content_and_bound_only_free_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
 
-    last = _output.table(("A",), [("\x1b[31mred\x1b[0m\nnext",)]).split("\n")[-1]
+    lines = _output.table(("KEY", "ERROR"), [("k" * 500, "x" * 500)], free_text="ERROR").split("\n")
 
-    assert last == "\\x1b[31mred\\x1b[0m next"
-    assert _output.coloured("dead", "\x1b[2J") == "\x1b[31m\\x1b[2J\x1b[0m"
+    assert lines[1] == f"{'k' * 500}  {'x' * (_output.MAX_FREE_TEXT_CHARS - 3)}..."
+    assert "\x1b" not in "".join(lines)
+
+
+HOSTILE = [
+    "\x1b[31mred\x1b[0m\nnext",
+    "[red]markup[/red]",
+    "[/]",
+    "[link=file:///etc]x[/link]",
+    ":skull:",
+    "\u202eabc",
+    "\x07\x9b",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=ascii)
+def test_text_from_outside_is_shown_escaped_and_never_interpreted(
+    on_terminal: Callable[[int], None], hostile: str
+) -> None:
+    on_terminal(80)
+
+    last = _output.table(("A", "B"), [(hostile, hostile)], free_text="B").split("\n")[-1]
+
+    shown = _output.printable_line(hostile)
+    assert last == f"{shown}  {shown}"
+    assert shown.isprintable()
+    assert _output.fields([("a", hostile)]) == f"a  {shown}"
+    assert _output.coloured("dead", hostile) == f"\x1b[31m{shown}\x1b[0m"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The command line. One module per verb: it parses, calls, prints, and returns the exit code.
 
-A verb is a module of this folder that defines ``command``; modules whose name begins with ``_`` are shared.
-Exit codes everywhere: 0 ok; 1 findings; 2 wrong usage; 3 the environment failed.
+A verb is a module of this folder that defines ``command``. Modules whose name starts with ``_`` are shared.
+Exit codes of every verb: 0 ok; 1 findings; 2 usage error; 3 environment failure.
 """
 
 from __future__ import annotations
@@ -16,41 +16,37 @@ from typing import Any, NoReturn
 import click
 
 from yamlsched import __version__
-from yamlsched.cli._settings import Settings, global_options, merge
+from yamlsched.cli._settings import Group, Settings, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused
 
 OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 
-
-SECTIONS = {
-    "Edit the schedule": ("init", "validate", "explain", "schema", "diff", "plan", "next"),
-    "Run jobs": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
-    "Inspect": ("status", "runs", "show", "why", "metrics", "doctor"),
+GROUPS = {
+    "Schedule": ("validate", "diff", "plan", "next", "explain", "schema"),
+    "Run": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
+    "Inspect": ("status", "runs", "show", "why", "metrics"),
     "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
-    "Database": ("migrate", "db"),
+    "Set up": ("init", "migrate", "db", "doctor"),
 }
-"""How the help lists the verbs; one that is missing here comes last."""
-MAX_SUMMARY_CHARS = 300
+"""The verbs by task, as the help lists them. A verb that is missing here is listed last."""
+MAX_SUMMARY_CHARS = 200
+"""Longer than any first sentence of a help text: the list of verbs cuts none."""
 
 
-class Verbs(click.Group):
-    """The verbs, each imported only when it is asked for."""
+class Verbs(Group):
+    """The verbs, each imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)
-        listed = {verb for section in SECTIONS.values() for verb in section}
-        for title, section in {**SECTIONS, "Other": [verb for verb in verbs if verb not in listed]}.items():
-            rows = []
-            for verb in section:
-                command = self.get_command(ctx, verb)
-                assert command is not None
-                rows.append((verb, command.get_short_help_str(MAX_SUMMARY_CHARS)))
-            if rows:
+        grouped = {verb for group in GROUPS.values() for verb in group}
+        for title, group in {**GROUPS, "Other": [verb for verb in verbs if verb not in grouped]}.items():
+            commands = [(verb, self.get_command(ctx, verb)) for verb in group]
+            if rows := [(verb, command.get_short_help_str(MAX_SUMMARY_CHARS)) for verb, command in commands if command]:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(rows, col_spacing=max(map(len, verbs)) - max(map(len, group)) + 2)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -58,22 +54,18 @@ class Verbs(click.Group):
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            hint = f' Did you mean "{near[0]}"?' if near else " See: yamlsched --help"
-            raise click.UsageError(f'no verb "{args[0]}".{hint}', ctx) from None
-
 
 @click.group(
     cls=Verbs,
-    params=list(global_options(("text", "json", "concise", "github", "sarif", "markdown", "csv"), before_verb=True)),
+    params=list(
+        global_options(("text", "json", "concise", "github", "sarif", "markdown", "csv"), before_verb=True).values()
+    ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    options_metavar="[GLOBAL OPTIONS]",
+    subcommand_metavar="VERB [ARGS]...",
     help="Run the jobs of schedules.yaml on time, once, with their history in PostgreSQL.",
+    epilog="yamlsched VERB --help shows the options of a verb. Global options may also be passed after the verb, to "
+    "every verb that uses them.",
 )
 @click.version_option(__version__, message="yamlsched %(version)s")
 @click.pass_context
@@ -93,13 +85,13 @@ def main() -> NoReturn:
         print("Aborted.", file=sys.stderr)
         code = FINDINGS
     except Refused as error:
-        _complain(str(error))
+        _print_error(str(error))
         code = FINDINGS
     except EnvironmentFailed as error:
-        _complain(str(error))
+        _print_error(str(error))
         code = FAILED
     except BrokenPipeError:
-        # the reader of our output went away (`yamlsched runs | head`): not an error, and nothing may be flushed to it
+        # the reader of our output exited (`yamlsched runs | head`): not an error, and nothing may be flushed to it
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = OK
     except KeyboardInterrupt:
@@ -110,37 +102,37 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Open what is closed of stdin, stdout and stderr (`>&-`) on /dev/null.
+    """Open those of stdin, stdout and stderr that are closed (`>&-`) on /dev/null.
 
-    Otherwise a session with the database would get such a number, and what is printed would be written into it.
+    Otherwise a connection to the database would get the descriptor, and output would be written into it.
     """
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor is this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _complain(message: str) -> None:
-    """Print what is wrong. It may quote a server's words, which must not reach the terminal as control characters."""
+def _print_error(message: str) -> None:
+    """Print an error message. It may quote a server, whose control characters must not reach the terminal."""
     from yamlsched.cli._output import printable
 
     print(f"yamlsched: {printable(message)}", file=sys.stderr)
 
 
 def _unexpected(error: Exception) -> int:
-    """Report what no verb foresaw: a database that failed in one line, a fault of ours with its traceback."""
+    """Report an error that no verb handles: a database error in one line, a bug of yamlsched with its traceback."""
     if getattr(error, "sqlstate", None) == "42501":  # insufficient_privilege
-        _complain(
+        _print_error(
             f"the role of the DSN lacks a privilege for this ({' '.join(str(error).split())}). "
             "Grant it yamlsched_worker, or yamlsched_reader for read-only use: "
             '"yamlsched migrate --roles" prints the script that creates these '
             'roles, "yamlsched doctor" lists what the role lacks'
         )
     elif type(error).__module__.startswith("psycopg"):
-        _complain(f"the database failed: {' '.join(str(error).split())}")
+        _print_error(f"the database failed: {' '.join(str(error).split())}")
     else:
         traceback.print_exc()
         print("yamlsched: this is a bug in yamlsched; please report the lines above", file=sys.stderr)

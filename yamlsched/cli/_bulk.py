@@ -1,4 +1,4 @@
-"""What the verbs that change runs share: which runs, the confirmation, and the answers."""
+"""What the verbs that change runs and jobs share: the selection, the confirmation, and the results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
     from yamlsched.operations.actions import ActionResult
 
-PAGE_RUNS = 5_000
-"""Runs that are chosen by one statement."""
+MAX_LISTED = 20
+"""Of more runs, only the failures are reported one by one."""
 
-by_option = click.option("--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host).")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show which runs would change, and change nothing.")
 
 Action = Callable[..., "list[ActionResult]"]
+"""Called with a connection, the ids of runs, and the states in which they were selected."""
 
 
 def change_runs(
@@ -36,11 +35,8 @@ def change_runs(
     dry_run: bool,
     act: Action,
 ) -> int:
-    """Find the runs that ``names`` or the filter ``given`` mean, ask, ``act`` on them, and print what became of each.
-
-    ``act`` is called with the connection, the ids and the states in which they were chosen.
-    """
-    from yamlsched.operations import history
+    """Select runs by ``names`` or by the filter ``given``, confirm, ``act`` on them, and print the results."""
+    from yamlsched.operations import actions, history
     from yamlsched.runs import Status
     from yamlsched.store.history import now
 
@@ -52,43 +48,30 @@ def change_runs(
         raise click.UsageError(
             f"which runs? Name them by id or key, or select them by options: yamlsched {verb} --help"
         )
+    rejected: list[ActionResult] = []
     with settings.connect() as connection:
         if not names or not all(map(history.is_id, names)):
             namespace = history.namespace_of(connection, namespace, settings.file)
         if names:
-            ids = [history.find(connection, namespace or "", name) for name in names]
-            expected = tuple(Status)
+            ids, rejected = actions.find_each(connection, namespace or "", names)
         else:
-            expected = tuple(Status(status) for status in statuses)
-            wanted = _filters.build_filter(now(connection), statuses=statuses, **given)
-            ids = matching_ids(connection, namespace, wanted)
+            filter = _filters.build_filter(now(connection), statuses=statuses, **given)
+            ids = history.matching_ids(connection, namespace, filter)
             if not ids:
                 is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}
-                click.echo("no unfinished runs" if is_open else "no matching runs", err=True)
+                click.echo("no unfinished runs match" if is_open else "no runs match", err=True)
                 return OK
         if dry_run:
-            report_dry_run(settings, verb, ids)
-            return OK
+            return report_dry_run(settings, verb, ids, rejected)
         if not names:
             confirm(f"{verb} {_output.count(len(ids), 'run')}", yes)
-        answers = act(connection, ids, expected)
-    return report(settings, answers)
-
-
-def matching_ids(connection: psycopg.Connection[Any], namespace: str, chosen: Any) -> list[int]:
-    """Return the ids of all runs of a filter, oldest first."""
-    from yamlsched.operations import history
-
-    ids: list[int] = []
-    while page := history.runs(connection, namespace, chosen, PAGE_RUNS, before=ids[-1] if ids else None):
-        ids += [row.id for row in page]
-        if len(page) < PAGE_RUNS:
-            break
-    return ids[::-1]
+        expected = tuple(Status) if names else tuple(Status(status) for status in statuses)
+        results = act(connection, ids, expected) if ids else []
+    return report(settings, verb, [*rejected, *results])
 
 
 def confirm(what: str, yes: bool) -> None:
-    """Ask on a terminal; elsewhere only --yes will do."""
+    """Ask on a terminal; raise a usage error elsewhere, unless ``yes``."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -98,35 +81,41 @@ def confirm(what: str, yes: bool) -> None:
         raise click.Abort
 
 
-def report_dry_run(settings: Settings, verb: str, ids: list[int]) -> None:
+def report_dry_run(settings: Settings, verb: str, ids: list[int], rejected: list[ActionResult]) -> int:
     if settings.wants_json:
         click.echo(_output.document(dry_run=True, verb=verb, run_ids=ids))
     else:
-        more = " ..." if len(ids) > 20 else ""
-        click.echo(f"would {verb} {_output.count(len(ids), 'run')}: {' '.join(map(str, ids[:20]))}{more}")
+        more = " ..." if len(ids) > MAX_LISTED else ""
+        click.echo(f"would {verb} {_output.count(len(ids), 'run')}: {' '.join(map(str, ids[:MAX_LISTED]))}{more}")
+        for result in rejected:
+            click.echo(_output.printable_line(f"{result.target} {result.what}"), err=True)
+    return FINDINGS if rejected else OK
 
 
-def report(settings: Settings, answers: list[ActionResult]) -> int:
-    """Print what became of each; 1 where something could not be done."""
+def report(settings: Settings, verb: str, results: list[ActionResult]) -> int:
+    """Print the result of each, or the number of those that changed; return 1 if one did not."""
+    changed = sum(result.changed for result in results)
     if settings.wants_json:
-        click.echo(_output.document(results=answers))
+        click.echo(_output.document(results=results))
     else:
-        many = len(answers) > 20
-        for answer in answers:
-            if not (many and answer.changed):
-                click.echo(f"{answer.target} {answer.what}", err=not answer.changed)
-        if many:
-            click.echo(f"{sum(answer.changed for answer in answers)} of {len(answers)} changed")
-    return OK if all(answer.changed for answer in answers) else FINDINGS
+        for result in results:
+            if len(results) <= MAX_LISTED or not result.changed:
+                click.echo(_output.printable_line(f"{result.target} {result.what}"), err=not result.changed)
+        if len(results) > MAX_LISTED:
+            of = "" if changed == len(results) else f" of {len(results)}"
+            click.echo(f"{verb}: {changed}{of} changed")
+    return OK if changed == len(results) else FINDINGS
 
 
 def select_jobs(
-    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]
+    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str], everything: bool
 ) -> list[int]:
-    """Return the ids of the jobs that are meant; with neither names nor tags, of all that are in the file."""
+    """Return the ids of the jobs that are named or tagged, or of all that are in the file."""
     from yamlsched.operations import history
-    from yamlsched.store.history import jobs as all_jobs
+    from yamlsched.store.history import jobs
 
-    chosen = history.definitions(connection, namespace, names, tags)
-    present = {job.id for job in all_jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
-    return sorted(present if chosen is None else present & set(chosen))
+    if everything == bool(names or tags):
+        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
+    selected = history.definitions(connection, namespace, names, tags)
+    present = {job.id for job in jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
+    return sorted(present if selected is None else present & set(selected))

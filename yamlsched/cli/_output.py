@@ -1,4 +1,7 @@
-"""How results are written: plain aligned tables, JSON with a version, times in UTC."""
+"""How results are written: aligned tables, JSON with a version, CSV, times in UTC.
+
+Tables and colours on a terminal go through rich, which is imported only then: piped output needs neither.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,19 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
-
-import click
 
 from yamlsched import log, terminal, times
 from yamlsched.durations import approximate
 
 FORMAT_VERSION = 1
-MIN_LAST_COLUMN = 20
-"""Characters that the last column of a table keeps on a narrow terminal."""
+MIN_FREE_TEXT_CHARS = 20
+"""What free text keeps of its column on a narrow terminal."""
+MAX_FREE_TEXT_CHARS = 200
+"""What a table shows of free text, however wide the output is."""
 COLOURS = {
     "ok": "green",
     "succeeded": "green",
@@ -38,36 +42,44 @@ COLOURS = {
 
 
 def has_colours() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Styled(str):
-    """Text that is safe to show as it is: what came from outside has been made printable, the colours are ours."""
+    """Text that may be printed as it is: its colours are ours, and what came from outside has been escaped."""
+
+
+def paint(text: str, style: str) -> str:
+    """Return ``text``, which must be printable, in a style of rich such as ``bold red``, if colours are wanted."""
+    if not has_colours():
+        return text
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
 
 def coloured(word: str, text: str | None = None) -> Styled:
-    """Return ``text``, by default ``word``, in the colour of ``word`` where colours are wanted."""
-    shown = printable_cell(word if text is None else text)
-    return Styled(click.style(shown, fg=COLOURS[word]) if word in COLOURS and has_colours() else shown)
-
-
-def bold(text: str) -> str:
-    return click.style(text, bold=True) if has_colours() else text
+    """Return ``text``, by default ``word``, in the colour of ``word``."""
+    shown = printable_line(word if text is None else text)
+    return Styled(paint(shown, COLOURS[word]) if word in COLOURS else shown)
 
 
 def instant(value: datetime | None) -> str:
     """Return ``value`` in RFC 3339, UTC, to the second; "-" for None.
 
-    >>> instant(datetime.fromisoformat("2026-01-14T02:00Z"))
+    >>> from datetime import UTC
+    >>> instant(datetime(2026, 1, 14, 2, tzinfo=UTC))
     '2026-01-14T02:00:00Z'
     """
     return "-" if value is None else times.rfc3339(value, "seconds")
 
 
 def ago(value: datetime | None, now: datetime) -> str:
-    """Return how long before ``now`` that was, or how far ahead it lies, in at most two units.
+    """Return how long before or after ``now`` that is, in at most two units.
 
-    >>> ago(datetime.fromisoformat("2026-01-14T02:00Z"), datetime.fromisoformat("2026-01-15T03:05Z"))
+    >>> from datetime import UTC
+    >>> ago(datetime(2026, 1, 14, 2, tzinfo=UTC), datetime(2026, 1, 15, 3, 5, tzinfo=UTC))
     '1d1h ago'
     """
     if value is None:
@@ -76,7 +88,7 @@ def ago(value: datetime | None, now: datetime) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return how many of what.
+    """Return a number and its noun.
 
     >>> count(1, "run"), count(2, "run")
     ('1 run', '2 runs')
@@ -85,47 +97,88 @@ def count(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` so that it steers neither a terminal nor a CI service; line breaks and tabs stay."""
+    """Return ``text`` without anything that controls a terminal or a CI service; line breaks and tabs stay."""
     lines = ("\t".join(map(terminal.escape_control, line.split("\t"))) for line in text.split("\n"))
     return "\n".join(map(terminal.escape_ci_commands, lines))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
-    """Return lines of columns, two blanks apart. On a terminal the last column is cut at its right edge.
-
-    Cells may be coloured: their width is that of what is seen.
-    """
-    lines = [list(headings), *([printable_cell(cell) for cell in row] for row in rows)]
-    if sys.stdout.isatty():
-        _cut_last_column(lines, shutil.get_terminal_size().columns - len(indent))
-    widths = [max(len(click.unstyle(line[nth])) for line in lines) for nth in range(len(headings))]
-    out = []
-    for line in lines:
-        cells = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(line, widths, strict=True)]
-        out.append((indent + "  ".join(cells)).rstrip())
-    if has_colours():
-        out[0] = bold(out[0])
-    return "\n".join(out)
-
-
-def _cut_last_column(lines: list[list[str]], width: int) -> None:
-    """Shorten the last cells so that no line is wider than ``width``, as far as that leaves them readable."""
-    others = sum(max(len(click.unstyle(line[nth])) for line in lines) + 2 for nth in range(len(lines[0]) - 1))
-    room = max(MIN_LAST_COLUMN, width - others)
-    for line in lines:
-        if len(line[-1]) > room and not isinstance(line[-1], Styled):
-            line[-1] = line[-1][: room - 1] + "…"
-
-
-def printable_cell(text: str) -> str:
-    """Return ``text`` as one printable line; what is ``Styled`` stays as it is."""
+def printable_line(text: str) -> str:
+    """Return ``text`` as one printable line; ``Styled`` text is returned unchanged."""
     return text if isinstance(text, Styled) else printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], free_text: str | None = None) -> str:
+    """Return aligned columns, two spaces apart, under ``headings``.
+
+    Only the column headed ``free_text`` is ever cut: at ``MAX_FREE_TEXT_CHARS``, and at the edge of a terminal. All
+    others keep their width, so that keys and ids can be copied: the table is then wider than the terminal.
+    """
+    lines = [[printable_line(cell) for cell in row] for row in rows]
+    if free_text is not None:
+        nth = headings.index(free_text)
+        for line in lines:
+            if not isinstance(line[nth], Styled):
+                line[nth] = terminal.truncate(line[nth], MAX_FREE_TEXT_CHARS)
+    if sys.stdout.isatty():
+        return _rich_table(headings, lines, free_text)
+    widths = [max(len(line[nth]) for line in [headings, *lines]) for nth in range(len(headings))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [headings, *lines]
+    )
+
+
+def fields(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return a line for each pair of a name and a value."""
+    shown = [(name, printable_line(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in shown)
+
+
+def _rich_table(headings: Sequence[str], lines: Iterable[Sequence[str]], free_text: str | None) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [[Text.from_ansi(cell) if isinstance(cell, Styled) else Text(cell) for cell in line] for line in lines]
+    widths = [max(len(heading), *(row[nth].cell_len for row in rows), 0) for nth, heading in enumerate(headings)]
+    if free_text is not None:
+        nth = headings.index(free_text)
+        room = shutil.get_terminal_size().columns - sum(widths) - 2 * (len(widths) - 1) + widths[nth]
+        widths[nth] = min(widths[nth], max(MIN_FREE_TEXT_CHARS, room))
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for heading, width in zip(headings, widths, strict=True):
+        grid.add_column(Text(heading, "bold"), no_wrap=True, overflow="ellipsis", width=width)
+    for row in rows:
+        grid.add_row(*row)
+    # a console as wide as the table: rich would drop columns on a narrower one
+    console = Console(
+        width=sum(widths) + 2 * len(widths),
+        color_system="standard" if has_colours() else None,
+        force_terminal=True,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        console.print(grid, crop=False)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of progress in place of the one before, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda line: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
 
 
 def document(**parts: Any) -> str:
     """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
     text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
-    # the escape is one of JSON: what reads the document sees the same text
+    # a JSON escape: whoever parses the document gets the same text
     return "\n".join(log.printable_json(line).replace("##", r"#\u0023") for line in text.split("\n"))
 
 
@@ -142,7 +195,7 @@ def _plain(value: Any) -> Any:
 def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return CSV with a line of headings; instants are RFC 3339, None is empty.
 
-    Control characters are escaped. Text that a spreadsheet would take for a formula gets an apostrophe in front, as
+    Control characters are escaped. Text that a spreadsheet would evaluate as a formula gets a leading apostrophe, as
     spreadsheets write it themselves (OWASP, CSV injection).
     """
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""The options that every verb takes, before or after its name."""
+"""The global options: accepted before the verb, and after its name by each verb that uses them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     import psycopg
 
 
-FORMATS = ("text", "json")
-
-
 @dataclass(frozen=True)
 class Settings:
-    """What the global options and their environment variables say."""
+    """The values of the global options and their environment variables."""
 
     file: Path = Path("schedules.yaml")
     dsn: str | None = None
@@ -36,9 +33,9 @@ class Settings:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Yield the DSN to use: the one that is set, else that of the embedded database, running meanwhile.
+        """Yield the DSN to use: the one that is set, else that of the embedded database, which runs until the end.
 
-        Raises NoDatabase where neither is to be had.
+        Raises NoDatabase if there is neither.
         """
         if self.dsn and self.dsn != "embedded":
             yield self.dsn
@@ -58,11 +55,19 @@ class Settings:
         return not self.dsn or self.dsn == "embedded"
 
     @contextmanager
+    def connect_in(self, namespace: str | None) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+        """Yield a connection and the namespace to use: the one that was passed, else that of the file."""
+        from yamlsched.operations import history
+
+        with self.connect() as connection:
+            yield connection, history.namespace_of(connection, namespace, self.file)
+
+    @contextmanager
     def connect(self, migrate: bool = False, for_handler: bool = False) -> Iterator[psycopg.Connection[Any]]:
         """Yield a connection to a database whose tables are those of this version.
 
-        The embedded database is brought up to date on the way, a server only with ``migrate``. A connection
-        ``for_handler`` keeps what is set on its role and database.
+        The embedded database is migrated first, a server only with ``migrate``. A connection ``for_handler`` keeps
+        the settings of its role and database.
         """
         from yamlsched import store
 
@@ -76,17 +81,17 @@ class Settings:
                     yield handler_connection
 
 
-def global_options(formats: tuple[str, ...], before_verb: bool) -> list[click.Option]:
-    """Return the options that stand before the verb as well as after it.
+def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, click.Option]:
+    """Return, by name, the options that may be passed before the verb as well as after it.
 
-    Only the ones before it read the environment, or a variable would win over an option that is written out.
+    Only those before the verb read the environment. Otherwise a variable would override an explicit option.
     """
 
     def variable(name: str) -> str | None:
         return f"YAMLSCHED_{name}" if before_verb else None
 
     count: dict[str, Any] = {"count": True, "default": None}
-    return [
+    options = [
         click.Option(
             ["--file"],
             type=click.Path(path_type=Path),
@@ -96,32 +101,54 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> list[click.Op
         click.Option(
             ["--dsn"], envvar=variable("DSN"), help="The DSN of the database (YAMLSCHED_DSN; the embedded database)."
         ),
-        click.Option(["--env"], envvar=variable("ENV"), help="The environment, such as production (YAMLSCHED_ENV)."),
+        click.Option(
+            ["--env"],
+            metavar="NAME",
+            envvar=variable("ENV"),
+            help="The environment, such as production (YAMLSCHED_ENV).",
+        ),
         click.Option(["--format"], type=click.Choice(formats), help="The format of results."),
         click.Option(["--log-format"], type=click.Choice(["text", "json"]), help="The format of log lines."),
         click.Option(["-q", "--quiet"], **count, help="Log warnings only; twice: errors only."),
         click.Option(["-v", "--verbose"], **count, help="Log more."),
     ]
+    return {str(option.name): option for option in options}
 
 
 def merge(settings: Settings, options: dict[str, Any]) -> Settings:
-    """Return ``settings`` with those of ``options`` that were given."""
+    """Return ``settings`` with those of ``options`` that were passed."""
     quiet, verbose = options.pop("quiet", None), options.pop("verbose", None)
     given = {name: value for name, value in options.items() if value is not None}
     return replace(settings, verbosity=settings.verbosity + (verbose or 0) - (quiet or 0), **given)
 
 
-class Verb(click.Command):
-    """A command that takes the global options as well, and gets them as ``Settings`` (``@click.pass_obj``).
+class Group(click.Group):
+    """A group that suggests the closest name for a misspelt one."""
 
-    ``formats`` are the values that its ``--format`` takes; an ``offline`` verb uses no database.
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from yamlsched.definitions.wording import did_you_mean
+
+            hint = did_you_mean(args[0], self.list_commands(ctx), f"See: {ctx.command_path} --help")
+            raise click.UsageError(f'no verb "{args[0]}". {hint}', ctx) from None
+
+
+class Verb(click.Command):
+    """A command with the global options that it ``uses``, which it gets as ``Settings`` (``@click.pass_obj``).
+
+    ``uses`` are names, separated by spaces; ``logging`` stands for the three options about log lines. ``formats`` are
+    the values of ``--format``: a verb with fewer than two has no such option.
     """
 
-    def __init__(self, *args: Any, formats: tuple[str, ...] = FORMATS, offline: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, uses: str = "file dsn", formats: tuple[str, ...] = ("text", "json"), **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.formats = formats
-        options = global_options(formats, before_verb=False)
-        self.globals = [option for option in options if not (offline and option.name == "dsn")]
+        names = uses.replace("logging", "log_format quiet verbose").split() + ["format"] * (len(formats) > 1)
+        self.globals = [option for name, option in global_options(formats, False).items() if name in names]
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -129,3 +156,10 @@ class Verb(click.Command):
         if ctx.obj.format not in self.formats:
             raise click.UsageError(f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx)
         return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [param for param in self.get_params(ctx) if param not in self.globals]
+        for title, params in (("Options", own), ("Global options", self.globals)):
+            if rows := [row for param in params if (row := param.get_help_record(ctx)) is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from yamlsched.cli import FINDINGS, _filters
-from yamlsched.cli._bulk import by_option, confirm, yes_option
+from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
 
@@ -43,8 +43,8 @@ MAX_SLOTS_UNCONFIRMED = 100
 @click.option("--to", "last", type=_filters.local_time, metavar="TIME", help="The same; a date includes the whole day.")
 @click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
-@by_option
-@yes_option
+@_filters.by_option
+@_filters.yes_option
 @_filters.namespace_option
 @click.pass_obj
 def command(
@@ -59,7 +59,7 @@ def command(
     namespace: str | None,
 ) -> int:
     from yamlsched import times
-    from yamlsched.operations import actions, history
+    from yamlsched.operations import actions
     from yamlsched.store.history import now
     from yamlsched.sync.backfill import CHUNK, BackfillResult, backfill, count, definition_for, first_day
     from yamlsched.zones import zone
@@ -70,8 +70,7 @@ def command(
         if done % CHUNK == 0:
             click.echo(f"{done} slots ...", err=True)
 
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
+    with settings.connect_in(namespace) as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         where = zone(definition.timezone)
         start, end = times.bounds(first, where)

@@ -1,4 +1,4 @@
-"""``yamlsched cancel``: give up on runs, for good unless they are retried."""
+"""``yamlsched cancel``: end runs, until they are retried."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import click
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Cancel unfinished runs: waiting runs at once, running ones at their worker's next heartbeat.
+HELP = """Cancel unfinished runs.
 
-RUN is an id or a key. Options without --status select all unfinished runs. A retry makes a cancelled run due again.
+Waiting runs are cancelled at once. The handler of a running run is killed at its worker's next heartbeat. RUN is an id
+or a key. Options without --status select all unfinished runs. A retry makes a cancelled run due again.
 """
 UNFINISHED = ("queued", "failed", "running")
 
@@ -20,8 +21,8 @@ UNFINISHED = ("queued", "failed", "running")
 @click.argument("names", nargs=-1, metavar="[RUN]...")
 @_filters.filter_options
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
-@_bulk.by_option
-@_bulk.yes_option
+@_filters.by_option
+@_filters.yes_option
 @_bulk.dry_run_option
 @click.pass_obj
 def command(

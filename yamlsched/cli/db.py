@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from yamlsched.cli import _bulk, _output
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli import _filters, _output
+from yamlsched.cli._settings import Group, Settings, Verb
 from yamlsched.errors import Refused
 
 IDENTITY_HELP = """Print the identity of the database, a UUID.
@@ -22,12 +22,12 @@ pass the same key. `migrate` creates it; a dump and its restore keep it. After a
 PSQL_CODES = {0: 0, 2: 3}  # psql's 2 is a connection that failed; 1 and 3 are what it was asked to do
 
 
-@click.group(help="Start, stop and use the embedded PostgreSQL beside schedules.yaml; show which database this is.")
+@click.group(cls=Group, help="Control the embedded PostgreSQL; show the identity of the database.")
 def command() -> None:
     pass
 
 
-@command.command(cls=Verb, help="Start the server and keep it running until `db stop`.")
+@command.command(cls=Verb, formats=("text",), help="Start the server and keep it running until `db stop`.")
 @click.pass_obj
 def start(settings: Settings) -> int:
     from yamlsched import embedded
@@ -38,7 +38,7 @@ def start(settings: Settings) -> int:
     return 0
 
 
-@command.command(cls=Verb, help="Stop the server, unless it is in use.")
+@command.command(cls=Verb, formats=("text",), help="Stop the server, unless it is in use.")
 @click.option("--force", is_flag=True, help="Stop it even if it is in use.")
 @click.pass_obj
 def stop(settings: Settings, force: bool) -> int:
@@ -85,7 +85,7 @@ def status(settings: Settings) -> int:
     return 0
 
 
-@command.command(cls=Verb, help="Print the DSN, for other programs.")
+@command.command(cls=Verb, formats=("text",), help="Print the DSN, for other programs.")
 @click.pass_obj
 def dsn(settings: Settings) -> int:
     from yamlsched import embedded
@@ -128,7 +128,9 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
     return PSQL_CODES.get(done.returncode, 1)
 
 
-@command.command("dump", cls=Verb, help="Write plain SQL that psql loads into PostgreSQL 15 or later.")
+@command.command(
+    "dump", cls=Verb, formats=("text",), help="Write plain SQL that psql loads into PostgreSQL 15 or later."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file, instead of stdout.")
 @click.pass_obj
 def dump_verb(settings: Settings, output: Path | None) -> int:
@@ -145,7 +147,7 @@ def dump_verb(settings: Settings, output: Path | None) -> int:
     return 0
 
 
-@command.command(cls=Verb, help="Load a dump into an empty database.")
+@command.command(cls=Verb, formats=("text",), help="Load a dump into an empty database.")
 @click.argument(
     "dump_file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 )
@@ -165,7 +167,7 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
 
 @command.command(cls=Verb, help=IDENTITY_HELP)
 @click.option("--new", "is_new", is_flag=True, help="Give the database a new identity.")
-@_bulk.by_option
+@_filters.by_option
 @click.pass_obj
 def identity(settings: Settings, is_new: bool, by: str | None) -> int:
     from yamlsched.operations import actions, history

@@ -15,10 +15,10 @@ MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
 
 @click.command(
     cls=Verb,
-    offline=True,
+    uses="file env",
     formats=_preview.FORMATS,
-    help="Show what an edit of FILE (schedules.yaml) changes: jobs, fields and slots of the next days. BASE is "
-    "a git revision, such as main or HEAD~1, or a file. Needs no database.",
+    help="Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and their next slots. "
+    "BASE is a git revision, such as main or HEAD~1, or a file.",
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")

@@ -15,7 +15,7 @@ from yamlsched.cli._settings import Settings, Verb
 
 
 def payload(text: str) -> dict[str, Any]:
-    """Read --payload: a JSON object, @FILE, or - for what stands on standard input."""
+    """Parse --payload: a JSON object, @FILE, or - for standard input."""
     source = ""
     if text == "-":
         source, text = "standard input: ", sys.stdin.read()
@@ -62,7 +62,8 @@ def payload(text: str) -> dict[str, Any]:
     metavar="TIME",
     help="Do not start before: 2026-01-14T02:00Z, 90m (from now), or 17:30 (the next one in the job's time zone).",
 )
-@click.option("--by", metavar="WHO", help="Who does this; recorded with the run (the user on this host).")
+@_filters.path_option
+@_filters.by_option
 @_filters.namespace_option
 @click.pass_obj
 def command(
@@ -72,14 +73,14 @@ def command(
     arguments: dict[str, Any] | None,
     key: str | None,
     at: datetime | time | timedelta | None,
+    paths: tuple[str, ...],
     by: str | None,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history, payloads
+    from yamlsched.operations import actions, payloads
 
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
-        payloads.check(settings.file, namespace, job, arguments or {})
+    with settings.connect_in(namespace) as (connection, namespace):
+        payloads.check(settings.file, namespace, job, arguments or {}, paths)
         made = actions.enqueue(
             connection, namespace, job, arguments or {}, key=key, at=at, who=by or actions.operator()
         )

@@ -25,9 +25,10 @@ WHEEL = "vendor/yamlsched-*.whl"
 
 @click.command(
     cls=Verb,
-    offline=True,
-    help="Start a project: write a commented schedules.yaml with its schema, a handler and a CI step; print the "
-    "crontab line. Existing files are never overwritten.",
+    uses="file env",
+    formats=("text",),
+    help="Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is commented and comes "
+    "with its schema. Existing files are never overwritten.",
 )
 @click.pass_obj
 def command(settings: Settings) -> int:

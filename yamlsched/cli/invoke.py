@@ -17,6 +17,7 @@ from yamlsched.errors import NoDatabase, Refused
 
 @click.command(
     cls=Verb,
+    uses="file dsn env",
     help="Call the handler of JOB in this process, for development. Creates no run; runs that the handler enqueues are "
     "only shown. run.transaction() really commits if a database is available.",
 )

@@ -20,10 +20,9 @@ For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporte
 @_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, textfile: Path | None, namespace: str | None) -> int:
-    from yamlsched.operations import history, metrics
+    from yamlsched.operations import metrics
 
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
+    with settings.connect_in(namespace) as (connection, namespace):
         content = metrics.text(connection, namespace)
     if textfile:
         metrics.write(textfile, content)

@@ -7,7 +7,7 @@ import click
 from yamlsched.cli._settings import Settings, Verb
 
 
-@click.command(cls=Verb, help="Create or upgrade the tables in the database.")
+@click.command(cls=Verb, formats=("text",), help="Create or upgrade the tables in the database.")
 @click.option("--sql", "print_sql", is_flag=True, help="Print the migrations instead, for your own migration tool.")
 @click.option(
     "--roles", "print_roles", is_flag=True, help="Print the script that creates roles with least privilege instead."

@@ -22,14 +22,14 @@ NAMELESS = "x"
 SHOWN = 8
 """Names of jobs in a message."""
 
-HELP = """Show the next slots of JOB, or of all jobs of the file, with their keys and the effects of clock changes.
+HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
 
-With --cron, the slots of an expression; no file is needed. Slots are strictly after --from. With --days, a calendar:
-how many jobs start in each hour, and where many start at once.
+Each slot has its key, and a note if a clock change affects it. --cron needs no file. Slots are strictly after --from.
+--days shows a calendar: how many jobs start in each hour, and when many start at once.
 """
 
 
-@click.command(cls=Verb, offline=True, help=HELP)
+@click.command(cls=Verb, uses="file env", help=HELP)
 @click.argument("job", required=False)
 @click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")

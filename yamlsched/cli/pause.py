@@ -9,9 +9,10 @@ import click
 from yamlsched.cli import _bulk, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Pause jobs: their slots are recorded as skipped and their runs are not claimed. Enqueueing still works.
+HELP = """Pause jobs until they are resumed, or until a time.
 
-Running runs are not stopped: see cancel. A deploy does not end a pause; resume does, or the time of --until.
+Slots of a paused job are recorded as skipped, and its runs are not claimed. Enqueueing still works. Running runs are
+not stopped: see cancel. A deploy does not end a pause; resume does, or the time of --until.
 """
 
 
@@ -26,8 +27,8 @@ Running runs are not stopped: see cancel. A deploy does not end a pause; resume 
     metavar="TIME",
     help="End of the pause: 2026-01-14T06:00Z, or 2h (from now).",
 )
-@_bulk.by_option
-@_bulk.yes_option
+@_filters.by_option
+@_filters.yes_option
 @_filters.namespace_option
 @click.pass_obj
 def command(
@@ -42,15 +43,12 @@ def command(
     yes: bool,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history, pausing
+    from yamlsched.operations import actions, pausing
 
-    if everything == bool(jobs or tags):
-        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
-        ids = _bulk.select_jobs(connection, namespace, jobs, tags)
+    with settings.connect_in(namespace) as (connection, namespace):
+        ids = _bulk.select_jobs(connection, namespace, jobs, tags, everything)
         if not jobs:
             _bulk.confirm(f"pause {_output.count(len(ids), 'job')}", yes)
         who = by or actions.operator()
-        answers = pausing.pause(connection, namespace, ids, who, reason=reason, until=until)
-    return _bulk.report(settings, answers)
+        results = pausing.pause(connection, namespace, ids, who, reason=reason, until=until)
+    return _bulk.report(settings, "pause", results)

@@ -7,30 +7,31 @@ from typing import Any
 import click
 
 from yamlsched.cli import FINDINGS, OK, _preview
-from yamlsched.cli._flow import target, target_options
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._work import read_schedule, sync_options
 
 
 @click.command(
     cls=Verb,
+    uses="file dsn env",
     formats=_preview.FORMATS,
-    help="Show what `yamlsched sync` would do to the database now: jobs that change, runs to create, slots to skip and "
-    "why; and whether a tick would apply the file. Changes nothing.",
+    help="Show what the next sync would change in the database. Lists jobs that change, runs to create, and slots to "
+    "skip with the reason, and says whether a tick would apply the file. Changes nothing.",
 )
 @click.option(
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
 )
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
-@target_options
+@sync_options
 @click.pass_obj
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
     from yamlsched.definitions import checks
     from yamlsched.definitions.formats import as_text
     from yamlsched.definitions.load import load
     from yamlsched.preview import plan
-    from yamlsched.sync import Verdict
+    from yamlsched.sync.in_force import Verdict
 
-    schedule = target(settings, options).read_file()
+    schedule = read_schedule(settings, options)
     loaded = load(schedule.data, str(settings.file), settings.env or None)
     errors = checks.check(loaded, settings.file, schedule.handler_path).errors
     if errors:

@@ -1,8 +1,7 @@
-"""``yamlsched prune``: retention, now and to its end."""
+"""``yamlsched prune``: apply the retention now, completely."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,9 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.operations.retention import HousekeepingReport
 
-HELP = """Prune everything older than the retention in schedules.yaml.
+HELP = """Delete what is older than the retention in schedules.yaml.
 
-tick does the same every few minutes, in small batches. Keys outlive their runs; unfinished runs are never pruned.
+Ticks do the same every few minutes, in small batches. Keys outlive their runs; unfinished runs are never pruned.
 """
 
 
@@ -25,25 +24,18 @@ tick does the same every few minutes, in small batches. Keys outlive their runs;
 @_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, seconds: float | None, namespace: str | None) -> int:
-    from yamlsched.operations import history, retention
+    from yamlsched.operations import retention
 
-    shows = sys.stderr.isatty() and not settings.wants_json
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
+    with settings.connect_in(namespace) as (connection, namespace):
         budget = float("inf") if seconds is None else seconds
-        done = retention.housekeep(connection, namespace, budget, progress=show if shows else None)
-    if shows:
-        click.echo("\r\033[K", nl=False, err=True)
+        with _output.live_line() as show:
+            done = retention.housekeep(connection, namespace, budget, progress=lambda done: show(pruned(done)))
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, **asdict(done)))
     else:
         rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
         click.echo(f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of removed jobs{rest}")
     return 0
-
-
-def show(done: HousekeepingReport) -> None:
-    click.echo(f"\r{pruned(done)}", nl=False, err=True)
 
 
 def pruned(done: HousekeepingReport) -> str:

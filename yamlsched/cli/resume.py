@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from yamlsched.cli import _bulk, _filters, _output
+from yamlsched.cli import OK, _bulk, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 
@@ -12,8 +12,8 @@ from yamlsched.cli._settings import Settings, Verb
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="All paused jobs with this tag.")
 @click.option("--all", "everything", is_flag=True, help="All paused jobs of the namespace.")
-@_bulk.by_option
-@_bulk.yes_option
+@_filters.by_option
+@_filters.yes_option
 @_filters.namespace_option
 @click.pass_obj
 def command(
@@ -26,15 +26,15 @@ def command(
     yes: bool,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history, pausing
+    from yamlsched.operations import actions, pausing
 
-    if everything == bool(jobs or tags):
-        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
-        ids = _bulk.select_jobs(connection, namespace, jobs, tags)
+    with settings.connect_in(namespace) as (connection, namespace):
+        ids = _bulk.select_jobs(connection, namespace, jobs, tags, everything)
         if not jobs:
             ids = pausing.paused(connection, ids)
+            if not ids:
+                click.echo("no jobs are paused", err=True)
+                return OK
             _bulk.confirm(f"resume {_output.count(len(ids), 'job')}", yes)
-        answers = pausing.resume(connection, namespace, ids, by or actions.operator())
-    return _bulk.report(settings, answers)
+        results = pausing.resume(connection, namespace, ids, by or actions.operator())
+    return _bulk.report(settings, "resume", results)

@@ -11,7 +11,7 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import Refused
 
-HELP = """Retry dead and cancelled runs; make runs that wait for a retry due now.
+HELP = """Retry dead and cancelled runs; make waiting runs due now.
 
 RUN is an id or a key. A retried run gets all of its job's attempts again, and the backoff starts over. It keeps its
 payload unless --payload is passed. Earlier attempts stay counted and recorded.
@@ -31,8 +31,9 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
     metavar="JSON|@FILE|-",
     help="Keyword arguments that replace those of one RUN; they are merged over the job's payload.",
 )
-@_bulk.by_option
-@_bulk.yes_option
+@_filters.path_option
+@_filters.by_option
+@_filters.yes_option
 @_bulk.dry_run_option
 @click.pass_obj
 def command(
@@ -43,6 +44,7 @@ def command(
     dead: bool,
     force: bool,
     payload: dict[str, Any] | None,
+    paths: tuple[str, ...],
     by: str | None,
     yes: bool,
     dry_run: bool,
@@ -60,8 +62,8 @@ def command(
     def act(connection: Any, ids: list[int], expected: Any) -> list[actions.ActionResult]:
         if payload is not None and (run := history.run(connection, ids[0])):
             if run.dead_run_id is not None:
-                raise Refused(f"run {run.id} is a call of on_dead, which gets the dead run and no payload")
-            payloads.check(settings.file, run.namespace, run.job_type, payload)
+                raise Refused(f"run {run.id} is an on_dead call, which gets the dead run and no payload")
+            payloads.check(settings.file, run.namespace, run.job_type, payload, paths)
         return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected, payload=payload)
 
     return _bulk.change_runs(settings, "retry", names, wanted, given, yes, dry_run, act)

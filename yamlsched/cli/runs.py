@@ -13,17 +13,13 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.store.history import RunRow, StoredRun
 
-COLUMNS = (
+CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "attempts", "max_attempts"),
-    *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error"),
+    *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
 )
 
 
-@click.command(
-    cls=Verb,
-    formats=("text", "json", "csv"),
-    help="List runs, newest first.",
-)
+@click.command(cls=Verb, formats=("text", "json", "csv"), help="List runs, newest first.")
 @_filters.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
 @click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold.")
@@ -36,27 +32,29 @@ def command(settings: Settings, /, namespace: str | None, limit: int, before: in
     from yamlsched.operations import history
     from yamlsched.store.history import now
 
-    with settings.connect() as connection:
-        instant = now(connection)
-        namespace = history.namespace_of(connection, namespace, settings.file)
-        # one more than asked for tells whether there is another page
-        rows = history.runs(connection, namespace, _filters.build_filter(instant, **given), limit + 1, before)
-    page, more = rows[:limit], len(rows) > limit
+    with settings.connect_in(namespace) as (connection, namespace):
+        filter = _filters.build_filter(now(connection), **given)
+        # one more than the limit, to know whether there is another page
+        rows = history.runs(connection, namespace, filter, limit + 1, before)
+    page, has_more = rows[:limit], len(rows) > limit
     if settings.wants_json:
-        click.echo(_output.document(namespace=namespace, runs=page, next_before=page[-1].id if more else None))
+        click.echo(_output.document(namespace=namespace, runs=page, next_before=page[-1].id if has_more else None))
     elif settings.format == "csv":
-        click.echo(_output.comma_separated(COLUMNS, [[getattr(row, name) for name in COLUMNS] for row in page]))
+        click.echo(_output.comma_separated(CSV_COLUMNS, [[getattr(row, name) for name in CSV_COLUMNS] for row in page]))
     elif not page:
-        click.echo("no runs" if before is None else "no older runs", err=True)
+        click.echo("no runs match" if before is None else "no older runs match", err=True)
     else:
-        click.echo(_output.table(("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"), map(line, page)))
-    if more and settings.format == "text":
+        headings = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR")
+        click.echo(_output.table(headings, map(line, page), free_text="ERROR"))
+    if has_more and settings.format == "text":
         click.echo(f"more: pass --before {page[-1].id}", err=True)
     return 0
 
 
 def line(row: RunRow) -> tuple[str, ...]:
     """Return the cells of ``row``."""
+    from yamlsched.operations.health import error_text
+
     return (
         str(row.id),
         row.job_type if row.dead_run_id is None else f"{row.job_type} (on_dead)",
@@ -65,12 +63,12 @@ def line(row: RunRow) -> tuple[str, ...]:
         _output.instant(row.finished_at or row.started_at or row.run_at),
         took(row),
         row.key or "-",
-        (row.last_error or "") if row.status in ("dead", "failed") else "",
+        error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else "",
     )
 
 
 def took(run: RunRow | StoredRun) -> str:
-    """Return how long the latest attempt took, as far as it ended."""
+    """Return how long the latest attempt took; "-" if that is unknown."""
     return "-" if run.cancelled_at_rest else between(run.started_at, run.finished_at)
 
 

@@ -9,7 +9,7 @@ import click
 from yamlsched.cli._settings import Verb
 
 
-@click.command(cls=Verb, offline=True, help="Print the JSON Schema (draft-07) of schedules.yaml.")
+@click.command(cls=Verb, uses="", formats=("text",), help="Print the JSON Schema (draft-07) of schedules.yaml.")
 @click.pass_obj
 def command(settings: object) -> int:
     click.echo(files("yamlsched.definitions").joinpath("schedules.schema.json").read_text("utf-8"), nl=False)

@@ -6,14 +6,14 @@ import json
 
 import click
 
-from yamlsched.cli import _bulk, _filters, _output
+from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Record whether the effect KEY, which is in doubt, happened.
+HELP = """Record whether an effect in doubt happened.
 
-`yamlsched status`, `yamlsched show RUN` and the run's error print KEY, for example run:118:mail. An effect is in
-doubt if a handler left run.once() without knowing whether it happened. First look it up at the mail server or the
-provider, by the idempotency key that `show` prints.
+An effect is in doubt if a handler left run.once() without knowing whether the effect happened. `yamlsched status`,
+`yamlsched show RUN` and the run's error print its KEY, for example run:118:mail. First look it up at the mail server or
+the provider, by the idempotency key that `show` prints.
 """
 
 
@@ -23,13 +23,13 @@ provider, by the idempotency key that `show` prints.
     "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt performs it."
 )
 @click.option("--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads.")
-@_bulk.by_option
+@_filters.by_option
 @_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None, namespace: str | None
 ) -> int:
-    from yamlsched.operations import actions, effects, history
+    from yamlsched.operations import actions, effects
 
     if happened is None:
         raise click.UsageError("did it happen? Pass --done or --not-done")
@@ -39,8 +39,7 @@ def command(
         value = None if result is None else json.loads(result)
     except ValueError:
         raise click.BadParameter(f"{result!r} is not valid JSON: write for example '\"<id@example.org>\"'") from None
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
+    with settings.connect_in(namespace) as (connection, namespace):
         what = effects.settle(connection, namespace, key, by or actions.operator(), happened, value)
     click.echo(_output.document(key=key, done=happened) if settings.wants_json else what)
     return 0

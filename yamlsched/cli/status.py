@@ -1,8 +1,8 @@
-"""``yamlsched status``: health at a glance, and for monitors."""
+"""``yamlsched status``: health on one screen, and for monitors."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from yamlsched.operations.health import Health, JobHealth, Problem
 
 MAX_JOBS_LISTED = 30
-"""So many jobs are listed whole; of more, those that are well are only counted."""
-HEALTHY_STATES = ("ok", "running", "new")
+"""Of more jobs, the healthy ones are only counted."""
+MAX_HOSTS_LISTED = 8
 
 
 @click.command(
-    cls=Verb, help="Show the state of the jobs. With --check, exit 1 and print one line per problem, if there are any."
+    cls=Verb, help="Show the health of the jobs. With --check, print one line for each problem, and exit 1 if any."
 )
 @click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
-@click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job")
+@click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job.")
 @click.option(
     "--within", type=_filters.duration, default="1h", show_default=True, help="Period in which dead runs are counted."
 )
@@ -55,143 +55,93 @@ def command(
     show_all: bool,
     namespace: str | None,
 ) -> int:
-    from yamlsched.operations import health, history
+    from yamlsched.operations import health
 
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
+    with settings.connect_in(namespace) as (connection, namespace):
         now = health.read(connection, namespace, within)
     thresholds = health.Thresholds(max_dead, within, max_late, max_tick_age)
     problems = health.problems(now, thresholds)
     if settings.wants_json:
-        click.echo(document(now, problems))
-    elif check:
-        for problem in problems:
-            click.echo(_output.printable_cell(problem.what))
-        if not problems:
-            jobs = [job for job in now.jobs if job.retired_at is None]
-            click.echo(f"ok: {_output.count(len(jobs), 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
-    else:
+        click.echo(_output.document(**health.summary(now, thresholds)))
+    elif not check:
         click.echo(screen(now, problems, show_all))
+    elif problems:
+        click.echo("\n".join(_output.printable_line(problem.what) for problem in problems))
+    else:
+        jobs = [job for job in now.jobs if job.retired_at is None]
+        click.echo(f"ok: {_output.count(len(jobs), 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
     return FINDINGS if check and problems else OK
 
 
-def document(health: Health, problems: list[Problem]) -> str:
-    from yamlsched.operations.health import drift, effects_in_doubt, in_force, state
-
-    return _output.document(
-        namespace=health.namespace,
-        now=health.now,
-        healthy=not problems,
-        problems=problems,
-        last_tick_at=health.last_tick_at,
-        file_in_force=in_force(health),
-        other_files=drift(health),
-        refused_files=health.refused,
-        queue=queue(health),
-        workers=health.workers,
-        stuck=health.stuck,
-        in_doubt=health.in_doubt,
-        in_doubt_counts={waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
-        jobs=[{**asdict(job), "state": state(job, health)} for job in health.jobs],
-    )
-
-
-def queue(health: Health) -> dict[str, object]:
-    """Return what is unfinished, and what died, over all jobs."""
-    due = [job.oldest_due_at for job in health.jobs if job.oldest_due_at is not None]
-    return {
-        "queued": sum(job.queued for job in health.jobs),
-        "running": sum(job.running for job in health.jobs),
-        "failed": sum(job.failed for job in health.jobs),
-        "oldest_due_at": min(due, default=None),
-        "dead_last_hour": sum(job.dead_last_hour for job in health.jobs),
-        "dead_last_day": sum(job.dead_last_day for job in health.jobs),
-    }
-
-
 def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
-    """Return the one screen: the whole, the jobs, and what to do."""
-    lines = [f"{name:<10} {_output.printable_cell(text)}" for name, text in heading(health)]
-    jobs, well = listed(health, show_all)
+    """Return the namespace, its jobs, and what needs attention."""
+    lines = [_output.fields(heading(health))]
+    jobs, omitted = listed(health, show_all)
     if jobs:
         headings = ("JOB", "STATE", "LAST SUCCESS", "LAST FAILURE", "STREAK", "NEXT SLOT", "OPEN", "NOTE")
-        lines += ["", _output.table(headings, [line(job, health) for job in jobs])]
-    if well:
-        lines.append(f"and {well} more are healthy: --all lists them")
+        lines += ["", _output.table(headings, [line(job, health) for job in jobs], free_text="NOTE")]
+    if omitted:
+        lines.append(f"and {omitted} more are healthy: --all lists them")
     if problems:
-        lines += ["", _output.bold("Needs attention")]
+        lines += ["", _output.paint("Needs attention", "bold")]
         for problem in problems[:MAX_JOBS_LISTED]:
-            lines += [f"  {_output.printable_cell(problem.what)}", f"      {problem.remedy}"]
+            lines += [f"  {_output.printable_line(problem.what)}", f"      {problem.remedy}"]
         if len(problems) > MAX_JOBS_LISTED:
             lines.append(f"  and {len(problems) - MAX_JOBS_LISTED} more: yamlsched status --check")
-    elif not jobs and not well:
+    elif not jobs and not omitted:
         lines += ["", "no jobs yet: run yamlsched sync to apply schedules.yaml"]
     return "\n".join(lines)
 
 
-def heading(health: Health) -> list[tuple[str, str]]:
-    from yamlsched.operations.health import drift, in_force, refusal
+def heading(health: Health) -> Iterator[tuple[str, str]]:
+    from yamlsched.operations.health import effects_in_doubt, queue
 
     now, total = health.now, queue(health)
-    file = in_force(health)
-    oldest = min((job.oldest_due_at for job in health.jobs if job.oldest_due_at is not None), default=None)
-    due = f"; oldest due {_output.ago(oldest, now)}" if oldest else ""
+    yield "namespace", f"{health.namespace} at {_output.instant(now)}"
+    yield from files(health)
+    last = f"{_output.ago(health.last_tick_at, now)}, by {health.last_tick_host}" if health.last_tick_at else "never"
+    yield "last tick", last
+    due = f"; oldest due {_output.ago(total['oldest_due_at'], now)}" if total["oldest_due_at"] else ""
+    yield "queue", f"{total['queued']} queued, {total['running']} running, {total['failed']} waiting to retry{due}"
+    yield "dead", f"{total['dead_last_hour']} in the last hour, {total['dead_last_day']} in the last day"
+    if health.in_doubt_counts:
+        effects = _output.count(effects_in_doubt(health, "person"), "effect")
+        retried = effects_in_doubt(health, "retry")
+        yield "in doubt", f"{effects} to settle, {retried} to be resolved by the run's retry"
     hosts = [
         f"{w.host} ({w.running} running)" if w.running else f"{w.host} ({_output.ago(w.seen_at, now)})"
         for w in health.workers
     ]
-    parts = [
-        ("namespace", f"{health.namespace} at {_output.instant(now)}"),
-        (
-            "file",
-            f"{file.hash[:8]}{f' for {file.environment}' if file.environment else ''} in force since "
-            f"{_output.instant(file.applied_at)}, applied by {file.applied_by}"
-            if file
-            else "none has been applied",
-        ),
-    ]
-    for other in drift(health):
-        parts.append(
-            (
-                "",
-                _output.coloured(
-                    "late",
-                    f"{other.hash[:8]} is presented by {', '.join(other.presented_by[:3])} "
-                    f"since {_output.instant(other.presented_since_at)}, and is not in force",
-                ),
-            )
-        )
-    parts += [("", _output.coloured("late", refusal(file))) for file in health.refused]
-    if health.last_tick_at:
-        parts.append(("last tick", f"{_output.ago(health.last_tick_at, now)}, by {health.last_tick_host}"))
+    more = f" and {len(hosts) - MAX_HOSTS_LISTED} more" if len(hosts) > MAX_HOSTS_LISTED else ""
+    yield "workers", ", ".join(hosts[:MAX_HOSTS_LISTED]) + more or "none in the last hour"
+
+
+def files(health: Health) -> Iterator[tuple[str, str]]:
+    """Yield the file in force, and what other hosts present."""
+    from yamlsched.operations.health import drift, environment, first_places, in_force, not_in_force, refusal
+
+    file = in_force(health)
+    if file is None:
+        yield "file", "none has been applied"
     else:
-        parts.append(("last tick", "never"))
-    parts += [
-        ("queue", f"{total['queued']} queued, {total['running']} running, {total['failed']} waiting to retry{due}"),
-        ("dead", f"{total['dead_last_hour']} in the last hour, {total['dead_last_day']} in the last day"),
-        *_in_doubt(health),
-        (
-            "workers",
-            ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "") or "none in the last hour",
-        ),
-    ]
-    return parts
-
-
-def _in_doubt(health: Health) -> list[tuple[str, str]]:
-    from yamlsched.operations.health import effects_in_doubt
-
-    if not health.in_doubt_counts:
-        return []
-    for_person, for_retry = (effects_in_doubt(health, waits_for) for waits_for in ("person", "retry"))
-    return [
-        ("in doubt", f"{_output.count(for_person, 'effect')} to settle, {for_retry} to be resolved by the run's retry")
-    ]
+        of = f" for {file.environment}" if file.environment else ""
+        since = _output.instant(file.applied_at)
+        yield "file", f"{file.hash[:8]}{of} in force since {since}, applied by {file.applied_by}"
+    drifted = drift(health)
+    for other in not_in_force(health):
+        text = f"{other.hash[:8]} is presented by {first_places(other, others='')} "
+        if file is not None and file.environment != other.environment:
+            text += f"for {environment(other)}, but the namespace belongs to {environment(file)}: not applied"
+        else:
+            text += f"since {_output.instant(other.presented_since_at)}, and is not in force"
+        yield "", _output.coloured("late", text) if other in drifted else text
+    for refused in health.refused:
+        yield "", _output.coloured("late", refusal(refused))
 
 
 def listed(health: Health, show_all: bool) -> tuple[list[JobHealth], int]:
-    """Return the jobs to list, and how many that are well are left out. Retired jobs appear while they have runs."""
-    from yamlsched.operations.health import state
+    """Return the jobs to list, and how many healthy ones are omitted. Retired jobs are listed while they have runs."""
+    from yamlsched.operations.health import HEALTHY_STATES, state
 
     jobs = [job for job in health.jobs if job.retired_at is None or job.queued or job.running or job.failed]
     if show_all or len(jobs) <= MAX_JOBS_LISTED:
@@ -217,15 +167,16 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
 
 def note(job: JobHealth, health: Health) -> str:
     """Return what explains the state of ``job``."""
+    from yamlsched.operations.health import error_text
+
     if job.paused:
         until = f" until {_output.instant(job.paused_until)}" if job.paused_until else ""
-        return (
-            f"paused by {job.paused_by or 'an operator'}{until}{f': {job.paused_reason}' if job.paused_reason else ''}"
-        )
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        return f"paused by {job.paused_by or 'an operator'}{until}{reason}"
     if job.overdue_since:
         return f"since {_output.instant(job.overdue_since)}: {job.overdue_why}"
     if job.failure_streak:
-        return job.last_error or ""
+        return error_text(job.last_error_type, job.last_error)
     if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
         return f"the next slot waits for run {job.open_slot_run_id}"
     return ""

@@ -1,4 +1,4 @@
-"""What operators do: enqueue, retry, cancel, pause, resume. Each leaves a line in operator_actions."""
+"""What operators do to runs: enqueue, retry, cancel. Each action is recorded in operator_actions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import psycopg
 
 from yamlsched import client, times
 from yamlsched.errors import Refused
-from yamlsched.operations.history import unknown_job
+from yamlsched.operations.history import find, unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
-from yamlsched.store.actions import ActionRecord
+from yamlsched.store.actions import ActionRecord, LockedRun
 from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
 BATCH_RUNS = 200
-"""Runs that one transaction changes: few enough that no worker waits long for a row."""
+"""Runs that one transaction changes: so few that no worker waits long for a row."""
+MAX_DEADLOCKS = 4
 
 Returned = TypeVar("Returned")
 
 
 def operator() -> str:
-    """Return who works here: the user who became root by sudo, else the user of this process."""
+    """Return the name that is recorded with actions: the user who called sudo, else the user of this process."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name
@@ -36,7 +37,7 @@ def operator() -> str:
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """The run that an enqueue made or found. ``pruned_at`` is set where it is gone and only its key is remembered."""
+    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its key is kept."""
 
     run_id: int | None
     created: bool
@@ -58,19 +59,16 @@ def enqueue(
 ) -> EnqueueResult:
     """Create a run of ``job``, due ``at``: a duration counts from now, a time of day is the next in the job's zone.
 
-    Raises Refused with what is wrong.
+    Raises Refused if the job does not exist or was retired, and for an invalid payload or key.
     """
     try:
         known = {other.job_type: other for other in history.jobs(connection, namespace)}
     except psycopg.errors.InsufficientPrivilege:
         return _enqueue_unread(connection, namespace, job, payload, key, at)
-    if job not in known or known[job].retired_at is not None:
-        if job in known:
-            raise Refused(
-                f'job "{job}" was removed from schedules.yaml on {known[job].retired_at:%Y-%m-%d}: '
-                "restore it to enqueue it"
-            )
+    if job not in known:
         raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
+    if (retired_at := known[job].retired_at) is not None:
+        raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
     with connection.transaction():
         now = history.now(connection)
         if isinstance(at, time):
@@ -78,10 +76,10 @@ def enqueue(
         run_at = times.after(at, now)
         run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
         if run_id is None:
-            found = history.id_of_key(connection, namespace, key or "")
-            return EnqueueResult(found[0] if found else None, False, None, None, pruned_at=found[1] if found else None)
+            pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
+            return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at)
         run = history.run(connection, run_id)
-        assert run is not None  # made or seen in this transaction
+        assert run is not None  # created or found in this transaction
         if created:
             actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
@@ -96,7 +94,7 @@ def _enqueue_unread(
     key: str | None,
     at: datetime | time | timedelta | None,
 ) -> EnqueueResult:
-    """The same for a role that may enqueue and see nothing."""
+    """Enqueue with a role that may do only that: it can read neither the job nor the run."""
     if isinstance(at, time):
         raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
     run_at = times.after(at, history.now(connection))
@@ -106,11 +104,24 @@ def _enqueue_unread(
 
 @dataclass(frozen=True)
 class ActionResult:
-    """What became of one run or job: whether it was changed, and a sentence."""
+    """The result for one run or job: whether it was changed, and a clause that says what happened, or why not."""
 
     target: str
     changed: bool
     what: str
+
+
+def find_each(
+    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str]
+) -> tuple[list[int], list[ActionResult]]:
+    """Return the ids of the runs with these ids or keys, and a result for each name that has no run."""
+    ids, rejected = [], []
+    for name in names:
+        try:
+            ids.append(find(connection, namespace, name))
+        except Refused as error:
+            rejected.append(ActionResult(name, False, f"cannot be found: {error}"))
+    return ids, rejected
 
 
 def retry(
@@ -123,37 +134,42 @@ def retry(
     payload: Mapping[str, Any] | None = None,
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Run again what is dead or cancelled (with ``force`` also what has succeeded); make due what waits.
+    """Queue dead and cancelled runs again (with ``force`` also succeeded ones); make waiting runs due.
 
-    ``expected`` are the states in which the runs were chosen: one that has left them meanwhile is left alone.
-    ``payload`` replaces theirs. Raises Refused for one that is not JSON or over 64 KiB.
+    ``expected`` are the states in which the runs were selected: a run that has left them is not changed. ``payload``
+    replaces theirs. Raises Refused for a payload that is not JSON or over 64 KiB.
     """
     text = None if payload is None else client.validate_payloads("", [payload], None)[0][0]
 
     def change(batch: list[int]) -> set[int]:
         return actions.retry(connection, batch, expected, force, now, text)
 
-    def refusal(run: actions.LockedRun) -> str:
-        if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
-            return "has lost its worker: the next tick handles it automatically"
-        if run.status == Status.RUNNING:
-            return "is running: cancel it first"
-        if run.retired_at is not None:
-            return f"belongs to {run.job_type}, which was removed from schedules.yaml: nothing would claim it"
-        if not run.enabled:
-            return f"belongs to {run.job_type}, which is disabled in schedules.yaml: nothing would claim it"
-        if run.status == Status.SUCCEEDED and run.status in expected:
-            return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
-        return f"is now {run.status}"
-
-    def success(run: actions.LockedRun) -> str:
-        waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
-        if run.held_until is not None and run.held_until > run.now:
-            return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"
-        return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
+    def describe(run: LockedRun, is_changed: bool) -> str:
+        return _retried(run) if is_changed else _not_retried(run, run.status in expected)
 
     reason = None if payload is None else "with another payload"
-    return _runs(connection, ids, who, "retry", change, success, refusal, now, reason, lock_jobs=True)
+    return _change(connection, ids, "retry", who, change, describe, now, reason, locks_jobs=True)
+
+
+def _retried(run: LockedRun) -> str:
+    waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
+    if run.held_until is not None and run.held_until > run.now:
+        return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"
+    return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
+
+
+def _not_retried(run: LockedRun, is_expected: bool) -> str:
+    if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
+        return "has lost its worker: the next tick handles it automatically"
+    if run.status == Status.RUNNING:
+        return "is running: cancel it first"
+    if run.retired_at is not None:
+        return f"belongs to {run.job_type}, which was removed from schedules.yaml: no worker would claim it"
+    if not run.enabled:
+        return f"belongs to {run.job_type}, which is disabled in schedules.yaml: no worker would claim it"
+    if run.status == Status.SUCCEEDED and is_expected:
+        return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
+    return f"is now {run.status}"
 
 
 def cancel(
@@ -165,70 +181,63 @@ def cancel(
     expected: Sequence[str] = tuple(Status),
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Cancel what is unfinished. The handler of a running run is killed at its worker's next heartbeat."""
+    """Cancel unfinished runs. The handler of a running run is killed at its worker's next heartbeat."""
 
     def change(batch: list[int]) -> set[int]:
         return actions.cancel(connection, batch, expected, now)
 
-    def refusal(run: actions.LockedRun) -> str:
-        if run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED):
-            return f"is already {run.status}"
-        return f"is now {run.status}"
+    def describe(run: LockedRun, is_changed: bool) -> str:
+        if is_changed:
+            is_running = run.status == Status.RUNNING
+            return "is cancelled" + ("; its handler is killed at its worker's next heartbeat" if is_running else "")
+        is_over = run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
+        return f"is {'already' if is_over else 'now'} {run.status}"
 
-    def success(run: actions.LockedRun) -> str:
-        running = run.status == Status.RUNNING
-        return "is cancelled" + ("; its handler is killed at its worker's next heartbeat" if running else "")
-
-    return _runs(connection, ids, who, "cancel", change, success, refusal, now, reason)
+    return _change(connection, ids, "cancel", who, change, describe, now, reason)
 
 
-def _runs(
+def _change(
     connection: psycopg.Connection[Any],
     ids: Iterable[int],
-    who: str,
     verb: str,
+    who: str,
     change: Callable[[list[int]], set[int]],
-    success: Callable[[actions.LockedRun], str],
-    refusal: Callable[[actions.LockedRun], str],
+    describe: Callable[[LockedRun, bool], str],
     now: datetime | None,
-    reason: str | None = None,
-    lock_jobs: bool = False,
+    reason: str | None,
+    locks_jobs: bool = False,
 ) -> list[ActionResult]:
-    """Carry out ``change`` in transactions of ``BATCH_RUNS`` runs, and say for each run what happened or why not."""
-    wanted = list(dict.fromkeys(ids))
-    answers: list[ActionResult] = []
-    for start in range(0, len(wanted), BATCH_RUNS):
-        batch = wanted[start : start + BATCH_RUNS]
+    """Call ``change`` in transactions of ``BATCH_RUNS`` runs, and describe for each run what happened, or why not."""
+    selected = list(dict.fromkeys(ids))
+    results: list[ActionResult] = []
+    for start in range(0, len(selected), BATCH_RUNS):
+        batch = selected[start : start + BATCH_RUNS]
 
-        def attempt(batch: list[int] = batch) -> tuple[dict[int, actions.LockedRun], set[int]]:
+        def attempt(batch: list[int] = batch) -> tuple[dict[int, LockedRun], set[int]]:
             with connection.transaction():
-                if lock_jobs:
+                if locks_jobs:
                     actions.lock_jobs(connection, batch)
-                held = actions.lock_runs(connection, batch, now)
+                locked = actions.lock_runs(connection, batch, now)
                 changed = change(batch)
-                if changed:
-                    records = [
-                        ActionRecord(held[id].namespace, f"run:{id}", {"was": held[id].status, "reason": reason})
-                        for id in batch
-                        if id in changed
-                    ]
+                runs = [locked[id] for id in batch if id in changed]
+                records = [
+                    ActionRecord(run.namespace, f"run:{run.id}", {"was": run.status, "reason": reason}) for run in runs
+                ]
+                if records:
                     actions.record(connection, who, verb, records, now)
-                    actions.wake(connection, (held[id].namespace for id in changed))
-            return held, changed
+                    actions.wake(connection, (run.namespace for run in runs))
+            return locked, changed
 
-        held, changed = retry_on_deadlock(attempt)
+        locked, changed = retry_on_deadlock(attempt)
         for id in batch:
-            if id not in held:
-                answers.append(ActionResult(f"run {id}", False, "does not exist, or was pruned"))
-            else:
-                what = success(held[id]) if id in changed else refusal(held[id])
-                answers.append(ActionResult(f"run {id}", id in changed, what))
-    return answers
+            what = describe(locked[id], id in changed) if id in locked else "does not exist, or was pruned"
+            results.append(ActionResult(f"run {id}", id in changed, what))
+    return results
 
 
 def retry_on_deadlock(attempt: Callable[[], Returned]) -> Returned:
-    """Return what ``attempt`` does; workers lock many runs at once too, and the server may choose us to give way."""
-    for _ in range(4):
+    """Return ``attempt()``. Workers lock many runs at once too, and the server may choose our transaction to abort."""
+    for _ in range(MAX_DEADLOCKS):
         try:
             return attempt()
         except psycopg.errors.DeadlockDetected:

@@ -1,32 +1,40 @@
-"""A self-check of the set-up: each finding says what was seen and, unless all is well, what to do."""
+"""A self-check of the setup: each check says what was found and, if that is not ok, what to do."""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
-from collections.abc import Iterator
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched.definitions.load import Loaded
+from yamlsched import store
 from yamlsched.durations import approximate
-from yamlsched.errors import EnvironmentFailed
-from yamlsched.operations import health
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.operations import health, history
 from yamlsched.store import doctor, migrations
 from yamlsched.store.migrations import MAX_MAJOR, MIN_MAJOR
 
+if TYPE_CHECKING:
+    from yamlsched.definitions.load import Loaded
+
 MAX_CLOCK_SKEW = timedelta(seconds=5)
 MAX_TICK_AGE = timedelta(minutes=5)
-"""A crontab line ticks each minute; after five without a tick it does not."""
+"""A crontab line ticks each minute. After five minutes without a tick, it does not run."""
+MAX_TRANSACTION_AGE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line. ``level`` is ok, warn or fail; only fail makes the whole unhealthy."""
+    """The result of one check. ``level`` is ok, warn or fail; only fail makes the setup unhealthy."""
 
     name: str
     level: str
@@ -34,50 +42,85 @@ class Check:
     remedy: str = ""
 
 
-def schedule(file: Path, environment: str | None) -> tuple[Loaded | None, list[Check]]:
-    """Look at the file and at its handlers, without importing them."""
-    from yamlsched.definitions import checks, paths, schedule_file
+def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> tuple[Loaded | None, list[Check]]:
+    """Check the file and its handlers, without importing them; ``paths`` are further folders with handlers."""
+    from yamlsched.definitions import handlers, schedule_file
+    from yamlsched.definitions import paths as handler_paths
     from yamlsched.definitions.load import load
     from yamlsched.definitions.schema import editor_copy
 
     if not file.is_file():
-        what = f"{file} does not exist"
-        return None, [
-            Check("file", "warn", what, "run it beside schedules.yaml, pass --file, or start with: yamlsched init")
-        ]
+        remedy = "run doctor beside schedules.yaml, pass --file, or start with: yamlsched init"
+        return None, [Check("file", "warn", f"{file} does not exist", remedy)]
     loaded = load(schedule_file.read(file), str(file), environment)
-    mistakes = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
-    if mistakes:
-        what = f"{file} has {mistakes} error{'' if mistakes == 1 else 's'}"
+    errors = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
+    if errors:
+        what = f"{file} has {errors} error{'' if errors == 1 else 's'}"
         return loaded, [Check("file", "fail", what, "yamlsched validate")]
-    place = f" in environment {environment}" if environment else ""
-    found = [Check("file", "ok", f"{file}: {_enabled(loaded)} of {len(loaded.jobs)} jobs enabled{place}")]
-    if loaded.jobs and not _enabled(loaded):
-        remedy = (
-            "set --env or YAMLSCHED_ENV, in the crontab too"
-            if not environment
-            else "check the keys environments and enabled"
-        )
+    enabled = sum(job.enabled for job in loaded.jobs.values())
+    if loaded.jobs and not enabled:
+        wrong_environment = "check the keys environments and enabled"
+        remedy = wrong_environment if environment else "set --env or YAMLSCHED_ENV, in the crontab too"
         found = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
-    found += [Check("schema", "warn", one.message, one.remedy) for one in editor_copy.check(loaded, file)]
-    missing = checks.check_handlers(loaded, file, paths.import_path(file, loaded.paths))
-    if missing:
-        what = f"{len(missing)} cannot be found or called, the first: {missing[0].message}"
-        found.append(Check("handlers", "fail", what, "yamlsched validate"))
     else:
-        found.append(Check("handlers", "ok", "all are found"))
-    return loaded, found
+        place = f" in environment {environment}" if environment else ""
+        found = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
+    found += [Check("schema", "warn", one.message, one.remedy) for one in editor_copy.check(loaded, file)]
+    path = [*handler_paths.search_path(file, loaded.paths, paths), *(Path(entry) for entry in sys.path if entry)]
+    diagnostics = (*handler_paths.check(loaded, file), *handlers.check(loaded, path))
+    missing = [diagnostic.message for diagnostic in diagnostics if diagnostic.severity == "error"]
+    if missing:
+        what = f"{len(missing)} cannot be found or called, the first: {missing[0]}"
+        return loaded, [*found, Check("handlers", "fail", what, "yamlsched validate")]
+    return loaded, [*found, Check("handlers", "ok", "all are found")]
 
 
-def _enabled(loaded: Loaded) -> int:
-    return sum(job.enabled for job in loaded.jobs.values())
+def database(
+    opened: AbstractContextManager[str],
+    is_embedded: bool,
+    namespace: str | None,
+    file: Path,
+    environment: str | None,
+    is_valid: bool,
+) -> Iterator[Check]:
+    """Check the database whose DSN ``opened`` gives, up to the first check after which no other can pass.
+
+    ``is_valid`` says whether sync would accept ``file``.
+    """
+    import tzdata  # type: ignore[import-untyped]
+
+    try:
+        with opened as dsn, store.connect(dsn) as connection:
+            embedded = "the embedded database, for trials and development"
+            yield Check(
+                "database", "ok", embedded if is_embedded else "connected to a server, not to the embedded database"
+            )
+            yield from server(connection)
+            if is_embedded:
+                migrations.ensure_current(connection, apply=True)
+            for check in (tables,) if is_embedded else (tables, privileges):
+                found = check(connection)
+                yield found
+                if found.level == "fail":
+                    return
+            try:
+                namespace = history.namespace_of(connection, namespace, file)
+            except Refused as error:
+                yield Check("namespace", "warn", str(error), "pass --namespace")
+                return
+            now = health.read(connection, namespace, health.Thresholds().within)
+            yield ticking(now, socket.gethostname())
+            own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+            yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
+    except EnvironmentFailed as error:
+        yield Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
 
 
 def server(connection: psycopg.Connection[Any], host_now: datetime | None = None) -> Iterator[Check]:
-    """Look at the server and the way to it."""
+    """Check the server and the connection to it."""
     before = host_now or datetime.now(UTC)
     seen = doctor.server(connection)
-    half_way = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
+    round_trip_half = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
     major = seen.version // 10_000
     if major < MIN_MAJOR:
         remedy = f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported"
@@ -128,7 +171,7 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         yield Check("standbys", "warn", what, remedy)
     elif standbys.count:
         yield Check("standbys", "ok", f"{standbys.count}, and commits wait for one")
-    skew = before + half_way - seen.now
+    skew = before + round_trip_half - seen.now
     if abs(skew) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"
         remedy = "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow this host's"
@@ -136,13 +179,13 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     else:
         yield Check("clock", "ok", "host and database agree")
     oldest = doctor.oldest_transaction(connection)
-    if oldest is not None and oldest > 3600:
+    if oldest is not None and oldest > MAX_TRANSACTION_AGE:
         remedy = "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow down"
-        yield Check("transactions", "warn", f"one has been open for {approximate(timedelta(seconds=oldest))}", remedy)
+        yield Check("transactions", "warn", f"one has been open for {approximate(oldest)}", remedy)
 
 
 def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
-    """Look at whether anybody on the network between can read or change what is said."""
+    """Check whether the traffic with a server on another host is encrypted."""
     host = connection.info.host or connection.info.hostaddr
     if host.startswith("/") or _is_loopback(connection.info.hostaddr or host):
         return
@@ -151,7 +194,7 @@ def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
 
 
 def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
-    """Return what a connection to ``host`` under this sslmode is worth."""
+    """Check a connection to ``host`` with this sslmode."""
     remedy = "add sslmode=verify-full and sslrootcert=... to the DSN; sslmode=require at least"
     if not is_encrypted:
         return Check("encryption", "warn", f"the connection to {host} is not encrypted (sslmode={mode})", remedy)
@@ -169,26 +212,23 @@ def _is_loopback(host: str) -> bool:
 
 
 def tables(connection: psycopg.Connection[Any]) -> Check:
-    """Look at the version of the tables."""
+    """Check the version of the tables."""
     found = migrations.applied_version(connection)
     try:
-        if (
-            migrations.is_current(found, apply=True)
-            and doctor.can_read(connection)
-            and not doctor.has_identity(connection)
-        ):
-            remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
-            return Check("tables", "fail", f"version {found}, but the database has no identity", remedy)
-        if migrations.is_current(found, apply=True):
-            return Check("tables", "ok", f"version {found}")
+        is_current = migrations.is_current(found, apply=True)
     except EnvironmentFailed as error:
         return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
-    what = "none yet" if found == 0 else f"version {found} of {migrations.latest_version()}"
-    return Check("tables", "fail", what, "yamlsched migrate")
+    if not is_current:
+        what = "none yet" if found == 0 else f"version {found} of {migrations.latest_version()}"
+        return Check("tables", "fail", what, "yamlsched migrate")
+    if doctor.can_read(connection) and not doctor.has_identity(connection):
+        remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
+        return Check("tables", "fail", f"version {found}, but the database has no identity", remedy)
+    return Check("tables", "ok", f"version {found}")
 
 
 def privileges(connection: psycopg.Connection[Any]) -> Check:
-    """Look at what the role may do."""
+    """Check the privileges of the role."""
     who, lacks = doctor.server(connection), doctor.missing_privileges(connection)
     if lacks:
         what = f"{who.who} lacks {', '.join(lacks[:3])}{' and more' if len(lacks) > 3 else ''}"
@@ -209,7 +249,7 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
 
 
 def ticking(now: health.Health, host: str) -> Check:
-    """Look at whether the crontab line runs."""
+    """Check whether the crontab line runs."""
     remedy = "yamlsched init prints the crontab line; its output goes to syslog"
     if now.last_tick_at is None:
         return Check("ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy)
@@ -221,30 +261,38 @@ def ticking(now: health.Health, host: str) -> Check:
     return Check("ticks", "ok", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}")
 
 
-def files(now: health.Health, tzdata: str, sha256: str | None, is_valid: bool = True) -> Iterator[Check]:
-    """Look at which file is in force, and which time zone data it was read with.
+def files(
+    now: health.Health, tzdata: str, sha256: str | None, is_valid: bool = True, environment: str | None = None
+) -> Iterator[Check]:
+    """Check which file is in force, and with which time zone data its slots were computed.
 
-    ``sha256`` is of this host's file, and ``is_valid`` says whether sync would take it.
+    ``sha256`` is the hash of this host's file; ``is_valid`` says whether sync would accept it.
     """
+    yield in_force(now, sha256, is_valid, environment)
     current = health.in_force(now)
-    if current is None:
-        remedy = "yamlsched sync, or wait for the next tick" if is_valid else "fix the file first: yamlsched validate"
-        yield Check("in force", "warn", "no schedule has been applied yet", remedy)
-    elif sha256 is not None and sha256 != current.hash:
-        what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
-        remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"
-        if not is_valid:
-            remedy = "this file is not applied until its errors are fixed: yamlsched validate"
-        yield Check("in force", "warn", what, remedy)
-    else:
-        others = health.drift(now)
-        if others:
-            what = f"this file; but {', '.join(others[0].presented_by[:3])} presents {others[0].hash[:8]}"
-            yield Check("in force", "warn", what, "deploy the same version to all hosts")
-        else:
-            yield Check("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
     if current is not None and current.tzdata_version is not None and tzdata < current.tzdata_version:
         what = f"this host has {tzdata}, the slots were computed with {current.tzdata_version}"
         yield Check("time zones", "warn", what, "pip install --upgrade tzdata")
     else:
         yield Check("time zones", "ok", f"data of {tzdata}")
+
+
+def in_force(now: health.Health, sha256: str | None, is_valid: bool, environment: str | None) -> Check:
+    current = health.in_force(now)
+    if current is None:
+        remedy = "yamlsched sync, or wait for the next tick" if is_valid else "fix the file first: yamlsched validate"
+        return Check("in force", "warn", "no schedule has been applied yet", remedy)
+    if environment is not None and environment != current.environment:
+        here = f'environment "{environment}"' if environment else "no environment"
+        what = f"the namespace belongs to {health.environment(current)}, and this is {here}: nothing is run here"
+        return Check("in force", "warn", what, "correct --env, or use a separate namespace for each environment")
+    if sha256 is not None and sha256 != current.hash:
+        what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
+        remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"
+        if not is_valid:
+            remedy = "this file is not applied until its errors are fixed: yamlsched validate"
+        return Check("in force", "warn", what, remedy)
+    if others := health.drift(now):
+        what = f"this file; but {health.first_places(others[0])} presents {others[0].hash[:8]}"
+        return Check("in force", "warn", what, "deploy the same version to all hosts")
+    return Check("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")

@@ -1,44 +1,32 @@
-"""How things stand, and what of it wants a person. Reading asks the database; judging is pure."""
+"""The health of a namespace: the state of its jobs, and what needs attention. Pure, except for ``read``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from typing import Any
 
 from yamlsched import durations
 from yamlsched.durations import approximate
 from yamlsched.handling.once import settle_command
-from yamlsched.store.health import EffectInDoubt, Health, JobHealth, PresentedFile, RefusedFile, read
+from yamlsched.store.health import Health, JobHealth, PresentedFile, RefusedFile, read
 from yamlsched.times import rfc3339
 
-__all__ = [
-    "EffectInDoubt",
-    "Health",
-    "JobHealth",
-    "PresentedFile",
-    "Problem",
-    "Thresholds",
-    "drift",
-    "effects_in_doubt",
-    "in_force",
-    "problems",
-    "read",
-    "refusal",
-    "state",
-]
+__all__ = ["Health", "JobHealth", "Problem", "Thresholds", "problems", "read", "state", "summary"]
 
 MAX_LISTED_PROBLEMS = 10
-"""Effects in doubt that are named one by one."""
+"""Stuck runs, and effects in doubt, that are reported one by one."""
 DRIFT_TOLERANCE = timedelta(minutes=10)
-"""So long hosts may present another file than the one in force: a rolling deploy has ended by then."""
+"""How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
+HEALTHY_STATES = ("ok", "running", "new")
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is still healthy. A job's tags ``max-dead:3``, ``max-late:1h`` and ``max-age:26h`` override or add.
+    """The limits of what is healthy. A job's tags ``max-dead:3`` and ``max-late:1h`` override them.
 
-    ``max_age`` is the longest time since a job's last success; by default there is none.
+    The tag ``max-age:26h`` limits the time since a job's last success; without it there is no such limit.
     """
 
     max_dead: int = 0
@@ -49,7 +37,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that wants a person: the job, if it is of one, what it is, and the command that shows or mends it."""
+    """Something that needs attention: its job, if it has one, and the command that shows or fixes it."""
 
     job_type: str | None
     what: str
@@ -57,12 +45,43 @@ class Problem:
 
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
-    """Return what is beyond ``thresholds``, the whole first, then job by job."""
+    """Return what exceeds ``thresholds``: problems of the whole first, then those of each job."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health), *_in_doubt(health)]
     for job in health.jobs:
         for check in JOB_CHECKS:
             found += check(job, health, thresholds)
     return found
+
+
+def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
+    """Return everything about ``health`` as one document."""
+    found = problems(health, thresholds)
+    return {
+        "namespace": health.namespace,
+        "now": health.now,
+        "healthy": not found,
+        "problems": found,
+        "last_tick_at": health.last_tick_at,
+        "file_in_force": in_force(health),
+        "other_files": drift(health),
+        "files_not_in_force": not_in_force(health),
+        "refused_files": health.refused,
+        "queue": queue(health),
+        "workers": health.workers,
+        "stuck": health.stuck,
+        "in_doubt": health.in_doubt,
+        "in_doubt_counts": {waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
+        "jobs": [{**asdict(job), "state": state(job, health)} for job in health.jobs],
+    }
+
+
+def queue(health: Health) -> dict[str, Any]:
+    """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest due run waits."""
+    due = [job.oldest_due_at for job in health.jobs if job.oldest_due_at is not None]
+    names = ("queued", "running", "failed", "dead_last_hour", "dead_last_day")
+    return {name: sum(getattr(job, name) for job in health.jobs) for name in names} | {
+        "oldest_due_at": min(due, default=None)
+    }
 
 
 def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -79,33 +98,45 @@ def _refused(health: Health) -> Iterator[Problem]:
 
 
 def refusal(file: RefusedFile) -> str:
-    """Return in words that a file is refused, and what to do."""
-    mistakes = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
+    """Return a sentence that says that a file is refused, and what to do."""
+    errors = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
     return (
-        f"{file.place} presents a file with {mistakes} since {rfc3339(file.since, 'seconds')}; "
+        f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; "
         "not applied: run yamlsched validate there"
     )
 
 
 def _files(health: Health) -> Iterator[Problem]:
+    current = in_force(health)
     for file in drift(health):
-        places = ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
-        current = in_force(health)
-        of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
-        yield Problem(
-            None,
-            f"{places} has presented another file ({file.hash[:8]}) for {approximate(_drifting(file, current))}; in "
-            f"force is {of}",
-            "deploy the same version to all hosts, or run yamlsched sync with the right file",
+        what = (
+            f"{first_places(file)} has presented another file ({file.hash[:8]}) for "
+            f"{approximate(_time_presented(file, current))}; in force is "
         )
+        if current is not None and current.environment != file.environment:
+            what += f"the file of {environment(current)}, and this is of {environment(file)}"
+            remedy = "correct --env, or use a separate namespace or database for each environment"
+        else:
+            what += f"{current.hash[:8]} of {current.applied_by}" if current else "none"
+            remedy = "deploy the same version to all hosts, or run yamlsched sync with the right file"
+        yield Problem(None, what, remedy)
+
+
+def first_places(file: PresentedFile, others: str = " and others") -> str:
+    return ", ".join(file.presented_by[:3]) + (others if len(file.presented_by) > 3 else "")
+
+
+def environment(file: PresentedFile) -> str:
+    return f'environment "{file.environment}"' if file.environment else "no environment"
 
 
 def _stuck(health: Health) -> Iterator[Problem]:
-    for run in health.stuck[:10]:
+    for run in health.stuck[:MAX_LISTED_PROBLEMS]:
         what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
         yield Problem(run.job_type, what, f"yamlsched show {run.run_id}")
-    if len(health.stuck) > 10:
-        yield Problem(None, f"{len(health.stuck) - 10} more runs are stuck", "yamlsched runs --status running")
+    if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
+        what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"
+        yield Problem(None, what, "yamlsched runs --status running")
 
 
 def effects_in_doubt(health: Health, waits_for: str) -> int:
@@ -114,16 +145,19 @@ def effects_in_doubt(health: Health, waits_for: str) -> int:
 
 
 def _in_doubt(health: Health) -> Iterator[Problem]:
-    shown = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
-    for effect in shown:
-        yield Problem(
-            effect.job_type,
-            f'effect "{effect.key}" of run {effect.run_id}{f" of {effect.job_type}" if effect.job_type else ""} is in '
-            f"doubt for {approximate(health.now - effect.since)}: look up whether it happened (idempotency key "
-            f"{effect.provider_key})",
-            f"{settle_command(health.namespace, effect.key)}, then: yamlsched retry {effect.run_id}",
+    listed = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
+    for effect in listed:
+        of_job = f" of {effect.job_type}" if effect.job_type else ""
+        what = (
+            f'effect "{effect.key}" of run {effect.run_id}{of_job} has been in doubt for '
+            f"{approximate(health.now - effect.since)}: look up whether it happened (idempotency key "
+            f"{effect.provider_key})"
         )
-    if more := effects_in_doubt(health, "person") - len(shown):
+        remedy = settle_command(health.namespace, effect.key)
+        if effect.run_status in ("dead", "cancelled"):
+            remedy += f", then: yamlsched retry {effect.run_id}"
+        yield Problem(effect.job_type, what, remedy)
+    if more := effects_in_doubt(health, "person") - len(listed):
         what = f"{more} more {'effect is' if more == 1 else 'effects are'} in doubt"
         yield Problem(None, what, "the view yamlsched.effects_in_doubt lists them")
 
@@ -132,7 +166,7 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
     if job.dead_within > _number(job, "max-dead", thresholds.max_dead):
         span = durations.show(thresholds.within)
         runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
-        last = f": {job.dead_error}" if job.dead_error else ""
+        last = f": {error}" if (error := error_text(job.dead_error_type, job.dead_error)) else ""
         yield Problem(
             job.job_type,
             f"{job.job_type}: {runs} died within {span}{last}",
@@ -141,19 +175,20 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
 
 
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _span(job, "max-late", thresholds.max_late)
+    limit = _duration(job, "max-late", thresholds.max_late)
     if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
         late = approximate(health.now - job.overdue_since)
         yield Problem(job.job_type, f"{job.job_type}: late by {late}: {job.overdue_why}", "yamlsched doctor")
 
 
 def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _span(job, "max-age", None)
+    limit = _duration(job, "max-age", None)
     if limit is None or not job.enabled or job.retired_at is not None or job.paused:
         return
     since = job.last_success_at or job.effective_from
     if health.now - since > limit:
-        what = f"{job.job_type}: no success for {approximate(health.now - since)}, the limit is {durations.show(limit)}"
+        age = approximate(health.now - since)
+        what = f"{job.job_type}: no success for {age}, the limit is {durations.show(limit)}"
         yield Problem(job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 
@@ -169,14 +204,19 @@ def _number(job: JobHealth, name: str, default: int) -> int:
     return int(text) if text is not None and text.isdigit() else default
 
 
-def _span(job: JobHealth, name: str, default: timedelta | None) -> timedelta | None:
+def _duration(job: JobHealth, name: str, default: timedelta | None) -> timedelta | None:
     text = _tag(job, name)
     if text is None:
         return default
     try:
         return durations.parse(text)
-    except ValueError:  # a tag that only looks like ours
+    except ValueError:  # another tag that only starts like ours
         return default
+
+
+def error_text(error_type: str | None, error: str | None) -> str:
+    """Return an error with its type: the message alone may be as short as ``'week'``, of a KeyError."""
+    return f"{error_type}: {error}" if error_type and error else error or ""
 
 
 def in_force(health: Health) -> PresentedFile | None:
@@ -184,14 +224,19 @@ def in_force(health: Health) -> PresentedFile | None:
     return next((file for file in health.files if file.in_force), None)
 
 
+def not_in_force(health: Health) -> Sequence[PresentedFile]:
+    """Return the other files that hosts present: held back, of another environment, or not updated yet."""
+    return [file for file in health.files if not file.in_force]
+
+
 def drift(health: Health) -> list[PresentedFile]:
-    """Return the files that are presented though another has been in force for long enough."""
+    """Return the files that have been presented for longer than a rolling deploy takes, but are not in force."""
     current = in_force(health)
-    return [file for file in health.files if not file.in_force and _drifting(file, current) > DRIFT_TOLERANCE]
+    return [file for file in not_in_force(health) if _time_presented(file, current) > DRIFT_TOLERANCE]
 
 
-def _drifting(file: PresentedFile, current: PresentedFile | None) -> timedelta:
-    """Return how long ``file`` was presented beside ``current``: a deploy that reached its host in time ends that."""
+def _time_presented(file: PresentedFile, current: PresentedFile | None) -> timedelta:
+    """Return how long ``file`` was presented since ``current`` was applied."""
     if file.presented_since_at is None or file.last_presented_at is None:
         return timedelta(0)
     applied_at = current.applied_at if current is not None else None
@@ -199,7 +244,7 @@ def _drifting(file: PresentedFile, current: PresentedFile | None) -> timedelta:
 
 
 def state(job: JobHealth, health: Health) -> str:
-    """Return one word for how ``job`` is, the gravest first."""
+    """Return the state of ``job`` in one word; if several apply, the most severe."""
     if job.retired_at is not None:
         return "retired"
     if any(run.job_type == job.job_type for run in health.stuck):

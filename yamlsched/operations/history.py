@@ -1,4 +1,4 @@
-"""Which runs there are, and what became of one."""
+"""Selecting runs, and everything about one run."""
 
 from __future__ import annotations
 
@@ -9,38 +9,41 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from yamlsched.definitions import schedule_file
+from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handling.once import settle_command
 from yamlsched.runs import Status
 from yamlsched.store import history
 
 MAX_CHILDREN = 100
-"""How many of the runs that a run enqueued are shown."""
+"""Runs enqueued by a run that are shown."""
+PAGE_RUNS = 5_000
+"""Runs that one statement selects."""
+MAX_ID_DIGITS = 18
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs are meant. An empty part chooses nothing, so all are."""
+    """Which runs to select. An empty part does not filter."""
 
     jobs: Sequence[str] = ()
     tags: Sequence[str] = ()
     statuses: Sequence[str] = ()
     since: datetime | None = None
     until: datetime | None = None
-    key: str | None = None  # `*` stands for any text
-    worker: str | None = None  # likewise; a name without one is that of a host, or a host and process
+    key: str | None = None  # `*` matches any string
+    worker: str | None = None  # likewise; without `*`, a host or host:pid
 
 
 @dataclass(frozen=True)
 class RunDetails:
-    """One run, and all that belongs to it."""
+    """One run, with its failed attempts, effects, relatives and the actions of operators."""
 
     run: history.StoredRun
     failures: list[history.FailedAttempt]
@@ -51,9 +54,9 @@ class RunDetails:
 
 
 def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:
-    """Return the namespace to work in: the one ``given``, that of ``file``, or the only one there is.
+    """Return the namespace to work in: the one ``given``, that of ``file``, or the only one in the database.
 
-    Raises Refused where none of these tells, EnvironmentFailed where a file other than ./schedules.yaml is missing.
+    Raises Refused if none of these determines it, EnvironmentFailed if a file other than ./schedules.yaml is missing.
     """
     if given:
         return given
@@ -61,8 +64,8 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
         data = schedule_file.read(file)
         place = (hashlib.sha256(data).hexdigest(), socket.gethostname(), os.path.abspath(file))
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-            return history.namespace_of_file(connection, *place) or _namespace_within(data, file)
-        return _namespace_within(data, file)
+            return history.namespace_of_file(connection, *place) or _namespace_in(data, file)
+        return _namespace_in(data, file)
     if file != Path("schedules.yaml"):
         raise EnvironmentFailed(f"{file} does not exist: correct --file, or pass --namespace")
     try:
@@ -74,7 +77,7 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
     return known[0] if known else "default"
 
 
-def _namespace_within(data: bytes, file: Path) -> str:
+def _namespace_in(data: bytes, file: Path) -> str:
     from yamlsched.definitions.load import load
 
     namespace = load(data, str(file), None).namespace
@@ -86,7 +89,7 @@ def _namespace_within(data: bytes, file: Path) -> str:
 def definitions(
     connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], tags: Sequence[str]
 ) -> list[int] | None:
-    """Return the ids of the jobs that ``jobs`` and ``tags`` choose; None where neither says anything.
+    """Return the ids of the jobs named ``jobs`` that have all ``tags``; None if both are empty.
 
     Raises Refused for a name or a tag that no job has.
     """
@@ -98,30 +101,33 @@ def definitions(
             raise unknown_job(name, namespace, [job.job_type for job in known])
     for tag in tags:
         if not any(tag in job.tags for job in known):
-            raise Refused(f'no job in namespace "{namespace}" has the tag "{tag}"')
+            hint = did_you_mean(tag, {tag for job in known for tag in job.tags})
+            raise Refused(f'no job in namespace "{namespace}" has the tag "{tag}". {hint}'.strip())
     return [job.id for job in known if (not jobs or job.job_type in jobs) and set(tags) <= set(job.tags)]
 
 
-def unknown_job(name: str, namespace: str, known: list[str]) -> Refused:
-    """Return the error that says so, with the nearest name there is."""
-    near = get_close_matches(name, known, n=1)
-    hint = f'. Did you mean "{near[0]}"?' if near else ": a job is known after its first sync"
-    return Refused(f'no job "{name}" in namespace "{namespace}"{hint}')
+def unknown_job(name: str, namespace: str, known: Sequence[str]) -> Refused:
+    """Return the error for the name of a job that does not exist, with the closest one that does."""
+    hint = did_you_mean(name, known, "A job is known after its first sync.")
+    return Refused(f'no job "{name}" in namespace "{namespace}". {hint}')
 
 
 def runs(
-    connection: psycopg.Connection[Any], namespace: str, chosen: Filter, limit: int, before: int | None = None
+    connection: psycopg.Connection[Any], namespace: str, filter: Filter, limit: int, before: int | None = None
 ) -> list[history.RunRow]:
-    """Return up to ``limit`` runs of ``chosen``, newest first; ``before`` is the last id of the page before."""
-    key, worker = chosen.key, chosen.worker
+    """Return up to ``limit`` runs that match ``filter``, newest first; ``before`` is the last id of the previous page.
+
+    Raises Refused for a job or a tag that does not exist.
+    """
+    key, worker = filter.key, filter.worker
     return history.runs(
         connection,
         namespace,
         limit=limit,
-        definitions=definitions(connection, namespace, chosen.jobs, chosen.tags),
-        statuses=chosen.statuses,
-        since=chosen.since,
-        until=chosen.until,
+        definitions=definitions(connection, namespace, filter.jobs, filter.tags),
+        statuses=filter.statuses,
+        since=filter.since,
+        until=filter.until,
         key=key if key and "*" not in key else None,
         key_like=_like(key) if key and "*" in key else None,
         worker=_like(worker if "*" in worker else f"{worker}:*") if worker else None,
@@ -134,18 +140,28 @@ def _like(pattern: str) -> str:
     return escaped.replace("*", "%")
 
 
+def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> list[int]:
+    """Return the ids of all runs that match ``filter``, oldest first. Raises Refused as ``runs`` does."""
+    ids: list[int] = []
+    while page := runs(connection, namespace, filter, PAGE_RUNS, before=ids[-1] if ids else None):
+        ids += [row.id for row in page]
+        if len(page) < PAGE_RUNS:
+            break
+    return ids[::-1]
+
+
 def is_id(name: str) -> bool:
-    """Say whether ``name`` is an id; anything but digits is a key."""
+    """Return whether ``name`` is an id; anything but digits is a key."""
     return name.isascii() and name.isdigit()
 
 
 def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
-    """Return the id of the run that ``name`` means: digits are an id, anything else is a key.
+    """Return the id of the run with the id or key ``name``. Raises Refused if there is no such run, or it was pruned.
 
-    Raises Refused where there is no such run, or it has been pruned.
+    Digits are an id, which is not looked up.
     """
     if is_id(name):
-        if len(name) > 18:
+        if len(name) > MAX_ID_DIGITS:
             raise Refused(f"there is no run {name}: run ids are shorter")
         return int(name)
     found = history.id_of_key(connection, namespace, name)
@@ -160,7 +176,7 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
 
 
 def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
-    """Return everything about the run ``id``; raises Refused where there is none."""
+    """Return everything about the run ``id``. Raises Refused if there is none."""
     run = history.run(connection, id)
     if run is None:
         raise Refused(f"there is no run {id}, or it was pruned")
@@ -175,20 +191,21 @@ def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
 
 
 def next_step(run: history.StoredRun, in_doubt: Sequence[str] = ()) -> str:
-    """Return what a person may do about ``run`` now; empty where it takes its course.
+    """Return what an operator can do about ``run`` now; empty if nothing needs to be done.
 
-    ``in_doubt`` are the keys of its effects that are.
+    ``in_doubt`` are the keys of its effects that are in doubt.
     """
-    if in_doubt and run.status in (Status.DEAD, Status.CANCELLED, Status.FAILED, Status.QUEUED):
+    is_over, is_waiting = run.status in (Status.DEAD, Status.CANCELLED), run.status in (Status.QUEUED, Status.FAILED)
+    if in_doubt and (is_over or is_waiting):
         settle = "; ".join(settle_command(run.namespace, key) for key in in_doubt)
         return f"{settle}; then yamlsched retry {run.id}"
-    if run.status in (Status.DEAD, Status.CANCELLED):
+    if is_over:
         return f"yamlsched retry {run.id}"
-    if run.status in (Status.QUEUED, Status.FAILED) and run.retired_at is not None:
-        return "its job was removed from schedules.yaml: nothing claims it, and it is cancelled after a day"
-    if run.status in (Status.QUEUED, Status.FAILED) and not run.enabled:
-        return "its job is disabled in schedules.yaml: nothing claims it"
-    if run.status in (Status.QUEUED, Status.FAILED) and run.paused:
+    if is_waiting and run.retired_at is not None:
+        return "its job was removed from schedules.yaml: no worker claims it, and it is cancelled after a day"
+    if is_waiting and not run.enabled:
+        return "its job is disabled in schedules.yaml: no worker claims it"
+    if is_waiting and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
     if run.status == Status.FAILED:
         return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"

@@ -1,4 +1,4 @@
-"""The operator's switch: no slots and no claims while a job is paused, whatever is deployed meanwhile."""
+"""Pausing and resuming jobs. No slots and no claims while a job is paused; a deploy does not end a pause."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def pause(
     until: datetime | timedelta | None = None,
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Stop the jobs ``ids`` until ``until`` or ``resume``; what is running goes on.
+    """Pause the jobs ``ids`` until ``until`` or ``resume``; running runs continue.
 
-    Of a pause that holds already, only what is given changes. The slots owed up to now are accounted for before. Raises
-    Refused for an end that has passed.
+    Of a pause that is in effect, only the given parts change. Slots due before now are accounted for first. Raises
+    Refused if ``until`` has passed.
     """
 
     def attempt() -> list[ActionResult]:
@@ -58,7 +58,7 @@ def pause(
 
 
 def _paused(before: PausableJob, after: PausableJob) -> str:
-    """Say how the pause of a job stands now."""
+    """Describe the pause of a job that is in effect now."""
     if after.retired_at is not None:
         return "was removed from schedules.yaml: there is nothing to pause"
     end = after.paused_until
@@ -75,7 +75,7 @@ def resume(
     *,
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Let the paused jobs ``ids`` go on. The slots of the pause are recorded as skipped, and not run."""
+    """Resume the paused jobs ``ids``. The slots of the pause are recorded as skipped, and not run."""
 
     def attempt() -> list[ActionResult]:
         with connection.transaction():
@@ -102,7 +102,7 @@ def _resumed(job: PausableJob, changed: bool) -> str:
 
 
 def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
-    """Return those of the jobs ``ids`` whose switch is thrown."""
+    """Return those of the jobs ``ids`` that were paused and not resumed, even if the pause has ended."""
     return [job.id for job in actions.jobs(connection, ids, None) if job.paused_at is not None]
 
 

@@ -1,23 +1,23 @@
-"""Whether a payload given by hand fits the handler that schedules.yaml names, found by reading its source."""
+"""Checking a payload from the command line against the handler in schedules.yaml, by reading its source."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from yamlsched.definitions import handlers
 from yamlsched.definitions.load import load
-from yamlsched.definitions.paths import import_path
+from yamlsched.definitions.paths import search_path
 from yamlsched.errors import Refused
 
 
-def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any]) -> None:
-    """Check ``payload``, with the job's own below it. Where there is no file, or it does not have the job, all fits.
+def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any], paths: Sequence[str | Path] = ()) -> None:
+    """Check ``payload``, merged over the job's own. Without the file, or the job in it, every payload is accepted.
 
-    A job of the same name in another ``namespace`` than the file's may have another handler.
-
-    Raises Refused where no call of the handler could succeed: a run would end dead at once.
+    So it is for a job of another ``namespace`` than the file's: its handler may be another one. ``paths`` are further
+    folders with handlers. Raises Refused if no call of the handler could succeed: the run would be dead at once.
     """
     try:
         loaded = load(file.read_bytes(), str(file), None)
@@ -26,6 +26,6 @@ def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any]) -> N
     found = loaded.jobs.get(job)
     if found is None or loaded.namespace != namespace:
         return
-    path = import_path(file, loaded.paths)
-    if fault := handlers.misfit(found.handler, {**found.payload, **payload}, path):
-        raise Refused(f'job "{job}": {fault}')
+    path = [*search_path(file, loaded.paths, paths), *(Path(entry) for entry in sys.path if entry)]
+    if error := handlers.misfit(found.handler, {**found.payload, **payload}, path):
+        raise Refused(f'job "{job}": {error}')

@@ -1,4 +1,4 @@
-"""Housekeeping: what is over is pruned, in batches, within a budget of time."""
+"""Housekeeping: rows older than the retention are pruned, in batches, within a time limit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from yamlsched.store import definitions, files, retention
 from yamlsched.times import MAX_DURATION
 
 BATCH_ROWS = 1_000
-"""Rows of one statement: it takes some tens of milliseconds, and nobody waits for its locks."""
+"""Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
 MAX_JOBS_NAMED = 10
 """In one log line."""
 REST_RATIO = 2.0
-"""After a batch, a pause of so many times what it took: workers keep most of the server."""
+"""The pause after a batch, in multiples of the time it took: workers keep most of the server."""
 
 
 @dataclass
 class HousekeepingReport:
-    """What was tidied up. ``complete`` is false where the budget ran out: there is more."""
+    """How many rows were cancelled or pruned. ``complete`` is false if the time limit was reached first."""
 
     cancelled: int = 0
     runs: int = 0
@@ -36,7 +36,7 @@ class HousekeepingReport:
 
 
 def retention_of(stored: dict[str, str]) -> Retention:
-    """Return the retention that the file in force was applied with."""
+    """Return the retention as it is stored with the file in force."""
     known = {field.name for field in fields(Retention)}
     return Retention(
         **{name: min(durations.parse(text), MAX_DURATION) for name, text in stored.items() if name in known}
@@ -51,10 +51,10 @@ def _cancel_retired(
     done: HousekeepingReport,
     progress: Callable[[HousekeepingReport], None] | None,
 ) -> bool:
-    """Cancel what retired jobs left undone; return whether that is complete."""
+    """Cancel the unfinished runs of retired jobs; return whether none is left."""
     after = (0, 0)
     while True:
-        begun = time.monotonic()
+        started = time.monotonic()
         runs = definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS)
         if runs:
             jobs = sorted({run.job_type for run in runs})
@@ -70,7 +70,7 @@ def _cancel_retired(
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(REST_RATIO * (time.monotonic() - begun))
+        time.sleep(REST_RATIO * (time.monotonic() - started))
 
 
 def housekeep(
@@ -80,9 +80,9 @@ def housekeep(
     now: datetime | None = None,
     progress: Callable[[HousekeepingReport], None] | None = None,
 ) -> HousekeepingReport:
-    """Cancel what retired jobs left undone, and prune by the retention of the file in force.
+    """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in force.
 
-    Stops between two batches once ``budget_seconds`` are over; what was done stays done. Two at once share the work.
+    Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls share the work.
     """
     deadline = time.monotonic() + budget_seconds
     done = HousekeepingReport()
@@ -92,18 +92,18 @@ def housekeep(
     keep = retention_of(file.retention)
     before = {name: file.now - getattr(keep, name) for name in ("succeeded", "dead", "cancelled")}
 
-    place: retention.PrunePosition | None = retention.PrunePosition()
-    while place is not None:
-        begun = time.monotonic()
-        pruned, following = retention.runs(connection, namespace, before, place, BATCH_ROWS, file.now)
-        place = following if pruned or following != place else None  # all of a batch may be held by somebody
+    position: retention.PrunePosition | None = retention.PrunePosition()
+    while position is not None:
+        started = time.monotonic()
+        pruned, following = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now)
+        position = following if pruned or following != position else None  # others may have locked the whole batch
         done.runs += pruned
         if progress:
             progress(done)
         if time.monotonic() > deadline:
             return done
-        if place is not None:
-            time.sleep(REST_RATIO * (time.monotonic() - begun))
+        if position is not None:
+            time.sleep(REST_RATIO * (time.monotonic() - started))
     for name, forget in (("keys", retention.keys), ("effects", retention.effects)):
         while gone := forget(connection, namespace, file.now - getattr(keep, name), BATCH_ROWS):
             setattr(done, name, getattr(done, name) + gone)

@@ -1,4 +1,4 @@
-"""What operators change. Each function carries out one statement inside the caller's transaction."""
+"""What operators change. Each function executes one statement in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row, scalar_row
 
+from yamlsched.store.rows import fetch, fetch_column
 from yamlsched.store.statements import load
 
 
 @dataclass(frozen=True)
 class LockedRun:
-    """How a run is, and what of its job decides whether it may be retried."""
+    """A locked run, and the columns of its job that decide whether it can be retried."""
 
     id: int
     namespace: str
@@ -33,7 +33,7 @@ class LockedRun:
 
 @dataclass(frozen=True)
 class PausableJob:
-    """A job, and the pause it is under."""
+    """A job and its pause."""
 
     id: int
     job_type: str
@@ -51,7 +51,7 @@ class PausableJob:
 
 @dataclass(frozen=True)
 class ActionRecord:
-    """A line of the audit trail: what was acted on, ``run:<id>`` or ``job:<name>``."""
+    """A row of the audit trail; the target is ``run:<id>`` or ``job:<name>``."""
 
     namespace: str
     target: str
@@ -59,15 +59,14 @@ class ActionRecord:
 
 
 def lock_jobs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
-    """Keep syncs from editing the jobs of the runs ``ids`` until the transaction ends."""
+    """Lock the jobs of the runs ``ids`` against edits by a sync until the transaction ends."""
     connection.execute(load("actions")["lock_jobs"], {"ids": list(ids)})
 
 
 def lock_runs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> dict[int, LockedRun]:
-    """Lock the runs ``ids`` until the transaction ends, and return how they are by then."""
+    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then."""
     connection.execute(load("actions")["lock_runs"], {"ids": list(ids)})
-    with connection.cursor(row_factory=class_row(LockedRun)) as cursor:
-        rows = cursor.execute(load("actions")["run_states"], {"ids": list(ids), "now": now}).fetchall()
+    rows = fetch(connection, LockedRun, load("actions")["run_states"], {"ids": list(ids), "now": now})
     return {row.id: row for row in rows}
 
 
@@ -79,7 +78,7 @@ def retry(
     now: datetime | None,
     payload: str | None = None,
 ) -> set[int]:
-    """Make those of ``ids`` due that are in a state of ``expected`` and may be; return them.
+    """Make the runs ``ids`` due that are in a state of ``expected`` and can be retried; return their ids.
 
     ``payload`` is JSON that replaces theirs; None keeps it.
     """
@@ -90,14 +89,13 @@ def retry(
 def cancel(
     connection: psycopg.Connection[Any], ids: Sequence[int], expected: Sequence[str], now: datetime | None
 ) -> set[int]:
-    """Cancel those of ``ids`` that are unfinished and in a state of ``expected``; return them."""
+    """Cancel the runs ``ids`` that are unfinished and in a state of ``expected``; return their ids."""
     return _ids(connection, "cancel", {"ids": list(ids), "expected": list(expected), "now": now})
 
 
 def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[PausableJob]:
-    """Return how the jobs ``ids`` are."""
-    with connection.cursor(row_factory=class_row(PausableJob)) as cursor:
-        return cursor.execute(load("actions")["jobs"], {"ids": list(ids), "now": now}).fetchall()
+    """Return the jobs ``ids`` by name."""
+    return fetch(connection, PausableJob, load("actions")["jobs"], {"ids": list(ids), "now": now})
 
 
 def pause(
@@ -108,13 +106,13 @@ def pause(
     until: datetime | None,
     now: datetime,
 ) -> set[int]:
-    """Pause jobs; ``nexts`` has for each the next slot to account for. Returns those that are not retired."""
+    """Pause jobs; ``nexts`` has the next slot of each to account for. Returns the ids of those that are not retired."""
     parameters = {"who": who, "reason": reason, "until": until, "now": now, **_next_slots(nexts)}
     return _ids(connection, "pause", parameters)
 
 
 def resume(connection: psycopg.Connection[Any], nexts: Mapping[int, datetime | None], now: datetime) -> set[int]:
-    """End pauses; ``nexts`` as in ``pause``. Returns the jobs that were paused."""
+    """End pauses; ``nexts`` as in ``pause``. Returns the ids of the jobs that were paused."""
     return _ids(connection, "resume", {"now": now, **_next_slots(nexts)})
 
 
@@ -129,7 +127,7 @@ def record(
     records: Sequence[ActionRecord],
     now: datetime | None = None,
 ) -> None:
-    """Write the audit trail of what ``who`` did."""
+    """Write the rows of the audit trail for an action of ``who``."""
     parameters = {
         "who": who,
         "verb": verb,
@@ -142,10 +140,9 @@ def record(
 
 
 def wake(connection: psycopg.Connection[Any], namespaces: Iterable[str]) -> None:
-    """Let the workers of ``namespaces`` look again, once the transaction has committed."""
+    """Notify the waiting workers of ``namespaces``, once the transaction has committed."""
     connection.execute(load("actions")["wake"], {"namespaces": sorted(set(namespaces))})
 
 
 def _ids(connection: psycopg.Connection[Any], statement: str, parameters: dict[str, Any]) -> set[int]:
-    with connection.cursor(row_factory=scalar_row) as cursor:
-        return set(cursor.execute(load("actions")[statement], parameters).fetchall())
+    return set(fetch_column(connection, load("actions")[statement], parameters))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.runs import LOST_WORKER
 from yamlsched.store.statements import load
 
 if TYPE_CHECKING:
@@ -140,6 +139,6 @@ def cancel_retired(
 
     ``after`` are definition and run with which the batch before ended.
     """
-    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit, **LOST_WORKER}
+    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit}
     runs = connection.execute(load("definitions")["cancel_retired"], given).fetchall()
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

@@ -1,14 +1,14 @@
-"""What a self-check asks the server."""
+"""What a self-check reads from the server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 import psycopg
-from psycopg.rows import class_row
 
+from yamlsched.store.rows import fetch, fetch_column
 from yamlsched.store.statements import load
 
 REQUIRED_PRIVILEGES = {
@@ -29,7 +29,7 @@ REQUIRED_PRIVILEGES = {
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What the server says of itself and of this session."""
+    """The server, and this session."""
 
     version: int  # 150018 is 15.18
     version_text: str
@@ -39,7 +39,7 @@ class ServerInfo:
     is_durable: bool
     is_standby: bool
     is_read_only: bool
-    isolation: str  # as it is set on the role or the database
+    isolation: str  # the default of the role or the database
     pid: int
     now: datetime
     who: str
@@ -47,15 +47,14 @@ class ServerInfo:
 
 
 def server(connection: psycopg.Connection[Any]) -> ServerInfo:
-    with connection.cursor(row_factory=class_row(ServerInfo)) as cursor:
-        [answer] = cursor.execute(load("doctor")["server"]).fetchall()
-    return answer
+    [info] = fetch(connection, ServerInfo, load("doctor")["server"])
+    return info
 
 
-def oldest_transaction(connection: psycopg.Connection[Any]) -> float | None:
-    """Return for how many seconds the oldest transaction of another session has been open."""
-    [row] = connection.execute(load("doctor")["oldest_transaction"]).fetchall()
-    return None if row.seconds is None else float(row.seconds)
+def oldest_transaction(connection: psycopg.Connection[Any]) -> timedelta | None:
+    """Return how long the oldest transaction of another session has been open."""
+    [age] = fetch_column(connection, load("doctor")["oldest_transaction"])
+    return cast("timedelta | None", age)
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,8 @@ class Standbys:
 
 
 def standbys(connection: psycopg.Connection[Any]) -> Standbys:
-    with connection.cursor(row_factory=class_row(Standbys)) as cursor:
-        [answer] = cursor.execute(load("doctor")["standbys"]).fetchall()
-    return answer
+    [found] = fetch(connection, Standbys, load("doctor")["standbys"])
+    return found
 
 
 def has_identity(connection: psycopg.Connection[Any]) -> bool:
@@ -80,14 +78,12 @@ def has_identity(connection: psycopg.Connection[Any]) -> bool:
 def missing_privileges(connection: psycopg.Connection[Any]) -> list[str]:
     """Return the tables, with the privileges on them, that the session's role lacks."""
     parameters = {"tables": list(REQUIRED_PRIVILEGES), "privileges": list(REQUIRED_PRIVILEGES.values())}
-    return [row.lacks for row in connection.execute(load("doctor")["privileges"], parameters).fetchall()]
+    return fetch_column(connection, load("doctor")["privileges"], parameters)
 
 
 def can_enqueue(connection: psycopg.Connection[Any]) -> bool:
-    [row] = connection.execute(load("doctor")["can_enqueue"]).fetchall()
-    return bool(row.can)
+    return fetch_column(connection, load("doctor")["can_enqueue"]) == [True]
 
 
 def can_read(connection: psycopg.Connection[Any]) -> bool:
-    [row] = connection.execute(load("doctor")["can_read"], {"tables": list(REQUIRED_PRIVILEGES)}).fetchall()
-    return bool(row.can)
+    return fetch_column(connection, load("doctor")["can_read"], {"tables": list(REQUIRED_PRIVILEGES)}) == [True]

@@ -1,4 +1,4 @@
-"""Reading how things stand, in one snapshot."""
+"""Reading the health of a namespace, in one snapshot."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
 
+from yamlsched.store.rows import fetch
 from yamlsched.store.statements import load
 
 MAX_EFFECTS_IN_DOUBT = 100
-"""Effects in doubt that are listed; all are counted."""
+"""Effects in doubt that are read; all are counted."""
 
 
 @dataclass(frozen=True)
 class JobHealth:
-    """A line of the view job_health, and how many of its runs died of late."""
+    """A row of the view job_health, and how many runs of the job died recently."""
 
     job_type: str
     description: str
@@ -40,6 +40,7 @@ class JobHealth:
     last_failure_at: datetime | None
     last_failure_run_id: int | None
     last_error: str | None
+    last_error_type: str | None
     failure_streak: int
     queued: int
     running: int
@@ -51,7 +52,8 @@ class JobHealth:
     dead_within: int
     dead_last_hour: int
     dead_last_day: int
-    dead_error: str | None  # of the run that died last, of those in dead_within
+    dead_error: str | None  # of the run in dead_within that died last
+    dead_error_type: str | None
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,13 @@ class StuckRun:
 
 @dataclass(frozen=True)
 class EffectInDoubt:
-    """An effect of which nobody knows whether it happened. ``job_type`` is None where its run was pruned."""
+    """An effect of which it is unknown whether it happened. ``job_type`` is None if its run was pruned."""
 
     key: str
     provider_key: str  # effect.key
     run_id: int
     job_type: str | None
+    run_status: str | None
     attempt: int
     since: datetime
     waits_for: str  # person or retry
@@ -81,7 +84,7 @@ class EffectInDoubt:
 
 @dataclass(frozen=True)
 class PresentedFile:
-    """A version of schedules.yaml that is in force, or that hosts presented last."""
+    """A version of schedules.yaml that is in force, or that hosts presented most recently."""
 
     hash: str
     environment: str
@@ -97,16 +100,16 @@ class PresentedFile:
 
 @dataclass(frozen=True)
 class RefusedFile:
-    """A place, host:path, whose file has mistakes and is not applied."""
+    """A place whose file has errors and is not applied."""
 
-    place: str
+    place: str  # host:path
     mistakes: int
     since: datetime
 
 
 @dataclass(frozen=True)
 class WorkerHost:
-    """A host that works."""
+    """A host that holds runs, or finished one within the hour."""
 
     host: str
     running: int
@@ -115,7 +118,7 @@ class WorkerHost:
 
 @dataclass(frozen=True)
 class Health:
-    """How a namespace stands at an instant."""
+    """The state of a namespace at an instant."""
 
     namespace: str
     now: datetime
@@ -131,9 +134,9 @@ class Health:
 
 
 def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
-    """Return how ``namespace`` stands; ``dead_within`` counts the runs that died in the last ``within``."""
+    """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``."""
     sql = load("health")
-    parameters = {"namespace": namespace, "within": within, "most": MAX_EFFECTS_IN_DOUBT}
+    parameters = {"namespace": namespace, "within": within, "limit": MAX_EFFECTS_IN_DOUBT}
     with connection.transaction():
         [clock] = connection.execute(sql["clock"], parameters).fetchall()
         return Health(
@@ -141,26 +144,22 @@ def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta)
             now=clock.now,
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
-            jobs=connection.cursor(row_factory=class_row(JobHealth)).execute(sql["jobs"], parameters).fetchall(),
-            stuck=connection.cursor(row_factory=class_row(StuckRun)).execute(sql["stuck"], parameters).fetchall(),
-            in_doubt=connection.cursor(row_factory=class_row(EffectInDoubt))
-            .execute(sql["in_doubt"], parameters)
-            .fetchall(),
+            jobs=fetch(connection, JobHealth, sql["jobs"], parameters),
+            stuck=fetch(connection, StuckRun, sql["stuck"], parameters),
+            in_doubt=fetch(connection, EffectInDoubt, sql["in_doubt"], parameters),
             in_doubt_counts={
                 (row.job_type, row.waits_for): row.effects
                 for row in connection.execute(sql["in_doubt_counts"], parameters).fetchall()
             },
-            files=connection.cursor(row_factory=class_row(PresentedFile)).execute(sql["files"], parameters).fetchall(),
-            refused=connection.cursor(row_factory=class_row(RefusedFile))
-            .execute(sql["refused"], parameters)
-            .fetchall(),
-            workers=connection.cursor(row_factory=class_row(WorkerHost)).execute(sql["workers"], parameters).fetchall(),
+            files=fetch(connection, PresentedFile, sql["files"], parameters),
+            refused=fetch(connection, RefusedFile, sql["refused"], parameters),
+            workers=fetch(connection, WorkerHost, sql["workers"], parameters),
         )
 
 
 @dataclass(frozen=True)
 class EndedRuns:
-    """Runs of a job that ended in a state within the hour, whose latest attempts exceed ``bucket`` of the bounds."""
+    """Runs of a job that ended within the hour; their latest attempts took longer than ``bucket`` of the bounds."""
 
     job_type: str
     status: str
@@ -170,13 +169,12 @@ class EndedRuns:
 
 
 def ended(connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float]) -> list[EndedRuns]:
-    """Return what ended within the hour, by job, state and duration; ``bounds`` are seconds."""
+    """Return the runs that ended within the hour, by job, state and duration; ``bounds`` are seconds."""
     parameters = {"namespace": namespace, "bounds": [float(bound) for bound in bounds]}
-    with connection.cursor(row_factory=class_row(EndedRuns)) as cursor:
-        return cursor.execute(load("health")["ended"], parameters).fetchall()
+    return fetch(connection, EndedRuns, load("health")["ended"], parameters)
 
 
 def dead(connection: psycopg.Connection[Any], namespace: str) -> dict[str, int]:
-    """Return how many dead runs each job has, of those that have any."""
+    """Return the number of dead runs of each job that has any."""
     rows = connection.execute(load("health")["dead"], {"namespace": namespace}).fetchall()
     return {row.job_type: row.runs for row in rows}

@@ -1,4 +1,4 @@
-"""Reading what happened: runs with filters, and one run with all that belongs to it."""
+"""Reading the history: runs by filters, and one run with its attempts, effects, children and actions."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import psycopg
-from psycopg.rows import class_row, scalar_row
 from psycopg.types.json import set_json_loads
 
+from yamlsched.store.rows import fetch, fetch_column
 from yamlsched.store.statements import load
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class JobSummary:
-    """A job as far as it is needed to choose it."""
+    """The columns of a job by which it is selected."""
 
     id: int
     job_type: str
@@ -31,7 +29,7 @@ class JobSummary:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A line of history."""
+    """A run as lists show it."""
 
     id: int
     job_type: str
@@ -46,13 +44,14 @@ class RunRow:
     created_at: datetime
     worker: str | None
     last_error: str | None
-    dead_run_id: int | None  # of a call of on_dead: the run that it reports
-    cancelled_at_rest: bool  # no attempt was cut off: the time since the latest one began says nothing
+    error_type: str | None
+    dead_run_id: int | None  # of an on_dead call: the run that it reports
+    cancelled_at_rest: bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run, and of its job what explains it."""
+    """One run, and the columns of its job that explain its state."""
 
     id: int
     namespace: str
@@ -83,7 +82,7 @@ class StoredRun:
     enabled: bool
     retired_at: datetime | None
     paused: bool
-    dead_run_id: int | None  # of a call of on_dead: the run that it reports
+    dead_run_id: int | None  # of an on_dead call: the run that it reports
     cancelled_at_rest: bool
 
 
@@ -103,7 +102,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True)
 class RunEffect:
-    """An effect that the run began."""
+    """An effect that the run started."""
 
     key: str
     state: str
@@ -111,7 +110,7 @@ class RunEffect:
     attempt: int
     result: Any
     claimed_at: datetime
-    doubted_at: datetime | None  # of a done effect: in_doubt="skip" counted it as done
+    doubted_at: datetime | None  # set in a done effect: in_doubt="skip" counted it as done
     done_at: datetime | None
 
 
@@ -127,7 +126,7 @@ class ChildRun:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """What an operator did to the run."""
+    """An action of an operator on the run."""
 
     at: datetime
     who: str
@@ -137,23 +136,24 @@ class OperatorAction:
 
 def now(connection: psycopg.Connection[Any]) -> datetime:
     """Return the database's time."""
-    return _column(connection, "now", {}, datetime)[0]
+    [instant] = fetch_column(connection, load("history")["now"])
+    return cast(datetime, instant)
 
 
 def namespaces(connection: psycopg.Connection[Any]) -> list[str]:
     """Return the namespaces that have jobs or files."""
-    return _column(connection, "namespaces", {}, str)
+    return fetch_column(connection, load("history")["namespaces"])
 
 
 def namespace_of_file(connection: psycopg.Connection[Any], sha256: str, host: str, path: str) -> str | None:
-    """Return the namespace of a file that some host presented with these bytes, or this host at this place."""
-    found = _column(connection, "namespace_of_file", {"hash": sha256, "host": host, "path": path}, str)
-    return found[0] if found else None
+    """Return the namespace of a file that any host presented with this content, or this host at this path."""
+    parameters = {"hash": sha256, "host": host, "path": path}
+    return next(iter(fetch_column(connection, load("history")["namespace_of_file"], parameters)), None)
 
 
 def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary]:
-    """Return the jobs of ``namespace`` by name, those that left the file included."""
-    return _all(connection, JobSummary, "jobs", {"namespace": namespace})
+    """Return the jobs of ``namespace`` by name, retired ones included."""
+    return fetch(connection, JobSummary, load("history")["jobs"], {"namespace": namespace})
 
 
 def runs(
@@ -172,8 +172,8 @@ def runs(
 ) -> list[RunRow]:
     """Return up to ``limit`` runs with an id below ``before``, newest first.
 
-    ``key_like`` and ``worker`` are patterns of LIKE;
-    ``since`` and ``until`` bound [since, until) when a run ended, else began, else is due.
+    ``key_like`` and ``worker`` are LIKE patterns. A run lies in [since, until) by when it ended, else by when it
+    started, else by when it is due.
     """
     parameters = {
         "namespace": namespace,
@@ -190,7 +190,7 @@ def runs(
         "before": before,
         "limit": limit,
     }
-    return _all(connection, RunRow, "runs", parameters)
+    return fetch(connection, RunRow, load("history")["runs"], parameters)
 
 
 def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:
@@ -200,10 +200,9 @@ def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> 
 
 
 def run(connection: psycopg.Connection[Any], id: int) -> StoredRun | None:
-    """Return a run. A payload or result that Python cannot read is its JSON text."""
+    """Return a run. A payload or result that Python cannot parse is returned as its JSON text."""
     set_json_loads(_readable, connection)
-    found = _all(connection, StoredRun, "run", {"id": id})
-    return found[0] if found else None
+    return next(iter(fetch(connection, StoredRun, load("history")["run"], {"id": id})), None)
 
 
 def _readable(text: str | bytes) -> Any:
@@ -214,30 +213,16 @@ def _readable(text: str | bytes) -> Any:
 
 
 def failures(connection: psycopg.Connection[Any], id: int) -> list[FailedAttempt]:
-    return _all(connection, FailedAttempt, "failures", {"id": id})
+    return fetch(connection, FailedAttempt, load("history")["failures"], {"id": id})
 
 
 def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:
-    return _all(connection, RunEffect, "effects", {"id": id})
+    return fetch(connection, RunEffect, load("history")["effects"], {"id": id})
 
 
 def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[ChildRun]:
-    return _all(connection, ChildRun, "children", {"id": id, "limit": limit})
+    return fetch(connection, ChildRun, load("history")["children"], {"id": id, "limit": limit})
 
 
 def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[OperatorAction]:
-    return _all(connection, OperatorAction, "actions", {"namespace": namespace, "id": id})
-
-
-def _all(
-    connection: psycopg.Connection[Any], kind: type[Value], statement: str, parameters: dict[str, Any]
-) -> list[Value]:
-    with connection.cursor(row_factory=class_row(kind)) as cursor:
-        return cursor.execute(load("history")[statement], parameters).fetchall()
-
-
-def _column(
-    connection: psycopg.Connection[Any], statement: str, parameters: dict[str, Any], kind: type[Value]
-) -> list[Value]:
-    with connection.cursor(row_factory=scalar_row) as cursor:
-        return cursor.execute(load("history")[statement], parameters).fetchall()
+    return fetch(connection, OperatorAction, load("history")["actions"], {"namespace": namespace, "id": id})

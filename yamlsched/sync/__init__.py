@@ -4,6 +4,8 @@ An idle tick imports this, so nothing here imports what reads schedules.yaml or 
 """
 
 from yamlsched.sync.flow import (
+    ScheduleFile,
+    SyncResult,
     account_for_due_slots,
     account_for_owed_slots,
     claimable_jobs,
@@ -14,7 +16,7 @@ from yamlsched.sync.flow import (
     poll,
     sync,
 )
-from yamlsched.sync.model import FileVersion, ScheduleFile, SyncResult, Verdict
+from yamlsched.sync.in_force import FileVersion, Verdict
 
 __all__ = [
     "FileVersion",
