@@ -1,4 +1,4 @@
-"""When a worker asks for which runs."""
+"""Which claim statement a worker uses, and when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yamlsched.worker.worker import SESSION
 
 
 async def claims_of(dsn: str, *limits: int) -> list[tuple[int, int]]:
-    """Claim so many runs after each other, as one worker; return how many slot runs and others each claim took."""
+    """Make one claim per limit, as one worker; return how many slot runs and other runs each claim took."""
     session = Session(Database(dsn), SESSION)
     claims = Claims(session, "default", "web-1:1")
     taken = []
@@ -39,24 +39,22 @@ def due(db: psycopg.Connection[Any], slot_runs: int, others: int) -> None:
         a_run(db, a_job(db, f"nightly_{number}"), exclusive=True)
 
 
-def test_the_first_claim_asks_for_all_kinds_of_runs_because_it_may_be_the_only_one(
-    db: psycopg.Connection[Any], dsn: str
-) -> None:
+def test_the_first_claim_is_complete_because_it_may_be_the_only_one(db: psycopg.Connection[Any], dsn: str) -> None:
     due(db, slot_runs=5, others=5)
 
     assert asyncio.run(claims_of(dsn, 4)) == [(2, 2)]
 
 
-def test_while_others_are_due_slot_runs_are_asked_for_once_in_a_while_and_never_by_each_claim(
+def test_while_other_runs_are_due_only_one_claim_per_interval_includes_slot_runs(
     db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "POLL_INTERVAL_SECONDS", 0.0)  # the while
+    monkeypatch.setattr(claims, "POLL_INTERVAL_SECONDS", 0.0)  # the interval ends
     due(db, slot_runs=20, others=20)
 
     assert asyncio.run(claims_of(dsn, 4, 4, 4, 4)) == [(2, 2), (0, 4), (2, 2), (0, 4)]
 
 
-def test_when_the_usual_ones_run_short_all_kinds_are_asked_for_until_nothing_is_left(
+def test_when_the_fast_path_finds_too_few_runs_claims_are_complete_until_nothing_is_due(
     db: psycopg.Connection[Any], dsn: str
 ) -> None:
     due(db, slot_runs=5, others=5)
@@ -66,10 +64,10 @@ def test_when_the_usual_ones_run_short_all_kinds_are_asked_for_until_nothing_is_
     ]  # fmt: skip
 
 
-def test_while_runs_are_found_that_lost_their_worker_every_other_claim_asks_for_them(
+def test_while_claims_find_runs_that_lost_their_worker_every_other_claim_includes_them(
     db: psycopg.Connection[Any], dsn: str
 ) -> None:
-    # given a backlog, and runs whose worker has died, as many as three claims take
+    # given a backlog, and runs of a dead worker for three claims
     ad_hoc = a_job(db, "ad_hoc")
     for _ in range(20):
         a_run(db, ad_hoc)

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are wrong: real processes, in which every way that Python has to ask for the time is shifted."""
+"""Hosts with a wrong clock: real processes in which every clock of Python is shifted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ JOBS = {
 
 
 def run(folder: Path, dsn: str, shift: timedelta, *words: str) -> str:
-    """Let a process whose clock is wrong by ``shift`` do ``words``; return its log."""
+    """Run a command with a clock that is wrong by ``shift``; return its log."""
     (folder / "clock").mkdir(exist_ok=True)
     (folder / "clock" / "sitecustomize.py").write_text(WRONG_CLOCK)
     env = {
@@ -83,13 +83,13 @@ def run(folder: Path, dsn: str, shift: timedelta, *words: str) -> str:
 
 
 @pytest.mark.parametrize("shift", [timedelta(0), 5 * HOUR, -5 * HOUR], ids=["right", "ahead", "behind"])
-def test_a_wrong_host_clock_changes_nothing_but_the_timestamps_of_log_lines(
+def test_a_wrong_host_clock_changes_only_the_timestamps_of_log_lines(
     own_dsn: str, tmp_path: Path, shift: timedelta
 ) -> None:
     (tmp_path / "clocked.py").write_text(HANDLER)
     with store.connect(own_dsn) as db:
         before = db.execute("select clock_timestamp() as now").fetchone().now  # type: ignore[union-attr]
-        # half an hour from the slots on either side: none comes while the test runs
+        # half an hour from the next slot, so that none is due during the test
         last = before.replace(second=0, microsecond=0) - 30 * MINUTE
         slots = [last - 2 * HOUR, last - HOUR, last]
         owed_job = {"handler": "clocked.look", "cron": f"{last.astimezone(UTC).minute} * * * *", "catchup": "all"}
@@ -131,7 +131,7 @@ def test_a_wrong_host_clock_changes_nothing_but_the_timestamps_of_log_lines(
         ("owed", slots[-1]),
     ]
     assert jobs[2].next_slot_at == slots[-1] + HOUR
-    # the shift reached the handlers and the log, or all of the above would prove nothing
+    # the shift has reached the handlers and the log
     assert {row.result["shift"] for row in rows[1:]} == {int(shift / HOUR)}
     said = [datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")) for line in log.splitlines()]
     assert said
@@ -139,7 +139,7 @@ def test_a_wrong_host_clock_changes_nothing_but_the_timestamps_of_log_lines(
 
 
 @pytest.mark.parametrize("shift", [5 * HOUR, -5 * HOUR], ids=["ahead", "behind"])
-def test_leases_are_told_by_the_databases_clock_and_held_against_a_wrong_one(
+def test_leases_follow_the_clock_of_the_database_on_a_host_with_a_wrong_clock(
     own_dsn: str, tmp_path: Path, shift: timedelta
 ) -> None:
     (tmp_path / "clocked.py").write_text(

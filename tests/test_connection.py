@@ -1,4 +1,4 @@
-"""Opening sessions: what is set elsewhere changes no statement, and neither a host nor a pooler hangs a verb."""
+"""Opening sessions: outside settings change no statement, and no silent host or pooler blocks a verb."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def set_on_database(project: Project, **settings: str) -> None:
         project.db.execute(f'alter database "{name}" set {setting} = {literal}'.encode())
 
 
-# what is set on the database
+# -- settings of the database
 
 
 @pytest.mark.parametrize("way", [direct, pooled])
-def test_no_setting_of_the_database_changes_what_a_verb_does(project: Project, way: Any) -> None:
+def test_settings_of_the_database_change_no_verb(project: Project, way: Any) -> None:
     project.sync(nap={"cron": "0 2 * * *"}, fails={"max_attempts": 1})
     set_on_database(project, **HOSTILE)
 
@@ -93,7 +93,7 @@ def test_no_setting_of_the_database_changes_what_a_verb_does(project: Project, w
             code = process.wait()
             assert "Traceback" not in process.text, verb
             assert "the database failed" not in process.text, verb
-            # the failed run is a finding
+            # exit code 1 because of the failed run
             assert code == (1 if verb == ["tick"] else 0), (verb, process.text)
 
     row = project.db.execute("select * from yamlsched.job_runs where idempotency_key = 'k:1'").fetchone()
@@ -101,7 +101,7 @@ def test_no_setting_of_the_database_changes_what_a_verb_does(project: Project, w
     assert project.statuses() == {"cancelled": 1, "succeeded": 2, "dead": 1}
 
 
-def test_the_settings_are_pinned_in_a_session_and_behind_a_pooler_in_each_transaction_only(project: Project) -> None:
+def test_settings_apply_to_the_session_or_behind_a_pooler_only_to_each_transaction(project: Project) -> None:
     set_on_database(project, **HOSTILE)
 
     def shown(connection: Any) -> dict[str, str]:
@@ -112,7 +112,7 @@ def test_the_settings_are_pinned_in_a_session_and_behind_a_pooler_in_each_transa
         ours = shown(connection)
     with pooled(project) as proxy, store.connect(proxy.dsn) as connection:
         behind = shown(connection)
-        connection.cursor_factory = psycopg.Cursor  # as another client of the pooler would see the session
+        connection.cursor_factory = psycopg.Cursor  # the session as the next client of the pooler gets it
         left_behind = shown(connection)
 
     assert ours["search_path"] == behind["search_path"] == "pg_catalog, pg_temp"
@@ -125,7 +125,7 @@ def test_the_settings_are_pinned_in_a_session_and_behind_a_pooler_in_each_transa
 
 
 @pytest.mark.parametrize("way", [direct, pooled])
-def test_ticks_that_race_under_serializable_all_succeed(project: Project, way: Any) -> None:
+def test_concurrent_ticks_succeed_under_serializable(project: Project, way: Any) -> None:
     project.sync(**{f"nap_{n}": {"handler": "support.handlers.nap", "cron": "* * * * *"} for n in range(50)})
     project.db.execute(
         "update yamlsched.job_definitions set next_slot_at = now(), effective_from = now() - interval '1 h'"
@@ -154,7 +154,7 @@ create domain public.jsonb as pg_catalog.text;
 
 
 @pytest.mark.parametrize("way", [direct, pooled])
-def test_a_function_in_the_search_path_does_not_take_the_place_of_a_built_in_one(project: Project, way: Any) -> None:
+def test_a_function_in_the_search_path_does_not_replace_a_built_in_one(project: Project, way: Any) -> None:
     project.db.execute("create table public.ledger (run_id bigint not null)")
     project.db.execute(TRAP.encode())
     set_on_database(project, search_path="public, pg_catalog")
@@ -175,12 +175,12 @@ def test_a_function_in_the_search_path_does_not_take_the_place_of_a_built_in_one
     assert project.row(runs[2]).status == project.row(runs[3]).status == "succeeded"
 
 
-# hosts that are silent
+# -- silent hosts
 
 
 @contextmanager
 def silent_hosts(count: int, backlog: bool = False) -> Iterator[list[str]]:
-    """Yield the ports of listeners that accept and say nothing, or whose queue of connections is full."""
+    """Yield the ports of listeners that accept without answering, or whose backlog is full."""
     with ExitStack() as stack:
         ports = []
         for _ in range(count):
@@ -195,14 +195,14 @@ def silent_hosts(count: int, backlog: bool = False) -> Iterator[list[str]]:
 
 
 def behind(proxy: Proxy, ports: list[str]) -> str:
-    """Return the DSN of a proxy with silent hosts before it."""
+    """Return a DSN with silent hosts before a proxy."""
     port = str(conninfo_to_dict(proxy.dsn)["port"])
     count = len(ports) + 1
     return make_conninfo(proxy.dsn, host=",".join(["127.0.0.1"] * count), port=",".join([*ports, port]))
 
 
 @pytest.mark.parametrize("backlog", [False, True], ids=["accepts", "queue full"])
-def test_a_worker_reaches_the_third_host_where_two_are_silent(project: Project, backlog: bool) -> None:
+def test_a_worker_reaches_the_third_host_if_two_are_silent(project: Project, backlog: bool) -> None:
     project.sync(nap={"lease": "1m"})
     [run] = project.enqueue("nap")
 
@@ -213,7 +213,7 @@ def test_a_worker_reaches_the_third_host_where_two_are_silent(project: Project, 
     assert "Traceback" not in process.text
 
 
-def test_the_host_that_answered_last_is_tried_first_also_by_the_next_process(
+def test_the_next_process_tries_the_host_that_answered_last_first(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -230,7 +230,7 @@ def test_the_host_that_answered_last_is_tried_first_also_by_the_next_process(
         assert hosts.in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
 
 
-def test_a_note_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"host": "a,b", "port": "1,2"}
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(hosts, "_last", {})
@@ -242,7 +242,7 @@ def test_a_note_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch: pytest
     assert hosts.in_order(given)["host"] == "a,b"
 
 
-def test_what_the_dsn_says_about_hosts_and_time_holds() -> None:
+def test_host_and_timeout_settings_of_the_dsn_take_precedence() -> None:
     assert hosts.in_order({"host": "a"}) == {"host": "a", "connect_timeout": 10}
     assert hosts.in_order({"host": "a,b"}) == {"host": "a,b", "connect_timeout": 3}
     random = {"host": "a,b", "load_balance_hosts": "random", "connect_timeout": "7"}
@@ -250,7 +250,7 @@ def test_what_the_dsn_says_about_hosts_and_time_holds() -> None:
     assert hosts.seconds_to_connect(random) == 19
 
 
-# a server that is silent behind a pooler
+# -- a silent server behind a pooler
 
 
 SILENCE = """
@@ -272,7 +272,7 @@ store.connect = connect
 
 @pytest.mark.parametrize("verb", [["tick"], ["status"], ["enqueue", "nap"], ["runs"], ["sync"]], ids=" ".join)
 @pytest.mark.parametrize("way", [direct, pooled])
-def test_a_verb_gives_up_on_a_server_that_is_silent(project: Project, way: Any, verb: list[str]) -> None:
+def test_a_verb_gives_up_on_a_silent_server(project: Project, way: Any, verb: list[str]) -> None:
     project.sync(nap={})
     with way(project) as proxy:
         process = project.start(*verb, dsn=proxy.dsn, before=SILENCE.format(folder=str(project.folder)))
@@ -309,7 +309,7 @@ def test_the_deadline_follows_the_statement_timeout_of_the_dsn(project: Project)
                 assert connection.answer_within == 65
 
 
-def test_a_connection_string_that_cannot_be_read_is_not_repeated() -> None:
+def test_the_error_for_an_invalid_connection_string_does_not_contain_it() -> None:
     with pytest.raises(EnvironmentFailed) as raised:
         store.connect("postgresql://user:secret@[broken")
     assert "secret" not in str(raised.value)

@@ -19,13 +19,13 @@ SCHEDULE = "version: 1\njobs:\n  good: {handler: jobs.succeed}\n  bad: {handler:
 
 
 def commands() -> list[str]:
-    """Return the commands of deploy/crontab: the tick, and the morning's look."""
+    """Return the commands of deploy/crontab: the tick and the daily check."""
     return [line.split(None, 5)[5] for line in (DEPLOY / "crontab").read_text("utf-8").splitlines() if "* *" in line]
 
 
 @pytest.fixture
 def application(tmp_path: Path) -> Path:
-    """A folder as the files expect it: schedules.yaml, handlers, and yamlsched in an environment of its own."""
+    """A folder as the files expect it: schedules.yaml, handlers, and a virtual environment with yamlsched."""
     (tmp_path / "jobs.py").write_text(JOBS)
     (tmp_path / "schedules.yaml").write_text(SCHEDULE)
     program = tmp_path / ".venv" / "bin" / "yamlsched"
@@ -36,7 +36,7 @@ def application(tmp_path: Path) -> Path:
 
 
 def as_cron(command: str, application: Path, dsn: str) -> str:
-    """Carry a command out with cron's shell and environment; return what cron would mail."""
+    """Run a command with cron's shell and environment; return what cron would mail."""
     there = command.replace("/srv/APP", str(application)).replace("/srv/app", str(application)).replace(r"\%", "%")
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh", "YAMLSCHED_DSN": dsn}
     words = ["/bin/sh", "-c", there]
@@ -44,36 +44,36 @@ def as_cron(command: str, application: Path, dsn: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_line_of_the_readme_runs_under_crons_bare_environment(application: Path, dsn: str) -> None:
+def test_the_crontab_line_of_the_readme_runs_in_the_environment_of_cron(application: Path, dsn: str) -> None:
     assert README_LINE
     command = README_LINE[1].split(None, 5)[5]
     assert "sync.applied" in as_cron(command, application, dsn)
     assert as_cron(command, application, dsn) == ""
 
 
-def test_the_crontab_logs_every_tick_and_mails_only_when_one_did_not_exit_0(application: Path, dsn: str) -> None:
+def test_the_crontab_logs_every_tick_and_mails_only_if_it_does_not_exit_0(application: Path, dsn: str) -> None:
     tick, morning = commands()
 
-    # a tick that applies the file, and one with a success
+    # a tick that applies the file, and one with a run that succeeds
     assert as_cron(tick, application, dsn) == ""
     as_cron("cd /srv/APP && .venv/bin/yamlsched enqueue good", application, dsn)
     assert as_cron(tick, application, dsn) == ""
     assert "attempt.succeeded" in (application / "tick.log").read_text()
     assert as_cron(morning, application, dsn) == ""
 
-    # one with a death
+    # one with a run that dies
     as_cron("cd /srv/APP && .venv/bin/yamlsched enqueue bad", application, dsn)
     mail = as_cron(tick, application, dsn)
     assert mail.startswith("yamlsched tick: exit 1\n")
     assert "run.dead" in mail
     assert "bad" in as_cron(morning, application, dsn)
 
-    # and one whose program is gone
+    # one whose program is missing
     (application / ".venv/bin/yamlsched").unlink()
     assert "yamlsched tick: exit 127" in as_cron(tick, application, dsn)
 
 
-def test_the_kubernetes_manifest_starts_a_tick_whose_grace_ends_before_the_pods() -> None:
+def test_the_grace_period_of_the_kubernetes_manifest_ends_before_that_of_its_pod() -> None:
     manifest = yaml.safe_load((DEPLOY / "kubernetes-cronjob.yaml").read_text("utf-8"))
     pod = manifest["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     [container] = pod["containers"]

@@ -1,4 +1,4 @@
-"""The links between the pages lead to files, folders and headings that exist."""
+"""Links between pages lead to existing files, folders and headings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that a forge makes of the headings of ``page``."""
+    """Return the anchors that forges derive from the headings of ``page``."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def leads_nowhere(page: Path, link: str) -> bool:
+def is_broken(page: Path, link: str) -> bool:
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     return not target.exists() or (bool(anchor) and anchor not in anchors(target))
@@ -32,20 +32,20 @@ def leads_nowhere(page: Path, link: str) -> bool:
 def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text("utf-8")))
 
-    assert [link for link in links if "://" not in link and leads_nowhere(page, link)] == []
+    assert [link for link in links if "://" not in link and is_broken(page, link)] == []
 
 
 def test_a_link_to_a_missing_file_or_heading_is_found() -> None:
     page = ROOT / "README.md"
 
-    assert leads_nowhere(page, "docs/missing.md")
-    assert leads_nowhere(page, "docs/worker.md#no-such-heading")
-    assert not leads_nowhere(page, "docs/worker.md#connections")
+    assert is_broken(page, "docs/missing.md")
+    assert is_broken(page, "docs/worker.md#no-such-heading")
+    assert not is_broken(page, "docs/worker.md#connections")
 
 
-def test_the_links_of_the_code_into_the_pages_lead_somewhere() -> None:
+def test_every_link_from_the_code_into_a_page_leads_to_a_heading() -> None:
     source = "".join(path.read_text("utf-8") for path in sorted((ROOT / "yamlsched").rglob("*.py")))
     links = re.findall(r"\bdocs/[\w/]+\.md(?:#[\w-]+)?", source)
 
     assert links
-    assert [link for link in links if leads_nowhere(ROOT / "README.md", link)] == []
+    assert [link for link in links if is_broken(ROOT / "README.md", link)] == []

@@ -1,4 +1,4 @@
-"""The examples in docstrings are true."""
+"""Doctests of all modules."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_are_true(name: str) -> None:
+def test_the_examples_of_a_module_are_correct(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -1,4 +1,4 @@
-"""The errors that handlers raise to say how an attempt ends."""
+"""The exceptions that handlers raise to end an attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_delay_is_a_timedelta_seconds_or_a_duration_as_in_the_schedule(later: 
 
 
 @LATER
-def test_the_text_is_the_reason_or_else_the_delay_as_it_was_written(later: Any):
+def test_the_message_is_the_reason_or_else_the_delay_as_written(later: Any):
     assert str(later("90s", "too many requests")) == "too many requests"
     assert str(later("90s")) == "asked for a retry after 90s"
 
@@ -36,7 +36,7 @@ def test_the_text_is_the_reason_or_else_the_delay_as_it_was_written(later: Any):
         (10**400, f"delay is {10**400} seconds, which is out of range: write for example 90"),
     ],
 )
-def test_a_text_or_number_that_is_no_duration_says_what_to_write(later: Any, delay: Any, message: str):
+def test_an_invalid_duration_raises_an_error_with_the_expected_format(later: Any, delay: Any, message: str):
     with pytest.raises(ValueError) as raised:
         later(delay)
     assert str(raised.value) == message
@@ -47,7 +47,7 @@ def test_a_text_or_number_that_is_no_duration_says_what_to_write(later: Any, del
     "delay, kind",
     [([90], "a list"), (None, "None"), (True, "True"), (Decimal(90), "a Decimal"), (object(), "an object")],
 )
-def test_anything_else_is_refused_in_words(later: Any, delay: Any, kind: str):
+def test_any_other_type_raises_a_clear_error(later: Any, delay: Any, kind: str):
     with pytest.raises(TypeError) as raised:
         later(delay)
     assert str(raised.value) == f'delay is {kind}: write a timedelta, seconds, or "90s"'

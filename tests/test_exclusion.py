@@ -1,4 +1,4 @@
-"""With overlap wait and skip two runs of a job's slots never execute at once, whatever edits and operators do."""
+"""With overlap wait and skip, two runs of a job's slots never execute at once, also after edits and actions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RELEASED = Outcome(Status.QUEUED, refund=True)
 
 
 class Worker:
-    """Claims on a session of its own, each time under a new token."""
+    """Claims runs on its own session, each time under a new token."""
 
     def __init__(self, dsn: str) -> None:
         self.runner = asyncio.Runner()
@@ -64,12 +64,12 @@ def worker(dsn: str) -> Iterator[Worker]:
 
 
 def edit(db: Db, overlap: str, now: Any = EDIT) -> None:
-    """Apply a file that is new each time: one from before would not be applied at once."""
+    """Apply an edit. The file is new each time, because an older version would not be applied at once."""
     sync(db, a_file(x={**HOURLY, "overlap": overlap, "description": str(now)}), now)
 
 
 def two_slots(db: Db, overlap: str = "allow") -> None:
-    """Sync an hourly job with two runs, of 13:00 and 14:00."""
+    """Sync an hourly job with two runs, for 13:00 and 14:00."""
     edit(db, overlap, FIRST)
     if overlap == "allow":
         for hour in (1, 2):
@@ -89,15 +89,15 @@ def backfill_two(db: Db) -> None:
     [(FAILURE, None), (RELEASED, None), (DEATH, "dead"), (SUCCESS, "succeeded"), (None, "cancelled")],
     ids=["fails and is retried", "is released", "dies and is retried", "is run again", "is cancelled and retried"],
 )
-def test_a_run_of_a_job_that_allowed_overlap_excludes_the_others_after_the_edit_however_it_comes_back(
+def test_after_overlap_allow_is_removed_a_run_that_is_released_or_retried_excludes_the_others(
     db: Db, worker: Worker, overlap: str, outcome: Outcome | None, status: str | None
 ) -> None:
-    # given two runs that are running side by side when their job stops to allow it
+    # given two runs that execute side by side when an edit forbids it
     two_slots(db)
     first, second = worker.claim(EDIT - MINUTE)
     edit(db, overlap)
 
-    # when both come back, each by way of a worker or an operator
+    # when both become due again, each through a worker or an operator
     later = EDIT + SECOND
     for run in (first, second):
         if outcome is not None:
@@ -116,19 +116,19 @@ def test_a_run_of_a_job_that_allowed_overlap_excludes_the_others_after_the_edit_
     assert {one.id, other.id} == {first.id, second.id}
 
 
-def test_no_run_starts_while_one_from_before_the_edit_is_running(db: Db, worker: Worker) -> None:
-    # given a job that allowed overlap, with two runs running and one queued
+def test_no_run_starts_while_a_run_from_before_the_edit_is_running(db: Db, worker: Worker) -> None:
+    # given a job with overlap allow, two running runs and one queued run
     two_slots(db)
     first, second = worker.claim(EDIT - MINUTE)
     backfill(db, "default", definition_for(db, "default", "x"), FIRST - HOUR, FIRST - HOUR, "ann", now=EDIT - SECOND)
     edit(db, "wait")
     assert worker.claim(EDIT) == []
 
-    # when the worker of the first is lost, and that of the second goes on
+    # when the worker of the first dies, and that of the second continues
     assert worker.call(store.heartbeat, [second], now=EDIT + MINUTE) == {second.id}
     assert worker.claim(EDIT + MINUTE + SECOND) == []
 
-    # then the others execute once the second has ended, one at a time
+    # then the others execute one at a time, after the second has ended
     now = EDIT + 2 * MINUTE
     worker.finish(second, SUCCESS, now)
     order = []
@@ -142,10 +142,10 @@ def test_no_run_starts_while_one_from_before_the_edit_is_running(db: Db, worker:
 
 
 @pytest.mark.parametrize("status", ["running", "expired"])
-def test_runs_lost_by_their_worker_after_the_edit_come_back_one_at_a_time(db: Db, worker: Worker, status: str) -> None:
+def test_runs_that_lose_their_worker_after_the_edit_execute_one_at_a_time(db: Db, worker: Worker, status: str) -> None:
     two_slots(db)
     first, second = worker.claim(EDIT - MINUTE)
-    if status == "expired":  # their leases are over when the edit comes
+    if status == "expired":  # their leases end before the edit
         edit(db, "skip", EDIT + 5 * MINUTE)
     else:
         edit(db, "skip")
@@ -159,8 +159,8 @@ def test_runs_lost_by_their_worker_after_the_edit_come_back_one_at_a_time(db: Db
     assert [(one.id, one.attempt), (other.id, other.attempt)] == [(first.id, 2), (second.id, 2)]
 
 
-def test_a_run_that_is_being_claimed_during_the_edit_holds_up_the_others(db: Db, dsn: str, worker: Worker) -> None:
-    # given a claim of one of two runs that has not been committed yet
+def test_a_run_that_is_claimed_during_the_edit_excludes_the_others(db: Db, dsn: str, worker: Worker) -> None:
+    # given an uncommitted claim of one of two runs
     two_slots(db)
     [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
     with database.connect(dsn) as claimer, database.connect(dsn) as syncer:
@@ -171,7 +171,7 @@ def test_a_run_that_is_being_claimed_during_the_edit_holds_up_the_others(db: Db,
             [EDIT, EDIT + LEASE, first],
         )
 
-        # when the edit comes, and the claim is committed while it waits
+        # when the claim is committed while the edit waits for it
         committing(claimer, db, syncer, lambda: edit(syncer, "wait"))
 
     # then the other run waits for the end of the first
@@ -181,7 +181,7 @@ def test_a_run_that_is_being_claimed_during_the_edit_holds_up_the_others(db: Db,
 
 
 def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: str) -> None:
-    # given an edit that has passed over a dead run, and is not committed yet
+    # given an uncommitted edit that has skipped a dead run
     two_slots(db)
     db.execute(
         "update yamlsched.job_runs set status = 'dead', attempts = 1, finished_at = %(now)s, dead_at = %(now)s",
@@ -195,7 +195,7 @@ def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: 
         syncer.execute("update yamlsched.job_definitions set overlap = 'wait' where id = %s", [job])
         definitions.apply_overlap(syncer, [job], EDIT)
 
-        # when the runs are retried meanwhile
+        # when the runs are retried before it commits
         answers = committing(syncer, db, operator, lambda: actions.retry(operator, ids, "ann", now=EDIT))
 
     assert [answer.changed for answer in answers] == [True, True]
@@ -203,7 +203,7 @@ def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: 
 
 
 def committing(first: Db, watcher: Db, second: Db, act: Any) -> Any:
-    """Call ``act`` on the session ``second``; commit on ``first`` once it is seen to wait for a lock."""
+    """Call ``act`` on the session ``second``; commit on ``first`` once ``second`` waits for a lock."""
 
     def commit() -> None:
         sql = "select count(*) as n from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
@@ -219,7 +219,7 @@ def committing(first: Db, watcher: Db, second: Db, act: Any) -> Any:
         thread.join()
 
 
-def test_a_wait_that_becomes_allow_lets_the_others_start_at_once(db: Db, worker: Worker) -> None:
+def test_when_wait_becomes_allow_the_others_start_at_once(db: Db, worker: Worker) -> None:
     two_slots(db, "wait")
     [first] = worker.claim(EDIT - MINUTE)
     assert worker.claim(EDIT - MINUTE) == []
@@ -231,14 +231,14 @@ def test_a_wait_that_becomes_allow_lets_the_others_start_at_once(db: Db, worker:
     assert worker.call(store.heartbeat, [first, second], now=EDIT) == {first.id, second.id}
     worker.finish(first, FAILURE, EDIT)
     assert not row(db, first.id).exclusive
-    # and back again: what is running now holds up what comes
+    # and back: running runs exclude new ones
     edit(db, "wait", EDIT + SECOND)
     assert worker.claim(EDIT + MINUTE + SECOND) == []
     worker.finish(second, SUCCESS, EDIT + MINUTE)
     assert [run.id for run in worker.claim(EDIT + MINUTE + SECOND)] == [first.id]
 
 
-# -- cancelled, and still alive ----------------------------------------------------------------------------------------
+# -- a cancelled handler that is still alive
 
 
 @pytest.mark.parametrize("overlap", ["wait", "skip", "allow"])
@@ -249,7 +249,7 @@ def test_a_run_that_is_cancelled_and_retried_is_due_when_its_former_lease_would_
     run = worker.claim(EDIT)[0]
     actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
 
-    # retried twice, for the second time while it waits
+    # retried twice, the second time while it waits
     for now in (EDIT + 2 * SECOND, EDIT + 3 * SECOND):
         [answer] = actions.retry(db, [run.id], "ann", now=now)
 
@@ -273,10 +273,10 @@ def test_the_next_run_of_a_job_waits_for_the_former_lease_of_the_cancelled_one(
 
 
 @pytest.mark.parametrize("overlaps", [["allow", "wait"], ["wait", "allow", "wait"]], ids=" ".join)
-def test_a_cancelled_and_retried_run_holds_up_the_next_one_also_across_an_edit(
+def test_a_cancelled_and_retried_run_excludes_the_next_one_also_after_an_edit(
     db: Db, worker: Worker, overlaps: list[str]
 ) -> None:
-    # given a run whose cancelled handler may be alive, while it waits for the end of its former lease
+    # given a retried run that waits for the end of its former lease, because its cancelled handler may be alive
     two_slots(db, overlaps[0])
     run, *others = worker.claim(EDIT)
     for other in others:
@@ -291,7 +291,7 @@ def test_a_cancelled_and_retried_run_holds_up_the_next_one_also_across_an_edit(
     assert len(worker.claim(EDIT + LEASE + SECOND)) == 1
 
 
-def test_a_run_that_was_cancelled_under_allow_holds_up_the_next_one_after_the_edit(db: Db, worker: Worker) -> None:
+def test_a_run_that_was_cancelled_under_allow_excludes_the_next_one_after_the_edit(db: Db, worker: Worker) -> None:
     two_slots(db, "allow")
     run, other = worker.claim(EDIT)
     actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
@@ -303,7 +303,7 @@ def test_a_run_that_was_cancelled_under_allow_holds_up_the_next_one_after_the_ed
     assert [claimed.id for claimed in worker.claim(EDIT + LEASE + SECOND)] == [other.id]
 
 
-def test_a_run_that_is_cancelled_while_it_waits_holds_nothing_up(db: Db, worker: Worker) -> None:
+def test_a_run_that_is_cancelled_while_it_waits_excludes_nothing(db: Db, worker: Worker) -> None:
     two_slots(db, "wait")
     [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
     actions.cancel(db, [first], "ann", now=EDIT)

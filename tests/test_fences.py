@@ -1,4 +1,4 @@
-"""Every part of a fence, in every statement of a worker about its run: status, owner and attempt each decide alone."""
+"""Every part of every fence: a different status, owner or attempt alone prevents each write of a worker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WRITES: dict[str, Write] = {
     "finish with a death": finish(Outcome(Status.DEAD, error="no route to host")),
     "finish with a refund": finish(Outcome(Status.QUEUED, refund=True)),
 }
-# what has become of the run since it was claimed by A as attempt 1; each differs from that in one respect
+# changes of the run since A claimed it as attempt 1; each differs from that in one respect
 SINCE = {
     "another owner": "locked_by = 'B'",
     "another attempt": "attempts = 2",
@@ -56,7 +56,7 @@ SINCE = {
 
 
 def a_claimed_run(db: psycopg.Connection[Any]) -> ClaimedRun:
-    """Make a run that A holds as attempt 1."""
+    """Insert a run that A holds as attempt 1."""
     run = a_run(db, a_job(db, overlap="allow", on_dead="handlers.alerts.mail_operator"), "running", locked_by="A")
     return ClaimedRun(run, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
@@ -73,7 +73,7 @@ def write(dsn: str, how: Write, run: ClaimedRun) -> Any:
 
 @pytest.mark.parametrize("since", SINCE)
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_about_a_run_holds_only_for_its_owner_its_attempt_and_while_it_runs(
+def test_a_write_about_a_run_needs_its_owner_its_attempt_and_the_status_running(
     db: psycopg.Connection[Any], dsn: str, name: str, since: str
 ) -> None:
     run = a_claimed_run(db)
@@ -83,12 +83,12 @@ def test_a_write_about_a_run_holds_only_for_its_owner_its_attempt_and_while_it_r
     assert not write(dsn, WRITES[name], run)
 
     assert row(db, run.id) == before
-    assert value(db, "select count(*) from yamlsched.job_runs") == 1  # no run that reports a death
+    assert value(db, "select count(*) from yamlsched.job_runs") == 1  # no call of on_dead
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
 
 
 @pytest.mark.parametrize("name", [name for name in WRITES if name != "succeed"])
-def test_a_write_about_a_run_leaves_the_other_runs_of_its_claim_alone(
+def test_a_write_about_a_run_does_not_change_other_runs_of_its_claim(
     db: psycopg.Connection[Any], dsn: str, name: str
 ) -> None:
     run = a_claimed_run(db)
@@ -102,7 +102,7 @@ def test_a_write_about_a_run_leaves_the_other_runs_of_its_claim_alone(
 
 
 @pytest.mark.parametrize("since", [since for since in SINCE if since != "another attempt"])
-def test_of_a_claim_without_an_answer_only_what_still_runs_under_it_is_given_back(
+def test_releasing_a_claim_without_an_answer_releases_only_runs_that_it_still_holds(
     db: psycopg.Connection[Any], dsn: str, since: str
 ) -> None:
     run = a_claimed_run(db)
@@ -115,7 +115,7 @@ def test_of_a_claim_without_an_answer_only_what_still_runs_under_it_is_given_bac
 
 
 @pytest.mark.parametrize("since", ["another owner", "succeeded"])
-def test_a_run_that_goes_another_way_while_its_claim_is_being_given_back_is_left_alone(
+def test_a_run_that_changes_while_its_claim_is_released_is_not_released(
     db: psycopg.Connection[Any], dsn: str, since: str
 ) -> None:
     run = a_claimed_run(db)
@@ -125,7 +125,7 @@ def test_a_run_that_goes_another_way_while_its_claim_is_being_given_back_is_left
         other.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
         changed = row(other, run.id)
 
-        # when the claim is given back, which has to wait for it
+        # when the claim is released, which waits for that transaction
         answer = threads.submit(write, dsn, lambda connection, _: store.release_claim(connection, "default", "A"), run)
         until(
             lambda: value(
@@ -134,14 +134,14 @@ def test_a_run_that_goes_another_way_while_its_claim_is_being_given_back_is_left
             )
         )
 
-    # then the other one's word stands
+    # then the change of the other transaction remains
     assert answer.result() == 0
     assert row(db, run.id) == changed
 
 
 @pytest.mark.parametrize("on_dead", [None, "handlers.alerts.mail_operator"])
 @pytest.mark.parametrize("name", [name for name in WRITES if name.startswith("finish")])
-def test_only_a_death_is_reported_and_only_to_an_on_dead(
+def test_only_a_death_is_reported_and_only_if_the_job_has_on_dead(
     db: psycopg.Connection[Any], dsn: str, name: str, on_dead: str | None
 ) -> None:
     run = a_claimed_run(db)
@@ -153,7 +153,7 @@ def test_only_a_death_is_reported_and_only_to_an_on_dead(
     assert reports == (name == "finish with a death" and on_dead is not None)
 
 
-def test_a_claim_without_an_answer_is_given_back_in_its_own_namespace(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_a_claim_without_an_answer_is_released_only_in_its_namespace(db: psycopg.Connection[Any], dsn: str) -> None:
     run = a_claimed_run(db)
 
     assert write(dsn, lambda connection, run: store.release_claim(connection, "elsewhere", "A"), run) == 0
@@ -163,7 +163,7 @@ def test_a_claim_without_an_answer_is_given_back_in_its_own_namespace(db: psycop
 
 
 @pytest.mark.parametrize("statement", ["claim", "claim_waiting"])
-def test_a_claim_takes_only_what_is_of_its_namespace_due_unfinished_and_in_nobodys_hands(
+def test_a_claim_takes_only_due_unfinished_and_unowned_runs_of_its_namespace(
     db: psycopg.Connection[Any], dsn: str, statement: str
 ) -> None:
     job = a_job(db, overlap="allow")
@@ -183,8 +183,8 @@ def test_a_claim_takes_only_what_is_of_its_namespace_due_unfinished_and_in_nobod
     assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == before
 
 
-def test_the_statements_of_the_fence_are_all_tried() -> None:
-    """A new statement that writes about a claimed run belongs into WRITES."""
+def test_every_fenced_statement_is_tested() -> None:
+    """Add each new statement that writes about a claimed run to WRITES."""
     fenced = {name for name, text in load("runs").items() if b"'running'" in text and b"update yamlsched" in text}
 
     assert fenced == {
@@ -192,12 +192,12 @@ def test_the_statements_of_the_fence_are_all_tried() -> None:
     }  # fmt: skip
 
 
-# -- of effects
+# -- effects
 
 ENTRY, OTHER_ENTRY = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 STATES = {"claimed": "null, null", "in_doubt": "now(), null", "done": "null, now()"}  # doubted_at, done_at
 EffectWrite = Callable[[psycopg.Connection[Any], effects.EffectEntry], Any]
-# the statement, in which state it finds the effect, and in which states it must leave it alone
+# the statement, the state that it expects, and the states that it must not change
 EFFECT_WRITES: dict[str, tuple[EffectWrite, str, list[str]]] = {
     "mark_in_doubt": (effects.mark_in_doubt, "claimed", ["in_doubt", "done"]),
     "mark_done": (lambda connection, key: effects.mark_done(connection, key, None), "claimed", []),
@@ -226,7 +226,9 @@ def entry_of(run: ClaimedRun) -> effects.EffectEntry:
 
 
 @pytest.mark.parametrize("name", EFFECT_WRITES)
-def test_a_write_about_an_effect_leaves_other_keys_and_namespaces_alone(db: psycopg.Connection[Any], name: str) -> None:
+def test_a_write_about_an_effect_does_not_change_other_keys_and_namespaces(
+    db: psycopg.Connection[Any], name: str
+) -> None:
     do, state, _ = EFFECT_WRITES[name]
     run = a_claimed_run(db)
     an_effect(db, state, namespace="elsewhere", entry=OTHER_ENTRY)
@@ -244,9 +246,7 @@ def test_a_write_about_an_effect_leaves_other_keys_and_namespaces_alone(db: psyc
 @pytest.mark.parametrize(
     ("name", "state"), [(name, state) for name in EFFECT_WRITES for state in EFFECT_WRITES[name][2]]
 )
-def test_a_write_about_an_effect_holds_only_in_the_state_it_expects(
-    db: psycopg.Connection[Any], name: str, state: str
-) -> None:
+def test_a_write_about_an_effect_needs_the_expected_state(db: psycopg.Connection[Any], name: str, state: str) -> None:
     an_effect(db, state)
     before = all_effects(db)
 
@@ -256,7 +256,7 @@ def test_a_write_about_an_effect_holds_only_in_the_state_it_expects(
 
 
 @pytest.mark.parametrize("name", ["mark_in_doubt", "mark_done", "release"])
-def test_who_left_an_effect_says_nothing_of_it_once_it_was_entered_again(
+def test_a_former_attempt_cannot_write_about_an_effect_that_was_claimed_again(
     db: psycopg.Connection[Any], name: str
 ) -> None:
     an_effect(db, "claimed", entry=OTHER_ENTRY)
@@ -269,7 +269,7 @@ def test_who_left_an_effect_says_nothing_of_it_once_it_was_entered_again(
 
 @pytest.mark.parametrize("since", SINCE)
 @pytest.mark.parametrize("name", ["take_over", "assume_done"])
-def test_what_is_in_doubt_is_decided_only_by_a_run_that_is_still_held(
+def test_only_the_current_owner_of_a_run_decides_about_its_effect_in_doubt(
     db: psycopg.Connection[Any], name: str, since: str
 ) -> None:
     run = a_claimed_run(db)
@@ -282,7 +282,7 @@ def test_what_is_in_doubt_is_decided_only_by_a_run_that_is_still_held(
     assert all_effects(db) == before
 
 
-def test_settling_an_effect_leaves_the_one_of_that_name_in_another_namespace_in_doubt(
+def test_settling_an_effect_does_not_change_the_same_key_in_another_namespace(
     db: psycopg.Connection[Any],
 ) -> None:
     for namespace in ("default", "shop"):

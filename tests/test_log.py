@@ -1,4 +1,4 @@
-"""Log lines and results: what comes from outside stays text, on one line."""
+"""Log lines and results: values from outside stay on one line and contain no control characters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_log_line_is_one_printable_line_whatever_its_values(as_json: bool) -> 
         assert json.loads(line)["error"] == HOSTILE
 
 
-def test_a_json_document_means_what_it_did_and_cannot_steer_the_terminal() -> None:
+def test_a_json_document_keeps_its_meaning_and_contains_no_control_characters() -> None:
     text = _output.document(error=HOSTILE)
     assert text.replace("\n", "").isprintable()
     assert json.loads(text)["error"] == HOSTILE
@@ -44,7 +44,7 @@ def test_no_cell_of_csv_is_a_formula_or_holds_control_characters(formula: str) -
     assert number == "3"
 
 
-def test_runs_as_csv_shows_hostile_errors_as_text(
+def test_csv_of_runs_escapes_hostile_errors(
     dsn: str, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> None:
     a_run(db, a_job(db), "dead", last_error="('=1+1' || chr(27) || '[2J')")
@@ -53,7 +53,7 @@ def test_runs_as_csv_shows_hostile_errors_as_text(
 
 
 @pytest.mark.parametrize("kind", ["refused", "failed", "unexpected"])
-def test_what_a_server_says_reaches_the_terminal_without_control_characters(
+def test_server_messages_are_printed_without_control_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     error = {
@@ -71,6 +71,6 @@ def test_what_a_server_says_reaches_the_terminal_without_control_characters(
     assert "no\\x1b[2J" in capsys.readouterr().err
 
 
-def test_what_another_host_has_called_its_file_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_names_of_other_hosts_are_printed_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     show_messages(["schedules.yaml is not applied: web-1:/srv/\x1b[2J/schedules.yaml is newer"])
     assert capsys.readouterr().err == ("schedules.yaml is not applied: web-1:/srv/\\x1b[2J/schedules.yaml is newer\n")

@@ -1,4 +1,4 @@
-"""Heartbeats: what a real HTTP server hears of ticks and jobs."""
+"""Heartbeats that a real HTTP server receives from ticks and jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.project import a_project, until
 from yamlsched.operations import heartbeat
 
 HANDLERS = "def well(run): pass\n\n\ndef ill():\n    raise RuntimeError('no route to host')\n"
-SOUND = """version: 1
+VALID = """version: 1
 jobs:
   well: {handler: jobs.well}
   ill: {handler: jobs.ill, max_attempts: 1, on_dead: jobs.well}
@@ -24,14 +24,14 @@ jobs:
 
 
 class Monitor:
-    """A server that notes the paths it is asked for, and answers /broken with 500."""
+    """A server that records requested paths and answers /broken with 500."""
 
     def __init__(self) -> None:
-        heard = self.heard = list[str]()
+        received = self.received = list[str]()
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                heard.append(self.path)
+                received.append(self.path)
                 self.send_response(500 if self.path == "/broken" else 200)
                 self.end_headers()
 
@@ -56,11 +56,11 @@ def monitor() -> Iterator[Monitor]:
 @pytest.fixture
 def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     (tmp_path / "jobs.py").write_text(HANDLERS)
-    (tmp_path / "schedules.yaml").write_text(SOUND)
+    (tmp_path / "schedules.yaml").write_text(VALID)
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
-def test_each_is_told_at_its_own_url_and_trouble_at_fail(monitor: Monitor) -> None:
+def test_each_heartbeat_goes_to_its_own_url_and_failures_go_to_fail(monitor: Monitor) -> None:
     environ = {
         "YAMLSCHED_HEARTBEAT_URL": f"{monitor.url}/tick",
         "YAMLSCHED_HEARTBEAT_URL_GOOD_JOB": f"{monitor.url}/good",
@@ -69,11 +69,11 @@ def test_each_is_told_at_its_own_url_and_trouble_at_fail(monitor: Monitor) -> No
     }
 
     heartbeat.send(environ, True, {"good-job": True, "bad": False, "empty": True, "without": True})
-    assert sorted(monitor.heard) == ["/bad/fail", "/good", "/tick"]
+    assert sorted(monitor.received) == ["/bad/fail", "/good", "/tick"]
 
-    monitor.heard.clear()
+    monitor.received.clear()
     heartbeat.send(environ, None, {})
-    assert monitor.heard == []
+    assert monitor.received == []
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_a_heartbeat_that_cannot_be_sent_is_one_line_without_its_url(
     assert "secret" not in line
 
 
-def test_a_url_that_was_read_from_a_file_may_end_with_a_line_break(monitor: Monitor) -> None:
+def test_a_url_from_a_file_may_end_with_a_line_break(monitor: Monitor) -> None:
     heartbeat.send({"YAMLSCHED_HEARTBEAT_URL": f"{monitor.url}/tick\n"}, False, {})
-    assert monitor.heard == ["/tick/fail"]
+    assert monitor.received == ["/tick/fail"]
 
 
-def test_a_server_that_answers_a_byte_at_a_time_does_not_hold_the_tick_up(
+def test_a_server_that_answers_one_byte_at_a_time_does_not_block_the_tick(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given a server that goes on with its header for as long as anybody listens
+    # given a server that sends its header without end
     monkeypatch.setattr(heartbeat, "DEADLINE_SECONDS", 0.5)
     listener = socket.create_server(("127.0.0.1", 0))
     is_over = threading.Event()
@@ -129,7 +129,7 @@ def test_a_server_that_answers_a_byte_at_a_time_does_not_hold_the_tick_up(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/secret"
     heartbeat.send({"YAMLSCHED_HEARTBEAT_URL": url}, True, {})
 
-    # then sending has ended while the server still sends
+    # then the client has given up while the server still sends
     assert server.is_alive()
     [line] = capsys.readouterr().err.splitlines()
     assert "variable=YAMLSCHED_HEARTBEAT_URL" in line
@@ -139,7 +139,7 @@ def test_a_server_that_answers_a_byte_at_a_time_does_not_hold_the_tick_up(
     listener.close()
 
 
-def test_a_tick_tells_of_itself_and_of_the_jobs_that_it_carried_out(
+def test_a_tick_sends_heartbeats_for_itself_and_for_the_jobs_that_it_executed(
     monitor: Monitor, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("", "_WELL", "_ILL"):
@@ -147,39 +147,40 @@ def test_a_tick_tells_of_itself_and_of_the_jobs_that_it_carried_out(
 
     # an idle tick
     assert cli("tick").code == 0
-    assert monitor.heard == ["/"]
+    assert monitor.received == ["/"]
 
     # one with a success
-    monitor.heard.clear()
+    monitor.received.clear()
     cli("enqueue", "well")
     assert cli("tick").code == 0
-    assert sorted(monitor.heard) == ["/", "/_WELL"]
+    assert sorted(monitor.received) == ["/", "/_WELL"]
 
-    # one with a death, whose on_dead succeeds
-    monitor.heard.clear()
+    # one with a run that dies, whose on_dead succeeds
+    monitor.received.clear()
     cli("enqueue", "ill")
     assert cli("tick").code == 1
-    assert sorted(monitor.heard) == ["/_ILL/fail", "/fail"]
+    assert sorted(monitor.received) == ["/_ILL/fail", "/fail"]
 
-    # one that finds mistakes, and one that finds no file
-    monitor.heard.clear()
+    # one with an invalid file, and one without a file
+    monitor.received.clear()
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs: 3\n")
     assert cli("tick").code == 1
     (tmp_path / "schedules.yaml").unlink()
     assert cli("tick").code == 3
-    assert monitor.heard == ["/fail", "/fail"]
+    assert monitor.received == ["/fail", "/fail"]
 
 
-def test_a_loop_tells_with_each_sync_what_has_come_about_since_the_last_one(
+def test_a_loop_sends_heartbeats_with_each_sync_for_everything_since_the_last_one(
     monitor: Monitor, own_dsn: str, tmp_path: Path
 ) -> None:
     urls = {
-        f"YAMLSCHED_HEARTBEAT_URL{name}": f"{monitor.url}/{name}" for name in ("", "_NOTHING", "_FAILS", "_ANSWERS")
+        f"YAMLSCHED_HEARTBEAT_URL{name}": f"{monitor.url}/{name}"
+        for name in ("", "_NOTHING", "_FAILS", "_RETURNS_JSON")
     }
 
-    def hears(path: str) -> None:
-        """Wait until the monitor hears this, beside what a minute that just ends may bring."""
-        until(lambda: path in monitor.heard, f"{path}, and heard {monitor.heard}")
+    def wait_until_received(path: str) -> None:
+        """Wait until the monitor receives this path. The loop may send others at the turn of a minute."""
+        until(lambda: path in monitor.received, f"{path}, and received {monitor.received}")
 
     with a_project(tmp_path, own_dsn) as project:
         project.sync(nothing={}, fails={"max_attempts": 1}, returns_json={})
@@ -189,31 +190,31 @@ def test_a_loop_tells_with_each_sync_what_has_come_about_since_the_last_one(
         project.enqueue("nothing")
         until(lambda: "attempt.succeeded" in loop.text)
         loop.signal(signal.SIGHUP)
-        hears("/")
-        hears("/_NOTHING")
+        wait_until_received("/")
+        wait_until_received("/_NOTHING")
 
         # after a death
         project.enqueue("fails")
         until(lambda: "run.dead" in loop.text)
         loop.signal(signal.SIGHUP)
-        hears("/fail")
-        hears("/_FAILS/fail")
+        wait_until_received("/fail")
+        wait_until_received("/_FAILS/fail")
 
-        # with mistakes in the file, and after nothing
-        sound = project.file.read_text()
+        # with an invalid file, and without any run
+        valid = project.file.read_text()
         project.file.write_text("version: 1\njobs: 3\n")
-        monitor.heard.clear()
+        monitor.received.clear()
         loop.signal(signal.SIGHUP)
-        hears("/fail")
-        project.file.write_text(sound)
-        monitor.heard.clear()
+        wait_until_received("/fail")
+        project.file.write_text(valid)
+        monitor.received.clear()
         loop.signal(signal.SIGHUP)
-        hears("/")
+        wait_until_received("/")
 
-        # and at the end what has not been told
+        # at the end, what was not sent before
         project.enqueue("returns_json")
         until(lambda: loop.text.count("attempt.succeeded") == 2)
         loop.signal(signal.SIGTERM)
         assert loop.wait() == 0
-        hears("/_ANSWERS")
-        assert [path for path in monitor.heard if path.startswith("/_")] == ["/_ANSWERS"]
+        wait_until_received("/_RETURNS_JSON")
+        assert [path for path in monitor.received if path.startswith("/_")] == ["/_RETURNS_JSON"]

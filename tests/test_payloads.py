@@ -1,4 +1,4 @@
-"""A payload that no retry can make fit ends its run at once, with what the handler takes."""
+"""A payload that cannot fit its handler ends the run at once; the error lists the handler's parameters."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Callable_:
         (Callable_(), ["user_id"], ""),
         (Callable_(), ["x"], 'it has no parameter "x", "user_id" is missing. It takes: user_id'),
         (functools.partial(plain, days=1), [], ""),
-        (passes_on(plain), ["anything"], ""),  # what it passes on is its own affair
+        (passes_on(plain), ["anything"], ""),  # what it does with **kwargs is not checked
         (dict.update, ["x"], ""),
     ],
 )
-def test_a_payload_fits_or_the_message_says_what_the_handler_takes(
+def test_a_payload_fits_or_the_message_lists_the_parameters(
     handler: Callable[..., Any], names: list[str], misfit: str
 ) -> None:
     result = payload_misfit(handler, "jobs.run", tuple(names), handler is with_run)
@@ -74,7 +74,7 @@ def test_a_payload_fits_or_the_message_says_what_the_handler_takes(
         ("null", "the payload is a NoneType, not an object"),
     ],
 )
-def test_a_payload_that_python_cannot_read_is_no_matter_for_a_retry(text: str, fault: str) -> None:
+def test_a_payload_that_python_cannot_read_is_not_retried(text: str, fault: str) -> None:
     with pytest.raises(Discard, match=fault):
         read_payload(text)
 
@@ -137,7 +137,7 @@ def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     assert fault in shown.out
 
 
-def test_a_key_that_only_an_edit_can_make_ends_its_run_and_no_worker(project: Project) -> None:
+def test_an_invalid_key_that_was_written_by_hand_ends_its_run_but_not_the_worker(project: Project) -> None:
     project.sync(nothing={"on_dead": "support.handlers.records_death"})
     bad, good = project.enqueue("nothing", count=2)
     project.db.execute("update yamlsched.job_runs set idempotency_key = 'on_dead:boom' where id = %s", [bad])

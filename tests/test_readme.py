@@ -1,4 +1,4 @@
-"""What the README shows is run here, in a folder of its own, on the embedded database."""
+"""Runs the commands of the README in a temporary folder, on the embedded database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def shown() -> list[str]:
-    """The commands of the block that the README marks to be run, without their comments."""
+    """Return the commands of the README's block that is marked `run`, without comments."""
     block = re.search(r"<!-- run -->\n```sh\n(.*?)```", README, re.DOTALL)
     assert block
     return [line.split("#")[0].strip() for line in block[1].splitlines()]
@@ -41,7 +41,7 @@ def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_do_what_it_says(project: Path) -> None:
+def test_the_commands_of_the_readme_work_as_described(project: Path) -> None:
     outputs = {}
     for command in shown():
         done = run(command, project)
@@ -58,7 +58,7 @@ def test_the_commands_of_the_readme_do_what_it_says(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_make_run_shows_real_work_and_leaves_nothing_running_and_nothing_to_commit(project: Path) -> None:
+def test_make_run_executes_the_example_and_leaves_no_process_and_no_untracked_file(project: Path) -> None:
     shutil.copytree(ROOT / "docs", project / "docs")
     shutil.copy(ROOT / ".gitignore", project)
     subprocess.run("git init -q . && git add -A", shell=True, cwd=project, check=True)
@@ -73,7 +73,7 @@ def test_make_run_shows_real_work_and_leaves_nothing_running_and_nothing_to_comm
     assert status.stdout == b""
 
 
-def test_the_example_file_calls_for_no_advice(tmp_path: Path) -> None:
+def test_the_example_file_gets_no_advice(tmp_path: Path) -> None:
     block = re.search(r"```yaml\n(# schedules.yaml\n.*?)```", README, re.DOTALL)
     assert block
     (tmp_path / "schedules.yaml").write_text(block[1])

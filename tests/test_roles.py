@@ -1,4 +1,4 @@
-"""sql/roles.sql: each role can do what it is for, and nothing else."""
+"""sql/roles.sql: each role has exactly the privileges that it needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DENIED = psycopg.errors.InsufficientPrivilege
 
 @pytest.fixture
 def granted(own_dsn: str) -> Iterator[Db]:
-    """A database in which roles.sql was run, twice, since it must be possible to run it again."""
+    """A database in which roles.sql was run twice: running it again must work."""
     script = (sql_folder() / "roles.sql").read_bytes()
     with store.connect(own_dsn) as connection:
         connection.execute(script)
@@ -44,7 +44,7 @@ def granted(own_dsn: str) -> Iterator[Db]:
 
 
 @contextmanager
-def acting_as(connection: Db, role: str) -> Iterator[None]:
+def connect_as(connection: Db, role: str) -> Iterator[None]:
     connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
     try:
         yield
@@ -55,7 +55,7 @@ def acting_as(connection: Db, role: str) -> Iterator[None]:
 def test_an_enqueuer_enqueues_and_nothing_else(granted: Db) -> None:
     a_job(granted)
 
-    with acting_as(granted, "yamlsched_enqueuer"):
+    with connect_as(granted, "yamlsched_enqueuer"):
         assert enqueue(granted, "purge", {"days": 3}, key="purge:one").created
         assert len(enqueue_many(granted, "purge", [{}, {}])) == 2
         for table in (*TABLES, *VIEWS):
@@ -73,7 +73,7 @@ def test_an_enqueuer_enqueues_and_nothing_else(granted: Db) -> None:
 def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
     run = a_run(granted, a_job(granted), "dead")
 
-    with acting_as(granted, "yamlsched_reader"):
+    with connect_as(granted, "yamlsched_reader"):
         for table in (*TABLES, *VIEWS):
             granted.execute(f"select count(*) from yamlsched.{table}".encode())
         assert value(granted, "select run_id from yamlsched.dead_runs") == run
@@ -86,7 +86,7 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
             enqueue(granted, "purge")
 
 
-def test_a_worker_does_what_operations_need_and_cannot_rewrite_the_audit_trails(granted: Db) -> None:
+def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(granted: Db) -> None:
     job = a_job(granted)
     a_file_row(granted, retention="{}")
     dead, running = a_run(granted, job, "dead"), a_run(granted, job, "running")
@@ -96,7 +96,7 @@ def test_a_worker_does_what_operations_need_and_cannot_rewrite_the_audit_trails(
         "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
     )
 
-    with acting_as(granted, "yamlsched_worker"):
+    with connect_as(granted, "yamlsched_worker"):
         assert actions.retry(granted, [dead], "ann")[0].changed
         assert actions.cancel(granted, [running], "ann")[0].changed
         assert pausing.pause(granted, "default", [job], "ann")[0].changed
@@ -116,8 +116,8 @@ def test_a_worker_does_what_operations_need_and_cannot_rewrite_the_audit_trails(
             granted.execute("delete from yamlsched.job_definitions")
 
 
-def test_a_tick_and_what_operators_ask_need_no_more_than_a_worker(granted: Db, own_dsn: str, tmp_path: Path) -> None:
-    # given a schedule with a job that succeeds, one that fails, and effects, and a login that is a worker and no more
+def test_a_tick_and_operators_need_only_the_worker_role(granted: Db, own_dsn: str, tmp_path: Path) -> None:
+    # given a schedule with a job that succeeds, one that fails, and effects, and a login with only the worker role
     (tmp_path / "jobs.py").write_text(
         "def good(run):\n"
         "    with run.once('mail', in_doubt='raise') as effect:\n"
@@ -140,14 +140,14 @@ def test_a_tick_and_what_operators_ask_need_no_more_than_a_worker(granted: Db, o
         environment = {**os.environ, "YAMLSCHED_DSN": dsn}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
 
-    # when it does what crontab and operators do
+    # when it runs the commands of crontab and operators
     assert yamlsched("sync").returncode == 0
     granted.execute("update yamlsched.job_definitions set effective_from = now() - interval '2 minutes'")
     granted.execute("update yamlsched.job_definitions set next_slot_at = now() where schedule is not null")
     assert yamlsched("enqueue", "bad").returncode == 0
     tick = yamlsched("tick")
 
-    # then all of it went well, but for the job that failed
+    # then all commands succeed except the tick with the failing job
     assert "run.dead" in tick.stderr
     assert "permission denied" not in tick.stderr
     counts = granted.execute(
@@ -159,42 +159,42 @@ def test_a_tick_and_what_operators_ask_need_no_more_than_a_worker(granted: Db, o
 
 
 def test_an_owner_migrates(granted: Db) -> None:
-    with acting_as(granted, "yamlsched_owner"):
+    with connect_as(granted, "yamlsched_owner"):
         granted.execute("alter table yamlsched.job_runs add column later integer")
         granted.execute("create or replace view yamlsched.later as select later from yamlsched.job_runs")
         granted.execute("create function yamlsched.later() returns integer language sql as 'select 1'")
 
-    # what a migration adds is not everybody's
-    with acting_as(granted, "yamlsched_reader"), pytest.raises(DENIED):
+    # PUBLIC has no privilege on what a migration adds
+    with connect_as(granted, "yamlsched_reader"), pytest.raises(DENIED):
         granted.execute("select yamlsched.later()")
 
 
-def test_what_everybody_has_is_nothing(granted: Db) -> None:
+def test_public_has_no_privileges(granted: Db) -> None:
     granted.execute("create role yamlsched_stranger")
     try:
-        with acting_as(granted, "yamlsched_stranger"), pytest.raises(DENIED):
+        with connect_as(granted, "yamlsched_stranger"), pytest.raises(DENIED):
             enqueue(granted, "purge")
     finally:
         granted.execute("drop role yamlsched_stranger")
 
 
-def test_the_doctor_knows_what_a_role_lacks(granted: Db) -> None:
-    with acting_as(granted, "yamlsched_worker"):
+def test_the_doctor_reports_missing_privileges(granted: Db) -> None:
+    with connect_as(granted, "yamlsched_worker"):
         assert doctor.privileges(granted).level == "ok"
-    with acting_as(granted, "yamlsched_enqueuer"):
+    with connect_as(granted, "yamlsched_enqueuer"):
         finding = doctor.privileges(granted)
     assert (finding.level, finding.remedy) == (
         "fail",
         "enough for enqueueing; sync, work and tick need a login in yamlsched_worker",
     )
     assert "can only enqueue" in finding.what
-    with acting_as(granted, "yamlsched_reader"):
+    with connect_as(granted, "yamlsched_reader"):
         finding = doctor.privileges(granted)
     assert (finding.level, finding.what) == ("warn", "yamlsched_reader can only read")
     assert "grant" not in finding.remedy
 
 
-def test_a_login_without_rights_hears_what_to_grant_from_every_verb(
+def test_every_verb_reports_what_to_grant_to_a_login_without_privileges(
     server: str, granted: Db, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     a_job(granted)
@@ -238,7 +238,7 @@ def a_login(server: str, database: str) -> Iterator[tuple[str, str]]:
 
 
 def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, empty_dsn: str) -> None:
-    # given a database that an application's login has migrated
+    # given a database that the login of an application has migrated
     database = conninfo_to_dict(empty_dsn)["dbname"]
     with a_login(server, str(database)) as (name, dsn), store.connect(empty_dsn) as admin:
         with store.connect(dsn) as app:
@@ -250,7 +250,7 @@ def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, 
         admin.execute(SCRIPT)
         admin.execute(SCRIPT)
 
-        # then the login can do what it could, and the script says so
+        # then the login keeps its privileges, and the script reports this
         assert [line for line in result if name in line] == [
             f"{name} owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, "
             f"and keeps its privileges. If another login migrates: revoke yamlsched_owner from {name}"
@@ -262,8 +262,8 @@ def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, 
             app.execute("alter table yamlsched.job_runs add column later integer")
 
 
-def test_the_script_hands_over_what_the_migrations_create_and_nothing_else(own_dsn: str) -> None:
-    # given a function and a view that somebody has put into the schema
+def test_the_script_transfers_only_what_the_migrations_create(own_dsn: str) -> None:
+    # given a function and a view in the schema that no migration creates
     with store.connect(own_dsn) as db:
         db.execute(
             "create function yamlsched.enqueue(text) returns integer language sql security definer as 'select 1'"
@@ -290,25 +290,25 @@ def test_the_script_hands_over_what_the_migrations_create_and_nothing_else(own_d
     ]
 
 
-def test_an_enqueuer_names_no_parent_and_hears_of_no_other_job(granted: Db) -> None:
+def test_an_enqueuer_sets_no_parent_and_learns_nothing_about_other_jobs(granted: Db) -> None:
     a_job(granted, "secret")
     a_job(granted)
     enqueue(granted, "secret", key="invoice:812")
     run = a_run(granted, a_job(granted, "parent"), "running")
     forged = "select * from yamlsched.enqueue_many('purge', array['{}'::jsonb], parent_id => %s)"
 
-    with acting_as(granted, "yamlsched_enqueuer"):
+    with connect_as(granted, "yamlsched_enqueuer"):
         with pytest.raises(psycopg.Error, match="parent_id is not accepted from an enqueuer"):
             granted.execute(forged, [run])
         with pytest.raises(Refused, match='key "invoice:812" is held by a run of another job') as refused:
             enqueue(granted, "purge", key="invoice:812")
     assert "secret" not in str(refused.value)
 
-    with acting_as(granted, "yamlsched_worker"):
+    with connect_as(granted, "yamlsched_worker"):
         assert granted.execute(forged, [run]).fetchone().created  # type: ignore[union-attr]
         with pytest.raises(Refused, match='is held by a run of job "secret"'):
             enqueue(granted, "purge", key="invoice:812")
 
 
-def test_the_script_ships_where_the_statements_are() -> None:
+def test_the_package_contains_the_script_beside_the_statements() -> None:
     assert (Path(sql_folder()) / "roles.sql").is_file()

@@ -1,4 +1,4 @@
-"""Stories from end to end: real files, real processes, a real database."""
+"""End-to-end tests with real files, processes and a database."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def notes(project: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_a_file_with_a_mistake_changes_nothing_and_holds_up_only_the_job_that_is_wrong(
+def test_an_invalid_file_changes_nothing_and_stops_only_the_invalid_job(
     project: Path, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:
-    # given a file that was applied, and a run of each of its jobs
+    # given an applied file with two jobs, each with a run
     write(project, job("good", "0 0 1 1 *") + job("bad", "0 0 1 1 *"))
     assert yamlsched("tick", "--dsn", own_dsn, cwd=project).returncode == 0
     for name in ("good", "bad"):
@@ -56,7 +56,7 @@ def test_a_file_with_a_mistake_changes_nothing_and_holds_up_only_the_job_that_is
     write(project, job("good", "0 0 2 1 *") + job("bad", "61 0 1 1 *"))
     tick = yamlsched("tick", "--dsn", own_dsn, cwd=project)
 
-    # then the tick says so and fails, no definition has changed, and the sound job's run is done
+    # then the tick reports it and exits 1, no definition has changed, and the run of the valid job is executed
     assert tick.returncode == 1
     assert "schedules.yaml:10:" in tick.stderr
     assert "minute 61 is not in 0-59" in tick.stderr
@@ -65,17 +65,17 @@ def test_a_file_with_a_mistake_changes_nothing_and_holds_up_only_the_job_that_is
     assert statuses == [("good", "succeeded"), ("bad", "queued")]
     assert notes(project) == ["good"]
 
-    # and again with each tick, until it is mended
+    # and so does each tick until the file is fixed
     assert yamlsched("tick", "--dsn", own_dsn, cwd=project).returncode == 1
     write(project, job("good", "0 0 2 1 *") + job("bad", "0 0 1 1 *"))
     assert yamlsched("tick", "--dsn", own_dsn, cwd=project).returncode == 0
     assert notes(project) == ["good", "bad"]
 
 
-def test_a_job_that_was_due_while_nobody_ticked_runs_once_and_says_that_it_is_late(
+def test_a_job_that_was_due_during_downtime_runs_once_and_reports_its_delay(
     project: Path, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:
-    # given a minutely job that was applied two hours ago, and no tick since
+    # given a job of every minute that was applied two hours ago, and no tick since
     write(project, job("minutely", "* * * * *"))
     assert yamlsched("sync", "--dsn", own_dsn, cwd=project).returncode == 0
     db = db_of(own_dsn)
@@ -87,7 +87,7 @@ def test_a_job_that_was_due_while_nobody_ticked_runs_once_and_says_that_it_is_la
     # when the next tick comes
     tick = yamlsched("tick", "--dsn", own_dsn, cwd=project)
 
-    # then the newest slot has run, and the others are one gap
+    # then the latest slot has a run, and the others are one gap
     assert tick.returncode == 0
     assert notes(project) == ["minutely"]
     [gap] = db.execute("select slots, reason from yamlsched.skipped_slots").fetchall()
@@ -95,7 +95,7 @@ def test_a_job_that_was_due_while_nobody_ticked_runs_once_and_says_that_it_is_la
     assert gap.slots in (119, 120)
 
 
-def test_a_dead_run_is_told_by_the_exit_code_and_by_on_dead(
+def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
     project: Path, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:
     (project / "fails.py").write_text("def run():\n    raise OSError('no route to host')\n")
@@ -125,7 +125,7 @@ def test_twenty_ticks_at_once_in_an_empty_folder_start_one_database_and_run_each
     try:
         outputs = [tick.communicate(timeout=120)[1] for tick in ticks]
         assert [tick.returncode for tick in ticks] == [0] * 20, outputs
-        assert len(notes(project)) <= 1  # the minute may have turned meanwhile
+        assert len(notes(project)) <= 1  # a new minute may have started
         assert not embedded.status(project / "schedules.yaml").running
     finally:
         embedded.discard(project / "schedules.yaml")
