@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched.backoff import LONGEST, POLICIES, Backoff, delay
+from yamlsched.backoff import MAX_DELAY, POLICIES, Backoff, delay
 
 SECOND, YEAR = timedelta(seconds=1), timedelta(days=365)
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000))
@@ -30,7 +30,7 @@ def test_no_delay_is_negative_or_longer_than_its_bound_or_overflows_an_instant(
 ) -> None:
     wait = delay(backoff, attempt, random)
 
-    assert timedelta(0) <= wait <= (LONGEST if backoff.policy == "steps" else min(LONGEST, backoff.max_delay))
+    assert timedelta(0) <= wait <= (MAX_DELAY if backoff.policy == "steps" else min(MAX_DELAY, backoff.max_delay))
     assert datetime(9000, 1, 1) + wait
 
 

@@ -392,18 +392,18 @@ def test_hosts_with_crossed_versions_come_to_rest(db: Db) -> None:
 def older_zones(tmp_path: Path) -> Callable[[], AbstractContextManager[None]]:
     """Time zone data from before Kazakhstan gave up its eastern time (2024a): Almaty was at UTC+6."""
     older = tmp_path / "zoneinfo"
-    shutil.copytree(zones.FOLDER, older)
+    shutil.copytree(zones.TZDATA_FOLDER, older)
     shutil.copy(older / "Asia" / "Bishkek", older / "Asia" / "Almaty")
-    current = zones.FOLDER
+    current = zones.TZDATA_FOLDER
 
     @contextmanager
     def installed() -> Iterator[None]:
-        zones.FOLDER = older
+        zones.TZDATA_FOLDER = older
         zones.zone.cache_clear()
         try:
             yield
         finally:
-            zones.FOLDER = current
+            zones.TZDATA_FOLDER = current
             zones.zone.cache_clear()
 
     return installed

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt (docs/schedules.md, "Backoff"). Pure: the random number is an argument."""
+"""The delay before the next attempt (docs/schedules.md, "Backoff"). Pure: the random number is an argument."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-LONGEST = timedelta(days=365)
-"""No delay is ever longer, so that no instant overflows."""
+MAX_DELAY = timedelta(days=365)
+"""An upper limit for every policy, so that adding a delay never overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A job's backoff. ``delays`` belongs to the policy ``steps`` alone, which ignores ``max_delay``."""
+    """The backoff of a job. Only the policy ``steps`` uses ``delays``, and it ignores ``max_delay``."""
 
     policy: str = "exponential"
     delay: timedelta = timedelta(minutes=1)
@@ -53,11 +53,11 @@ POLICIES: dict[str, Callable[[Backoff, int], float]] = {
 def delay(backoff: Backoff, attempt: int, random: float) -> timedelta:
     """Return the delay after failed attempt number ``attempt`` (counted from 1).
 
-    ``random`` is in [0, 1): jitter shortens the delay by up to ``backoff.jitter`` of it, never lengthens it.
+    ``random`` is in [0, 1). Jitter shortens the delay by at most the fraction ``backoff.jitter``.
 
     >>> delay(Backoff(jitter=0), 3, random=0.5)
     datetime.timedelta(seconds=240)
     """
     seconds = POLICIES[backoff.policy](backoff, attempt)
-    most = LONGEST if backoff.policy == "steps" else min(backoff.max_delay, LONGEST)
+    most = MAX_DELAY if backoff.policy == "steps" else min(backoff.max_delay, MAX_DELAY)
     return timedelta(seconds=min(seconds, most.total_seconds()) * (1 - backoff.jitter * random))

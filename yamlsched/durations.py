@@ -10,12 +10,12 @@ PATTERN = r"^(?=[0-9])([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
 
 
 def parse(text: str) -> timedelta:
-    """Return the duration that ``text`` writes; units fall from days to seconds, each at most once.
+    """Parse a duration: units from days to seconds, in that order, each at most once.
 
     >>> parse("1h30m")
     datetime.timedelta(seconds=5400)
 
-    Raises ValueError with a sentence that says what to write.
+    Raises ValueError with a message that says what to write.
     """
     if not re.fullmatch(PATTERN, text):
         if re.fullmatch(r"[0-9]+", text):
@@ -26,7 +26,7 @@ def parse(text: str) -> timedelta:
 
 
 def show(duration: timedelta) -> str:
-    """Return ``duration`` as users write it, to the second; below ten seconds to the tenth.
+    """Return ``duration`` as users write it, rounded to seconds; below ten seconds to tenths.
 
     >>> show(timedelta(hours=1, minutes=30)), show(timedelta(seconds=1.42))
     ('1h30m', '1.4s')

@@ -1,19 +1,19 @@
 """The errors of yamlsched.
 
     YamlschedError
-    ├── Refused              what a file or the state of the database refuses         exit code 1
-    │   └── ScheduleError    a schedule that this version or its time zone data cannot compute
-    │       └── CronError    a cron expression that is not supported, and where it is wrong
-    ├── EnvironmentFailed    database, file system or binaries are not as needed      exit code 3
-    │   └── NoDatabase       nothing says which database to use
-    ├── LeaseLost            an attempt that is not its run's any more: whatever it writes is refused
-    ├── EffectInDoubt        nobody knows whether an effect happened: the run is dead, a person looks it up
-    └── HandlerSignal        raised by a handler to say how its attempt ends
-        ├── Discard          straight to ``dead``
-        ├── RetryAfter       fail, and try again after this delay
-        └── Snooze           come back later, at no cost of an attempt
+    ├── Refused              the file or the state of the database does not allow it   exit code 1
+    │   └── ScheduleError    a schedule that this release or its time zone data cannot compute
+    │       └── CronError    a cron expression that is not supported, and the part that is wrong
+    ├── EnvironmentFailed    the database, the file system or a program fails          exit code 3
+    │   └── NoDatabase       no database is configured
+    ├── LeaseLost            the run belongs to another attempt: this one can write nothing
+    ├── EffectInDoubt        it is unknown whether an effect happened: the run is dead, and a person must check
+    └── HandlerSignal        raised by a handler to choose how its attempt ends
+        ├── Discard          the run is dead at once
+        ├── RetryAfter       the attempt fails and is retried after this delay
+        └── Snooze           the run continues later; the attempt is not counted
 
-A wrong command line is click's ``UsageError``, exit code 2. Anything else escapes, loudly.
+A wrong command line is click's ``UsageError``, exit code 2. Any other exception is a bug and ends with a traceback.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from datetime import timedelta
 
 
 class YamlschedError(Exception):
-    """Base of all errors of this package. Its text is made for people."""
+    """Base of all errors of this package. The message is written for users."""
 
 
 class Refused(YamlschedError):
-    """What was asked for cannot be done with this file or this state."""
+    """The request cannot be fulfilled with this file or this state of the database."""
 
 
 class ScheduleError(Refused):
     """The slots of a job cannot be computed: its cron expression or its time zone is unknown here.
 
-    Stored definitions raise it too: another version of yamlsched, or of the time zone data, may have written them.
+    Stored definitions can raise it too, if another release, or other time zone data, wrote them.
     """
 
 
 class CronError(ScheduleError):
     """A cron expression that is not supported.
 
-    ``start`` and ``end`` are offsets into the text as it was given: the part that is wrong.
-    ``remedy`` says what to write instead; it may be empty.
+    ``start`` and ``end`` are the offsets of the wrong part in the expression as it was passed. ``remedy`` says what to
+    write instead; it may be empty.
     """
 
     def __init__(self, message: str, start: int, end: int, remedy: str = "") -> None:
@@ -52,33 +52,33 @@ class CronError(ScheduleError):
 
 
 class EnvironmentFailed(YamlschedError):
-    """Something outside of us is not as it must be: the database, the disk, a missing program."""
+    """Something outside of yamlsched fails: the database, the file system, a missing program."""
 
 
 class NoDatabase(EnvironmentFailed):
-    """Neither a DSN is set nor can the embedded database be used."""
+    """No DSN is set, and the embedded database cannot be used."""
 
 
 class LeaseLost(YamlschedError):
-    """The run was taken over by another attempt, or cancelled; nothing of this one is written."""
+    """The run was cancelled or belongs to another attempt; this one can write nothing."""
 
 
 class EffectInDoubt(YamlschedError):
-    """Nobody knows whether an effect happened, and its ``in_doubt`` is "raise": the run is ``dead`` at once."""
+    """It is unknown whether an effect happened, and its ``in_doubt`` is "raise": the run is ``dead`` at once."""
 
 
 class HandlerSignal(YamlschedError):
-    """Base of what a handler raises to choose how its attempt ends."""
+    """Base of the exceptions with which a handler chooses how its attempt ends."""
 
 
 class Discard(HandlerSignal):
-    """Give up at once: the run becomes ``dead``, whatever attempts are left."""
+    """Mark the run ``dead`` at once, even if attempts are left."""
 
 
-class _Later(HandlerSignal):
+class _Delayed(HandlerSignal):
     """``delay`` is a timedelta, seconds, or a duration as in schedules.yaml.
 
-    Raises ValueError for a text or number that is no duration, TypeError for anything else.
+    Raises ValueError for a string or number that is not a valid duration, TypeError for other types.
     """
 
     def __init__(self, delay: timedelta | float | str, reason: str = "") -> None:
@@ -108,9 +108,9 @@ def _kind(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-class RetryAfter(_Later):
+class RetryAfter(_Delayed):
     """Fail this attempt and retry after ``delay`` (a timedelta, seconds, or ``"90s"``) instead of the backoff."""
 
 
-class Snooze(_Later):
-    """Come back after ``delay`` (a timedelta, seconds, or ``"90s"``); the attempt is not counted."""
+class Snooze(_Delayed):
+    """Continue the run after ``delay`` (a timedelta, seconds, or ``"90s"``); the attempt is not counted."""

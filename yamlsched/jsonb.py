@@ -1,4 +1,4 @@
-"""JSON that PostgreSQL can store."""
+"""JSON that PostgreSQL can store as jsonb."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from typing import Any
 from yamlsched.errors import Refused
 
 MAX_RESULT_BYTES = 65_536
-"""Bytes of a result as JSON."""
 MAX_INTEGER_BITS = 10_000
-"""Bits; Python refuses to write out much larger ones, with an error of its own."""
+"""Python refuses to convert much larger integers to strings, with an error of its own."""
 SCALARS = {str, int, float, bool, type(None)}
 
 encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def encode_flat(value: Mapping[str, Any]) -> str | None:
-    """Return the JSON text of a flat ``value`` without faults; None for any other, which ``problems`` must look at.
+    """Return ``value`` as JSON if it is flat and valid; None for any other, which ``problems`` must check.
 
-    Most payloads are so, and this takes a third of the time.
+    Most payloads are flat, and this takes a third of the time.
     """
     if not all(type(key) is str and type(item) in SCALARS for key, item in value.items()):
         return None
     try:
         text = encode(value if type(value) is dict else dict(value))
-    except ValueError:  # not a number
+    except ValueError:  # NaN or infinity
         return None
     return text if "\\u0000" not in text and not string_problem(text) else None
 
 
 def encode_result(value: Any, what: str) -> str | None:
-    """Return ``value`` as JSON text, None for None. Raises Refused, in words about ``what``, where it is not JSON."""
+    """Return ``value`` as JSON, None for None. Raises Refused, which names ``what``, if it cannot be stored."""
     if value is None:
         return None
     for where, problem in problems(value, what):
@@ -46,7 +45,7 @@ def encode_result(value: Any, what: str) -> str | None:
 
 
 def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield what in ``value`` is not JSON that PostgreSQL can store, with its path."""
+    """Yield the path and the problem of every part of ``value`` that PostgreSQL cannot store as jsonb."""
     if isinstance(value, str):
         if problem := string_problem(value):
             yield where, problem
@@ -79,7 +78,7 @@ def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]
 
 
 def stored_bytes(value: Any) -> int:
-    """Return the bytes of ``value``, valid JSON, as PostgreSQL writes it: there a number has no exponent.
+    """Return the bytes of a valid ``value`` as PostgreSQL writes it: numbers without an exponent.
 
     >>> stored_bytes({"a": 1e300})
     308
@@ -101,10 +100,11 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def string_problem(text: str) -> str:
+    """Return why PostgreSQL cannot store a string; empty if it can."""
     if "\x00" in text:
         return "contains a NUL character, which PostgreSQL cannot store"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "contains half of a surrogate pair, which is not Unicode text"
+        return "contains half of a surrogate pair, which is not valid Unicode"
     return ""

@@ -1,4 +1,4 @@
-"""The idempotency key of a slot. Frozen: another key for the same slot would be a second run. See docs/time.md."""
+"""The idempotency key of a slot. Never change it: a slot with another key would get a second run. See docs/time.md."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from yamlsched.times import rfc3339
 def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
     """Return the key of a slot: ``job:YYYY-MM-DD`` for a daily job, else ``job:YYYY-MM-DDTHH:MMZ``.
 
-    The date is the local one that the expression names, so that a clock change does not move it. The minute is UTC,
-    so that both passes of a repeated hour have a key of their own.
+    The date is the local one that the expression names, so that a clock change does not move it. The minute is UTC, so
+    that the two passes of a repeated hour have different keys.
     """
     if is_daily(cron):
         return f"{job_name}:{slot.nominal.date().isoformat()}"
@@ -19,5 +19,5 @@ def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
 
 
 def is_daily(cron: Cron) -> bool:
-    """Say whether ``cron`` can fire at most once per local date."""
+    """Return whether ``cron`` can fire at most once per local date."""
     return not cron.wildcard and len(cron.times) == 1

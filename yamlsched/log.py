@@ -1,6 +1,6 @@
 """One event, one line, on stderr: a past-tense name in two parts, then ``key=value``.
 
-The same key always means the same thing. Payloads and DSNs are never logged: both hold secrets.
+A key has the same meaning in every event. Payloads and DSNs are never logged: both contain secrets.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ _state: dict[str, Any] = {"threshold": 20, "json": False}
 
 
 def configure(verbosity: int = 0, as_json: bool = False) -> None:
-    """Choose what is written: ``verbosity`` 0 is info and above, each step up or down one level."""
+    """Set what is written: ``verbosity`` 0 means info and above, each step up or down one level."""
     _state.update(threshold=20 - 10 * verbosity, json=as_json)
 
 
 def is_enabled(level: str) -> bool:
-    """Return whether lines of ``level`` are written: for callers whose lines cost more than they are worth."""
+    """Return whether lines of ``level`` are written, for callers whose fields are expensive."""
     return LEVELS[level] >= int(_state["threshold"])
 
 
 def debug(event: str, **fields: Any) -> None:
-    """For the people who make yamlsched."""
+    """For developers of yamlsched."""
     _write("debug", event, fields)
 
 
 def info(event: str, **fields: Any) -> None:
-    """What an operator reads every day."""
+    """For operators, every day."""
     _write("info", event, fields)
 
 
 def warning(event: str, **fields: Any) -> None:
-    """What heals by itself."""
+    """Resolves by itself."""
     _write("warning", event, fields)
 
 
 def error(event: str, **fields: Any) -> None:
-    """What wants a person."""
+    """Needs attention."""
     _write("error", event, fields)
 
 
@@ -51,12 +51,12 @@ def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = N
     if not is_enabled(level):
         return
     line = format_line(level, event, fields, datetime.now(UTC), _state["json"])
-    with contextlib.suppress(OSError, ValueError):  # nobody listens any more: a run is worth more than its log line
+    with contextlib.suppress(OSError, ValueError):  # stderr is closed, and the run matters more than its log line
         print(line, file=to or sys.stderr, flush=True)
 
 
 def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as_json: bool = False) -> str:
-    """Return the line; fields that are None are left out.
+    """Return the line. Fields that are None are omitted.
 
     >>> format_line("info", "run.dead", {"job": "purge", "run": 119}, datetime(2026, 1, 14, 2, tzinfo=UTC))
     '2026-01-14T02:00:00Z INFO    run.dead job=purge run=119'
@@ -71,7 +71,7 @@ def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as
 
 
 def printable_json(line: str) -> str:
-    """Return a line of JSON with escapes for what could break the line or steer a terminal, such as U+2028 and C1."""
+    """Return a line of JSON with escapes for what could break it or control a terminal, such as U+2028 and C1."""
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return ``text`` so that it stays one word on one line: quoted, with escapes, where it is not plain."""
+    """Return ``text`` as one word on one line, quoted and escaped if necessary."""
     if text and text.isprintable() and not any(c in ' "=\\' for c in text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from yamlsched.backoff import LONGEST, Backoff, delay
+from yamlsched.backoff import MAX_DELAY, Backoff, delay
 
 MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
@@ -143,7 +143,7 @@ def after_attempt(
 
 
 def _bounded(wait: timedelta | None) -> timedelta:
-    return min(max(wait or timedelta(0), timedelta(0)), LONGEST)
+    return min(max(wait or timedelta(0), timedelta(0)), MAX_DELAY)
 
 
 def storable(text: str) -> str:

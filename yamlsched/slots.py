@@ -1,8 +1,8 @@
-"""The slots of a cron expression in a time zone: UTC instants, and what to tell people about them. See docs/time.md.
+"""The slots of a cron expression in a time zone: UTC instants, and notes on clock changes. See docs/time.md.
 
-Everything here counts in whole minutes since 1970: of UTC, and of the local wall clock as if it were UTC. Within a
-*stretch*, a span of constant offset, one is the other shifted, so a stretch is counted without visiting its minutes.
-Aware local datetimes are never compared: Python compares those of one zone by wall clock.
+Everything is counted in whole minutes since 1970: of UTC, and of the local wall clock as if it were UTC. Within a
+*stretch*, a span of constant offset, the two differ by it, so a stretch is counted without visiting its minutes.
+Aware local datetimes are never compared: Python compares two of one zone by their wall clocks.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL_EPOCH = datetime(1970, 1, 1)
 MINUTE = timedelta(minutes=1)
 DAY = 1440
-LONGEST_SHIFT = 180
-"""A gap of as many minutes or more is a day taken out of the calendar: what it held does not run after it."""
+MAX_SHIFT_MINUTES = 180
+"""A gap of at least this length is a day removed from the calendar: its times do not run after it."""
 WINDOW = 30 * DAY
 MARGIN = 3 * DAY
-"""How far around a window a clock change matters: offsets differ by less than two days."""
+"""A clock change this far outside of a window affects it: offsets differ by less than two days."""
 FIRST_MINUTE = -719_000 * DAY
 LAST_MINUTE = 2_932_000 * DAY
-"""Beyond these (the years 1 and 9997) local time would leave what datetime can hold."""
+"""Outside of these (the years 1 and 9997) local time would be out of range for datetime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Slot:
     """An instant at which an expression fires.
 
     ``at`` is UTC. ``nominal`` is the naive wall time that the expression names: it differs from the wall time of
-    ``at`` where a clock change moved the slot. ``note`` says what a clock change did, or is empty.
+    ``at`` if a clock change moved the slot. ``note`` describes the effect of a clock change, or is empty.
     """
 
     at: datetime
@@ -46,7 +46,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The slots of a span of time without their list. ``count`` is at least 1."""
+    """A summary of the slots in a span of time. ``count`` is at least 1."""
 
     first: datetime
     last: datetime
@@ -56,9 +56,9 @@ class Span:
 class Stretch(NamedTuple):
     """UTC minutes [start, end) during which local = UTC + offset.
 
-    ``reached`` is the local minute that the clock had got to before: what lies below it is a second pass.
-    ``again`` is the local minute at which the clock goes on after it: what lies from there on is a first pass.
-    ``gap`` is where the skipped local minutes that are made up for at ``start`` begin; none if it is start + offset.
+    ``reached`` is the local minute that the clock had reached before: lower minutes are a second pass. ``again`` is the
+    local minute at which the clock continues after the stretch: minutes from there on are a first pass. ``gap`` is the
+    first of the skipped local minutes that fire at ``start``; none are skipped if it is start + offset.
     """
 
     start: int
@@ -70,7 +70,7 @@ class Stretch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Local minutes [low, high) whose matches are slots: all at the one UTC minute ``at``, or each where it is.
+    """Local minutes [low, high) whose matches are slots: all at the UTC minute ``at``, or (None) each at its own.
 
     ``dates`` are the matching dates of the window, as days since 1970.
     """
@@ -114,7 +114,7 @@ def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) ->
 def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
     """Return first, last and number of the slots in (after, until]; None if there are none.
 
-    The work grows with the months of the span, not with what fires in it.
+    The time grows with the months of the span, not with the number of slots.
     """
     newest = newest_slot(cron, zone, after, until)
     if newest is None:
@@ -126,7 +126,7 @@ def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span |
 
 
 def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
-    """Say whether ``cron`` fires exactly at ``at``."""
+    """Return whether ``cron`` fires exactly at ``at``."""
     minute, rest = divmod(at - EPOCH, MINUTE)
     if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
         return False
@@ -165,7 +165,7 @@ def _slot(piece: Piece, local: int) -> Slot:
 
 
 def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False) -> Iterator[Piece]:
-    """Yield what of the UTC minutes [start, end) may hold slots, in order of time or against it."""
+    """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or in reverse."""
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
         dates = _dates(cron.date_fields, number)
@@ -180,7 +180,7 @@ def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: 
     low, high = max(begin, start) + offset, min(stretch.end, end) + offset
     if not cron.wildcard:
         low = max(low, stretch.reached)
-        # A time that exists where the gap ends stands for the missing ones: one instant is one slot.
+        # a matching time right after the gap replaces the skipped ones: one instant is one slot
         after_gap = Piece(begin + offset, begin + offset + 1, None, stretch, dates)
         if stretch.gap < begin + offset and start <= begin < end and not _count(cron, after_gap):
             yield Piece(stretch.gap, begin + offset, begin, stretch, dates)
@@ -189,10 +189,13 @@ def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: 
 
 
 def _matches(cron: Cron, piece: Piece, backwards: bool = False) -> Iterator[int]:
-    """Yield the local minutes of ``piece`` that are slots; of a gap the newest, which names its only slot."""
+    """Yield the local minutes of ``piece`` that are slots; of a gap only the last, which names its one slot."""
     in_gap = piece.at is not None
     step = -1 if backwards or in_gap else 1
-    first, end = bisect_left(piece.dates, piece.low // DAY), bisect_left(piece.dates, -(-piece.high // DAY))
+    first, end = (
+        bisect_left(piece.dates, piece.low // DAY),
+        bisect_left(piece.dates, -(-piece.high // DAY)),
+    )
     for day in piece.dates[first:end][::step]:
         earliest, latest = (bisect_left(cron.times, edge - day * DAY) for edge in (piece.low, piece.high))
         for time in cron.times[earliest:latest][::step]:
@@ -216,9 +219,12 @@ def _count(cron: Cron, piece: Piece) -> int:
 
 @lru_cache(maxsize=8192)
 def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
-    """Return the local dates, as days since 1970, that match in window ``number`` and around it."""
+    """Return the matching local dates, as days since 1970, in and around window ``number``."""
     epoch = LOCAL_EPOCH.toordinal()
-    first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
+    first, end = (
+        (number * WINDOW - MARGIN) // DAY,
+        ((number + 1) * WINDOW + MARGIN) // DAY,
+    )
     earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
     found = []
     for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
@@ -229,9 +235,9 @@ def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
-    """Return the stretches of constant offset that make up window ``number``.
+    """Return the stretches of constant offset of which window ``number`` consists.
 
-    One probe a day finds every change: no zone's data has two closer than six days.
+    One probe a day finds every change: no zone has two changes within six days.
     """
     start, end = number * WINDOW, (number + 1) * WINDOW
     known = [(start - MARGIN, _offset(zone, start - MARGIN))]
@@ -246,7 +252,7 @@ def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
             finish, goes_on = known[index + 1][0], known[index + 1][0] + known[index + 1][1]
         reached = max((known[i + 1][0] + known[i][1] for i in range(index)), default=begin + offset)
         local = begin + offset
-        gap = reached if reached < local < reached + LONGEST_SHIFT else local
+        gap = reached if reached < local < reached + MAX_SHIFT_MINUTES else local
         if max(begin, start) < min(finish, end):
             if begin < start:
                 begin, gap = start, start + offset
@@ -255,7 +261,7 @@ def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
 
 
 def _offset(zone: ZoneInfo, minute: int) -> int:
-    """Return the offset in force at a UTC minute, in minutes; the odd seconds of old local mean times are floored."""
+    """Return the offset at a UTC minute, in minutes; the odd seconds of local mean times are rounded down."""
     minute = min(max(minute, FIRST_MINUTE), LAST_MINUTE)
     offset = (EPOCH + minute * MINUTE).astimezone(zone).utcoffset()
     assert offset is not None

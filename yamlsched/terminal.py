@@ -1,17 +1,17 @@
-"""Text from files, databases and servers as it may be shown: on a terminal, in a log, in a pull request."""
+"""Escape strings from files, databases and servers for a terminal, a log or a pull request."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
-"""How CI services find commands in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub), ``##vso[...]`` (Azure)."""
-DEFAULT_LENGTH = 100
+CI_COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
+"""What CI services execute in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub), ``##vso[...]`` (Azure)."""
+MAX_SHOWN_CHARS = 100
 
 
 def escape_control(text: str) -> str:
-    r"""Return ``text`` without control characters, line breaks included.
+    r"""Return ``text`` with control characters and line breaks escaped.
 
     >>> escape_control("a\n\x1b[2Jb")
     'a\\n\\x1b[2Jb'
@@ -20,20 +20,20 @@ def escape_control(text: str) -> str:
 
 
 def escape_ci_commands(line: str) -> str:
-    r"""Return a line that no CI service takes for a command.
+    r"""Return a line that no CI service executes.
 
     >>> escape_ci_commands("  ::error::x"), escape_ci_commands("a ##[group]b")
     ('  \\::error::x', 'a #\\#[group]b')
     """
-    return COMMAND.sub(lambda found: f"{found[1] or ''}\\::" if found[0].endswith(":") else r"#\#", line)
+    return CI_COMMAND.sub(lambda found: f"{found[1] or ''}\\::" if found[0].endswith(":") else r"#\#", line)
 
 
 def escape_line(text: str) -> str:
-    """Return ``text`` as one line of a report: nothing in it can look like another line, or steer what shows it."""
+    """Return ``text`` as one line of output: it cannot look like another line, or control what shows it."""
     return escape_ci_commands(escape_control(text))
 
 
-def truncate(text: str, length: int = DEFAULT_LENGTH) -> str:
+def truncate(text: str, length: int = MAX_SHOWN_CHARS) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

@@ -1,34 +1,43 @@
-"""The coming slots of jobs, as people want to see them: a list, or a calendar in which pile-ups show. No database."""
+"""The next slots of jobs, as a list or as a calendar that shows pile-ups. No database."""
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from yamlsched.cron.expression import Cron
 from yamlsched.keys import slot_key
 from yamlsched.slots import slots
+from yamlsched.terminal import join_first
 from yamlsched.zones import zone
 
-FOREVER = timedelta(days=366 * 50)
-PILE = 5
-"""Jobs that begin in one minute, from which on it is called a pile-up."""
-FULLEST = 5
-"""Minutes that are shown where there are fewer pile-ups."""
-SHOWN = 15
-"""Pile-ups that are shown."""
-NAMES = 6
-"""Names of jobs that are shown of each."""
+HORIZON = timedelta(days=366 * 50)
+MIN_PILE_UP_JOBS = 5
+"""Jobs that start in one minute are a pile-up from this number on."""
+MIN_SHOWN_MINUTES, MAX_SHOWN_MINUTES = 5, 15
+"""How many of the fullest minutes are shown: all pile-ups within these limits."""
+MAX_NAMES = 6
+"""Jobs that are named of each."""
+
+
+class ScheduledJob(NamedTuple):
+    """All that determines the slots of a job and their keys."""
+
+    name: str
+    cron: Cron
+    timezone: str
 
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
-    """One slot to come. ``local`` is aware, on the job's wall clock."""
+    """A future slot. ``local`` is aware, on the job's wall clock."""
 
     job_type: str
     scheduled_for: datetime
@@ -37,54 +46,53 @@ class Upcoming:
     note: str
 
 
-def upcoming(job_type: str, cron: Cron, timezone: str, after: datetime, until: datetime | None) -> Iterator[Upcoming]:
-    """Yield the slots of a job in (after, until], oldest first."""
-    where = zone(timezone)
-    for slot in slots(cron, where, after, until or after + FOREVER):
-        yield Upcoming(job_type, slot.at, slot.at.astimezone(where), slot_key(job_type, cron, slot), slot.note)
+def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None = None) -> Iterator[Upcoming]:
+    """Yield the slots of jobs in (after, until], by time and then by name."""
+    return heapq.merge(*(_upcoming(job, after, until) for job in jobs), key=attrgetter("scheduled_for", "job_type"))
 
 
-def merged(jobs: Iterable[tuple[str, Cron, str]], after: datetime, until: datetime | None = None) -> Iterator[Upcoming]:
-    """Yield the slots of several jobs, given as name, cron and timezone, by time and then by name."""
-    streams = [upcoming(name, cron, timezone, after, until) for name, cron, timezone in jobs]
-    return heapq.merge(*streams, key=lambda slot: (slot.scheduled_for, slot.job_type))
+def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Iterator[Upcoming]:
+    where = zone(job.timezone)
+    for slot in slots(job.cron, where, after, until or after + HORIZON):
+        yield Upcoming(job.name, slot.at, slot.at.astimezone(where), slot_key(job.name, job.cron, slot), slot.note)
 
 
 def calendar(found: Iterable[Upcoming], where: ZoneInfo) -> list[str]:
-    """Return lines: for each local day and hour how many jobs begin in it, and then the minutes in which many do.
+    """Return lines: how many jobs start in each local day and hour, and then the minutes in which most start at once.
 
-    Those are all in which at least ``PILE`` begin, up to ``SHOWN``; or else the ``FULLEST`` in which two begin.
+    Those are the minutes in which at least ``MIN_PILE_UP_JOBS`` start, or the fullest in which two or more do.
     """
     by_hour: defaultdict[date, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    piles: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    first: dict[tuple[str, tuple[str, ...]], str] = {}
+    starts: defaultdict[tuple[str, tuple[str, ...]], list[date]] = defaultdict(list)
     for at, together in groupby(found, key=lambda slot: slot.scheduled_for):
         local = at.astimezone(where)
         names = tuple(slot.job_type for slot in together)
         by_hour[local.date()][local.hour].update(names)
         if len(names) > 1:
-            pile = f"{local:%H:%M}", names
-            piles[pile] += 1
-            first.setdefault(pile, f"{local:%a %m-%d}")
-    if not by_hour:
-        return []
-    widest = max(len(str(len(names))) for hours in by_hour.values() for names in hours.values())
-    width = max(2, widest)
-    lines = [" " * 10 + " ".join(f"{hour:0{width}}" if width == 2 else f"{hour:>{width}}" for hour in range(24))]
+            starts[f"{local:%H:%M}", names].append(local.date())
+    return [*_hours(by_hour), *_fullest(starts)] if by_hour else []
+
+
+def _hours(by_hour: Mapping[date, Mapping[int, set[str]]]) -> Iterator[str]:
+    """Yield a heading, and a line for each day from the first to the last."""
+    width = max(2, *(len(str(len(names))) for hours in by_hour.values() for names in hours.values()))
+    yield " " * 10 + " ".join(f"{hour:02}".rjust(width) if width == 2 else f"{hour:>{width}}" for hour in range(24))
     day, last = min(by_hour), max(by_hour)
     while day <= last:
-        cells = [str(len(by_hour[day][hour])) if by_hour[day][hour] else "." for hour in range(24)]
-        lines.append(f"{day:%a %m-%d} " + " ".join(f"{cell:>{width}}" for cell in cells))
+        jobs = by_hour.get(day, {})
+        yield f"{day:%a %m-%d} " + " ".join(str(len(jobs.get(hour, ())) or ".").rjust(width) for hour in range(24))
         day += timedelta(days=1)
-    worst = sorted(piles.items(), key=lambda pile: (-len(pile[0][1]), -pile[1], pile[0]))
-    high = sum(1 for (_, names), _ in worst if len(names) >= PILE)
-    if worst:
-        lines += ["", "most at once:"]
-    for pile, times in worst[: min(SHOWN, max(FULLEST, high))]:
-        minute, names = pile
-        shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
-        often = f"on {first[pile]}" if times == 1 else f"{times} times from {first[pile]}"
-        lines.append(f"  {minute}  {len(names)} jobs, {often}: {shown}")
-    if high > SHOWN:
-        lines.append(f"  and {high - SHOWN} more with {PILE} jobs or more")
-    return lines
+
+
+def _fullest(starts: Mapping[tuple[str, tuple[str, ...]], list[date]]) -> Iterator[str]:
+    """Yield the minutes in which most jobs start; ``starts`` has the dates, by minute of the day and jobs."""
+    if starts:
+        yield from ("", "most at once:")
+    fullest = sorted(starts, key=lambda start: (-len(start[1]), -len(starts[start]), start))
+    pile_ups = sum(len(names) >= MIN_PILE_UP_JOBS for _, names in fullest)
+    for minute, names in fullest[: min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups))]:
+        dates = starts[minute, names]
+        often = f"on {dates[0]:%a %m-%d}" if len(dates) == 1 else f"{len(dates)} times from {dates[0]:%a %m-%d}"
+        yield f"  {minute}  {len(names)} jobs, {often}: {join_first(names, MAX_NAMES)}"
+    if pile_ups > MAX_SHOWN_MINUTES:
+        yield f"  and {pile_ups - MAX_SHOWN_MINUTES} more with {MIN_PILE_UP_JOBS} jobs or more"

@@ -1,4 +1,4 @@
-"""Time zones from the ``tzdata`` package: the same on every host, whatever its operating system carries."""
+"""Time zones from the ``tzdata`` package: the same on every host, whatever its operating system has."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ import tzdata  # type: ignore[import-untyped]
 
 from yamlsched.errors import ScheduleError
 
-FOLDER = Path(tzdata.__file__).parent / "zoneinfo"
+TZDATA_FOLDER = Path(tzdata.__file__).parent / "zoneinfo"
 _NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 
 @cache
 def zone(name: str) -> ZoneInfo:
-    """Return the zone called ``name``.
-
-    Raises ScheduleError for a name that the data does not have.
-    """
+    """Return the time zone called ``name``. Raises ScheduleError if the data does not have it."""
     if _NAME.fullmatch(name):
         try:
-            with (FOLDER / name).open("rb") as file:
+            with (TZDATA_FOLDER / name).open("rb") as file:
                 return ZoneInfo.from_file(file, key=name)
-        except (OSError, ValueError):  # a folder of zones, a table that is no zone, a name that is too long
+        except (OSError, ValueError):  # a directory, a file that is not a zone, a name that is too long
             pass
     raise ScheduleError(f'no time zone "{name}" in time zone data {tzdata.IANA_VERSION}')

@@ -1,26 +1,27 @@
-"""``yamlsched next``: the coming slots, of the file's jobs or of any cron expression. No database."""
+"""``yamlsched next``: the next slots of the file's jobs or of a cron expression. No database."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import _filters
+from yamlsched.cli import OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
 
 if TYPE_CHECKING:
     from yamlsched.cron.expression import Cron
-    from yamlsched.upcoming import Upcoming
+    from yamlsched.upcoming import ScheduledJob, Upcoming
 
 NAMELESS = "x"
-"""Stands for the job's name in the keys of an expression without a job."""
+"""The job's name in the keys of an expression without a job."""
 
-SHOWN = 8
-"""Names of jobs in a message."""
+MAX_NAMES = 8
+"""Jobs that a message names."""
 
 HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
 
@@ -53,33 +54,33 @@ def command(
     days: int | None,
 ) -> int:
     from yamlsched import times
-    from yamlsched.upcoming import calendar, merged
+    from yamlsched.upcoming import ScheduledJob, calendar, merge
     from yamlsched.zones import zone
 
     if number and days:
         raise click.UsageError("-n and --days exclude each other: pass one of them")
     if timezone and not (expression or days):
         raise click.UsageError("--timezone requires --cron or --days: a job's own time zone is set in the file")
-    code, of_file = 0, "UTC"
+    code, file_zone = OK, _known_zone(timezone or "UTC")
     if expression is not None:
-        jobs = [(job or NAMELESS, _parse(expression), _zone(timezone or "UTC"))]
-        of_file = jobs[0][2]
+        jobs = [ScheduledJob(job or NAMELESS, _parse(expression), file_zone)]
     else:
-        jobs, of_file, code = _jobs(settings, job)
-    where = zone(_zone(timezone or of_file))
-    after = (
-        times.bounds(start, where if expression or days else zone(jobs[0][2] if job and jobs else of_file))[0]
-        if start
-        else datetime.now(UTC)
-    )
-    found = merged(jobs, after, after + timedelta(days=days) if days else None)
+        jobs, file_zone, code = _jobs(settings, job)
+    where = zone(timezone or file_zone)
+    after = datetime.now(UTC)
+    if start:
+        is_of_job = job and jobs and not days
+        after = times.bounds(start, zone(jobs[0].timezone) if is_of_job else where)[0]
+    found = merge(jobs, after, after + timedelta(days=days) if days else None)
+    if not days:
+        found = islice(found, number or 10)
     if settings.wants_json:
-        click.echo(_json(list(found if days else islice(found, number or 10))))
+        click.echo(_json(found))
     elif days:
         lines = calendar(found, where)
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
     else:
-        click.echo(_table(list(islice(found, number or 10)), with_jobs=job is None and expression is None))
+        click.echo(_table(list(found), with_jobs=job is None and expression is None))
     return code
 
 
@@ -94,7 +95,7 @@ def _parse(expression: str) -> Cron:
         raise Refused(f"{error.message}\n  {expression}\n  {marker}{remedy}") from error
 
 
-def _zone(name: str) -> str:
+def _known_zone(name: str) -> str:
     from yamlsched.definitions import timezones
 
     if name not in timezones.names():
@@ -103,18 +104,22 @@ def _zone(name: str) -> str:
     return name
 
 
-def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, str]], str, int]:
-    """Return name, cron and timezone of the file's jobs that have slots, the file's timezone, and the exit code."""
+def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str, int]:
+    """Return the jobs of the file that have slots, the file's timezone, and the exit code."""
     from yamlsched.definitions import schedule_file
     from yamlsched.definitions.load import load
     from yamlsched.definitions.wording import closest_match
+    from yamlsched.terminal import join_first
+    from yamlsched.upcoming import ScheduledJob
 
     loaded = load(schedule_file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:
         guess = closest_match(name, loaded.jobs)
-        hint = f' Did you mean "{guess}"?' if guess else _known(list(loaded.jobs))
+        hint = f' Did you mean "{guess}"?' if guess else ""
+        if not guess and loaded.jobs:
+            hint = f" Its jobs: {join_first(list(loaded.jobs), MAX_NAMES)}."
         raise Refused(f'no job "{name}" in {settings.file}, or it has errors.{hint}')
     jobs = []
     for job in loaded.jobs.values():
@@ -127,16 +132,11 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[tuple[str, Cron, s
             where = f"in environment {settings.env}" if settings.env else "without an environment"
             click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
         else:
-            jobs.append((job.name, job.cron, job.timezone))
+            jobs.append(ScheduledJob(job.name, job.cron, job.timezone))
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 
-def _known(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f" Its jobs: {', '.join(names[:SHOWN])}{more}." if names else ""
-
-
-def _json(found: list[Upcoming]) -> str:
+def _json(found: Iterable[Upcoming]) -> str:
     import json
 
     from yamlsched.cli._output import instant
