@@ -1,4 +1,4 @@
-"""Effects once: the run's own transaction and run.once(), under kill -9 and side by side."""
+"""Effects that happen once: run.transaction() and run.once(), under kill -9 and concurrently."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ ROOT = Path(__file__).resolve().parent.parent
 JOB = "effect_and_transaction"
 
 
-# one attempt, in this process
+# -- one attempt, in this process
 
 
 @pytest.fixture
 def job(db: psycopg.Connection[Any]) -> Iterator[str]:
-    """A job, and a table of the application's in the same database."""
+    """A job, and a table of the application in the same database."""
     db.execute("create table if not exists ledger (run_id bigint not null)")
     a_job(db, "mail")
     yield "mail"
@@ -60,12 +60,12 @@ def job(db: psycopg.Connection[Any]) -> Iterator[str]:
 
 
 def lapse(db: psycopg.Connection[Any], run: Run) -> None:
-    """Let the lease of a run be over."""
+    """Expire the lease of a run."""
     db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 second' where id = %s", [run.id])
 
 
 def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
-    """Claim the key of an effect and say no more, as a process that is killed inside."""
+    """Claim the key of an effect and write nothing more, as a process that is killed inside does."""
     key = effects.EffectEntry(
         "default", effect_key(run.id, name, scope), run.id, run.attempt, run.backend.locked_by, str(uuid.uuid4())
     )
@@ -82,7 +82,7 @@ def status(db: psycopg.Connection[Any], run: Run) -> str:
     return str(db.execute("select status from yamlsched.job_runs where id = %s", [run.id]).fetchone().status)  # type: ignore[union-attr]
 
 
-def test_a_later_attempt_passes_by_an_effect_that_was_done_and_reads_its_result(db, dsn, job):
+def test_a_later_attempt_skips_a_done_effect_and_reads_its_result(db, dsn, job):
     first = a_started_run(db, dsn)
     with first.once("post", in_doubt="raise") as effect:
         assert effect.first
@@ -96,7 +96,7 @@ def test_a_later_attempt_passes_by_an_effect_that_was_done_and_reads_its_result(
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Discard("no"), RetryAfter(9), Snooze(9)])
-def test_an_exception_that_proves_that_nothing_happened_frees_the_effect(db, dsn, job, error):
+def test_an_exception_that_proves_that_nothing_happened_releases_the_effect(db, dsn, job, error):
     run = a_started_run(db, dsn)
     with pytest.raises(type(error)), run.once("post", in_doubt="raise"):
         raise error
@@ -109,7 +109,7 @@ def test_an_exception_that_proves_that_nothing_happened_frees_the_effect(db, dsn
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError, TimeoutError, ConnectionResetError, KeyboardInterrupt, SystemExit, LeaseLost]
 )
-def test_any_other_exception_leaves_the_effect_in_doubt_and_says_so(db, dsn, job, error):
+def test_any_other_exception_leaves_the_effect_in_doubt_and_logs_it(db, dsn, job, error):
     run = a_started_run(db, dsn)
     with pytest.raises(error) as raised, run.once("post", in_doubt="raise"):
         raise error
@@ -119,7 +119,7 @@ def test_any_other_exception_leaves_the_effect_in_doubt_and_says_so(db, dsn, job
     assert raised.value.__notes__ == [f'effect "{key}" is in doubt: this error does not prove that nothing happened']
 
 
-def test_the_author_says_which_exceptions_free_an_effect_in_place_of_the_usual_ones(db, dsn, job):
+def test_release_on_replaces_the_default_exceptions_that_release_an_effect(db, dsn, job):
     run = a_started_run(db, dsn)
     for name, error in (("own", ZeroDivisionError), ("usual", ConnectionRefusedError)):
         with pytest.raises(error), run.once(name, in_doubt="raise", release_on=(ArithmeticError,)):
@@ -128,7 +128,7 @@ def test_the_author_says_which_exceptions_free_an_effect_in_place_of_the_usual_o
     assert effect_states(db) == [(f"run:{run.id}:usual", "in_doubt")]
 
 
-def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job):
+def test_the_error_of_in_doubt_raise_contains_what_to_look_up_and_the_exact_commands(db, dsn, job):
     run = a_started_run(db, dsn)
     with suppress(TimeoutError), run.once("welcome mail", in_doubt="raise") as effect:
         raise TimeoutError
@@ -154,7 +154,7 @@ def test_in_doubt_raise_says_what_to_look_up_and_the_exact_commands(db, dsn, job
         ("'" * 200, "the settle command that `yamlsched show {id}` prints"),
     ],
 )
-def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn, job, name, command):
+def test_the_commands_for_an_effect_in_doubt_are_quoted_correctly_for_every_name(db, dsn, job, name, command):
     die_inside(first := a_started_run(db, dsn), name, scope="namespace")
 
     with pytest.raises(EffectInDoubt) as raised:
@@ -171,7 +171,7 @@ def test_the_commands_for_an_effect_in_doubt_are_whole_whatever_its_name(db, dsn
     assert kept.endswith(f"retry {first.id}")
 
 
-def test_in_doubt_skip_counts_it_as_done_for_every_later_attempt(db, dsn, job, caplog):
+def test_in_doubt_skip_treats_it_as_done_for_every_later_attempt(db, dsn, job, caplog):
     run = a_started_run(db, dsn)
     die_inside(run)
 
@@ -184,7 +184,7 @@ def test_in_doubt_skip_counts_it_as_done_for_every_later_attempt(db, dsn, job, c
         assert not effect.first
 
 
-def test_in_doubt_repeat_does_it_again_with_the_same_key(db, dsn, job):
+def test_in_doubt_repeat_repeats_it_with_the_same_key(db, dsn, job):
     run = a_started_run(db, dsn)
     keys = []
     for error in (TimeoutError, KeyboardInterrupt, ConnectionRefusedError):
@@ -201,7 +201,7 @@ def test_in_doubt_repeat_does_it_again_with_the_same_key(db, dsn, job):
     assert len(set(keys)) == 1
 
 
-def test_what_in_doubt_skip_counted_as_done_can_still_be_settled(db, dsn, job):
+def test_an_effect_that_in_doubt_skip_treated_as_done_can_still_be_settled(db, dsn, job):
     for name, happened in (("did", True), ("did not", False)):
         die_inside(run := a_started_run(db, dsn), name, scope="namespace")
         with a_started_run(db, dsn, run.id).once(name, in_doubt="skip", scope="namespace"):
@@ -216,7 +216,7 @@ def test_what_in_doubt_skip_counted_as_done_can_still_be_settled(db, dsn, job):
         settle(db, "default", "did", "ada", False)
 
 
-# effect.key
+# -- effect.key
 
 
 def key_of(run: Run, scope: Any = "run", name: str = "post") -> str:
@@ -224,30 +224,30 @@ def key_of(run: Run, scope: Any = "run", name: str = "post") -> str:
         return effect.key
 
 
-def test_the_key_for_a_provider_is_a_uuid_whatever_the_effects_name(db, dsn, job):
+def test_the_key_for_a_provider_is_a_uuid_for_every_name(db, dsn, job):
     for name in ("post", "Überweisung 'x'", "x" * 200):
         key = key_of(a_started_run(db, dsn), name=name)
         assert str(uuid.UUID(key)) == key
         assert uuid.UUID(key).version == 8
 
 
-def test_a_run_that_was_lost_and_whose_id_is_used_again_gives_another_key(db, dsn, job):
+def test_a_run_that_gets_the_id_of_a_lost_run_has_other_keys(db, dsn, job):
     first = a_started_run(db, dsn)
     keys = [key_of(first), key_of(first, "namespace", "charge:812")]
 
-    # given a failover to a standby that had not heard of the run, and a run that gets its id
+    # given a failover to a standby that had not received the run, and a new run with its id
     db.execute("delete from yamlsched.effects")
     db.execute("delete from yamlsched.job_runs")
     db.execute("select setval('yamlsched.job_runs_id_seq', %s, false)", [first.id])
     second = a_started_run(db, dsn)
 
-    # then its own effects have other keys, and what is of the business has the same
+    # then its own effects have other keys, and effects with a business key have the same
     assert second.id == first.id
     assert key_of(second) != keys[0]
     assert key_of(second, "namespace", "charge:812") == keys[1]
 
 
-def test_an_effect_that_was_lost_gives_the_same_key_again(db, dsn, job):
+def test_an_effect_whose_record_was_lost_has_the_same_key_again(db, dsn, job):
     run = a_started_run(db, dsn)
     key = key_of(run)
     db.execute("delete from yamlsched.effects")
@@ -265,10 +265,10 @@ def test_keys_differ_by_database_namespace_scope_and_name(db, dsn, job):
     assert len(keys) == 6
 
 
-# several runs, attempts and threads
+# -- several runs, attempts and threads
 
 
-def test_a_business_key_is_done_once_by_whichever_run_comes_first(db, dsn, job):
+def test_an_effect_with_a_business_key_is_done_once_by_the_first_run(db, dsn, job):
     with a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace") as effect:
         assert effect.first
         effect.result = "ch_1"
@@ -284,14 +284,14 @@ def test_while_a_live_attempt_of_another_run_holds_a_business_key_a_run_snoozes(
         a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert raised.value.delay == timedelta(seconds=15)
 
-    # and when its lease is over, it is in doubt
+    # once its lease has ended, it is in doubt
     lapse(db, holder)
     with pytest.raises(EffectInDoubt, match=f"attempt 1 of run {holder.id} started it"):
         a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert effect_states(db) == [("charge:812", "in_doubt")]
 
 
-def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
+def test_an_attempt_that_outlived_its_lease_cannot_claim_an_effect(db, dsn, job):
     run = a_started_run(db, dsn)
     lapse(db, run)
     with pytest.raises(LeaseLost, match="attempt 1 outlived its lease"):
@@ -303,8 +303,8 @@ def test_an_attempt_that_outlived_its_lease_enters_no_effect(db, dsn, job):
     assert effect_states(db) == []
 
 
-def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn, job, monkeypatch):
-    # given an attempt that finds an effect in doubt, and sleeps through its lease before it begins it again
+def test_an_attempt_that_outlived_its_lease_cannot_take_over_an_effect_in_doubt(db, dsn, job, monkeypatch):
+    # given an attempt that finds an effect in doubt, and outlives its lease before it claims the effect again
     die_inside(first := a_started_run(db, dsn))
     zombie = a_started_run(db, dsn, first.id)
     real = effects.take_over
@@ -316,7 +316,7 @@ def test_an_attempt_that_outlived_its_lease_takes_over_nothing_in_doubt(db, dsn,
     assert effect_states(db) == [(f"run:{first.id}:post", "in_doubt")]
 
 
-def test_what_a_zombie_did_is_recorded_although_it_was_doubted_meanwhile(db, dsn, job):
+def test_what_an_expired_attempt_did_is_recorded_although_it_is_in_doubt_by_then(db, dsn, job):
     zombie = a_started_run(db, dsn)
     with zombie.once("post", in_doubt="raise") as effect:
         with a_started_run(db, dsn, zombie.id).once("post", in_doubt="skip") as doubted:
@@ -327,7 +327,7 @@ def test_what_a_zombie_did_is_recorded_although_it_was_doubted_meanwhile(db, dsn
         assert (later.first, later.result) == (False, "posted")
 
 
-def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about(db, dsn, job):
+def test_an_expired_attempt_does_not_release_an_effect_that_another_attempt_has_decided_about(db, dsn, job):
     zombie = a_started_run(db, dsn)
     with pytest.raises(ConnectionRefusedError), zombie.once("post", in_doubt="raise"):  # noqa: PT012
         with a_started_run(db, dsn, zombie.id).once("post", in_doubt="skip"):
@@ -337,7 +337,7 @@ def test_a_zombie_does_not_free_an_effect_that_another_attempt_has_decided_about
     assert effect_states(db) == [(f"run:{zombie.id}:post", "done")]
 
 
-def test_a_zombie_says_nothing_about_an_effect_that_was_begun_again(db, dsn, job, caplog):
+def test_an_expired_attempt_does_not_change_an_effect_that_was_claimed_again(db, dsn, job, caplog):
     zombie = a_started_run(db, dsn)
     with zombie.once("post", in_doubt="raise") as effect:
         with a_started_run(db, dsn, zombie.id).once("post", in_doubt="repeat") as again:
@@ -350,7 +350,7 @@ def test_a_zombie_says_nothing_about_an_effect_that_was_begun_again(db, dsn, job
         assert later.result == "the second"
 
 
-def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db, dsn, job, monkeypatch):
+def test_an_effect_that_is_done_while_another_attempt_marks_it_in_doubt_is_done(db, dsn, job, monkeypatch):
     zombie = a_started_run(db, dsn)
     manager = zombie.once("post", in_doubt="raise")
     manager.__enter__().result = "posted"
@@ -366,8 +366,8 @@ def test_an_effect_that_is_done_in_the_moment_in_which_it_is_doubted_is_done(db,
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit):
-    # given a claim whose transaction has not ended
+def test_a_run_waits_for_a_key_that_another_transaction_is_claiming(db, dsn, job, commit):
+    # given an uncommitted claim of a key
     holder, run = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
         effects.claim(
@@ -376,7 +376,7 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
         with sessions.use(dsn, "effects", 1) as session:
             pass
 
-        # when a run comes to the key, waits, and the other's end is known
+        # when a run waits for the key, and the other transaction ends
         def enter() -> Any:
             return run.once("k", in_doubt="raise", scope="namespace").__enter__()
 
@@ -387,7 +387,7 @@ def test_a_key_that_another_is_just_claiming_is_waited_for(db, dsn, job, commit)
             assert while_waiting(db, session, enter, other.rollback).first
 
 
-def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn, job):
+def test_a_done_effect_is_recorded_although_the_session_broke_inside_it(db, dsn, job):
     run = a_started_run(db, dsn)
     with run.once("post", in_doubt="raise") as effect:
         with sessions.use(dsn, "effects", 1) as session:
@@ -398,7 +398,7 @@ def test_what_was_done_is_recorded_although_the_session_broke_meanwhile(db, dsn,
 
 
 @pytest.mark.parametrize("statement", ["claim", "take_over", "mark_done", "mark_in_doubt", "release"])
-def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, dsn, job, monkeypatch, statement):
+def test_a_statement_whose_answer_was_lost_is_sent_again_with_the_same_result(db, dsn, job, monkeypatch, statement):
     run = a_started_run(db, dsn)
     if statement == "take_over":
         die_inside(run)
@@ -424,7 +424,7 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_and_means_the_same(db, 
     assert effect_states(db) == {"mark_in_doubt": [(key, "in_doubt")], "release": []}.get(statement, [(key, "done")])
 
 
-def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
+def test_a_skip_whose_answer_was_lost_remains_a_skip(db, dsn, job, monkeypatch):
     die_inside(run := a_started_run(db, dsn))
     real, lost = effects.assume_done, []
 
@@ -443,7 +443,7 @@ def test_a_skip_whose_answer_was_lost_is_a_skip(db, dsn, job, monkeypatch):
     assert effect_states(db) == [(f"run:{run.id}:post", "done")]
 
 
-def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, monkeypatch, caplog):
+def test_an_unreachable_database_does_not_hide_the_handlers_exception(db, dsn, job, monkeypatch, caplog):
     monkeypatch.setattr(backends, "MAX_OUTAGE_SECONDS", 0)
     monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
     run = a_started_run(db, dsn)
@@ -452,7 +452,7 @@ def test_an_exception_is_not_hidden_by_a_database_that_is_gone(db, dsn, job, mon
         raise ConnectionRefusedError
 
     assert "stays in doubt, because the database does not answer: gone" in caplog.text
-    # and the same attempt does not take its own remainder for a claim that it may act upon
+    # and the same attempt does not treat its own old entry as a new claim
     with pytest.raises(EffectInDoubt), run.once("post", in_doubt="raise"):
         raise AssertionError("entered")
 
@@ -483,7 +483,7 @@ def test_a_result_has_at_most_64_kib(db, dsn, job, bytes_over, state):
 
 @pytest.mark.parametrize("scope", ["run", "namespace"])
 @pytest.mark.parametrize("name", ["x", "\U0001f4e7" * 199, "\U0001f4e7" * 200, "'; drop table x --", '%s {0} $$ \\ "'])
-def test_a_name_may_be_any_printable_text_of_1_to_200_characters(db, dsn, job, name, scope):
+def test_a_name_is_any_printable_string_of_1_to_200_characters(db, dsn, job, name, scope):
     with a_started_run(db, dsn).once(name, in_doubt="raise", scope=scope) as effect:
         assert effect.first
     [(key, state)] = effect_states(db)
@@ -505,12 +505,12 @@ def test_a_name_may_be_any_printable_text_of_1_to_200_characters(db, dsn, job, n
         ("\ud800", "contains"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(db, dsn, job, name, message):
+def test_an_invalid_name_is_refused(db, dsn, job, name, message):
     with pytest.raises(Refused, match=message):
         a_started_run(db, dsn).once(name, in_doubt="raise", scope="namespace").__enter__()
 
 
-def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, dsn, job):
+def test_an_effect_cannot_be_nested_in_itself_but_in_another(db, dsn, job):
     run = a_started_run(db, dsn)
     with run.once("outer", in_doubt="raise"):
         with run.once("inner", in_doubt="raise") as inner:
@@ -521,7 +521,7 @@ def test_an_effect_inside_itself_is_a_mistake_and_another_inside_it_is_not(db, d
     assert [state for _, state in effect_states(db)] == ["done", "done"]
 
 
-def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
+def test_threads_of_a_handler_have_effects_concurrently(db, dsn, job):
     run = a_started_run(db, dsn)
 
     def post(n: int) -> None:
@@ -534,7 +534,7 @@ def test_threads_of_a_handler_have_effects_side_by_side(db, dsn, job):
     assert [state for _, state in effect_states(db)] == ["done"] * 40
 
 
-def test_of_threads_that_come_to_one_effect_at_once_one_does_it(db, dsn, job):
+def test_of_concurrent_threads_with_one_effect_one_does_it(db, dsn, job):
     run, start, entered = a_started_run(db, dsn), threading.Barrier(8), []
 
     def post(n: int) -> bool:
@@ -550,14 +550,14 @@ def test_of_threads_that_come_to_one_effect_at_once_one_does_it(db, dsn, job):
         assert all(pool.map(post, range(8)))
 
     assert entered.count(True) == 1
-    # and once it is done, threads pass by side by side
+    # once it is done, threads skip it concurrently
     later = a_started_run(db, dsn, run.id)
     with later.once("post", in_doubt="raise") as one, later.once("post", in_doubt="raise") as other:
         assert (one.first, other.first) == (False, False)
 
 
 def in_a_fork(do: Callable[[], None]) -> int:
-    """Call ``do`` in a process that is forked here, as a handler might, and return that one's exit code."""
+    """Call ``do`` in a forked process, as a handler may do, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -569,7 +569,7 @@ def in_a_fork(do: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_process_that_a_handler_forks_has_effects_on_a_session_of_its_own(db, dsn, job):
+def test_a_forked_process_of_a_handler_has_effects_on_its_own_session(db, dsn, job):
     run = a_started_run(db, dsn)
 
     def backend() -> int:
@@ -593,7 +593,7 @@ def test_a_process_that_a_handler_forks_has_effects_on_a_session_of_its_own(db, 
 
 
 @pytest.mark.parametrize("error", [None, SystemExit, ConnectionRefusedError])
-def test_a_process_that_is_forked_inside_an_effect_says_nothing_of_how_it_ends(db, dsn, job, error):
+def test_a_process_that_is_forked_inside_an_effect_does_not_record_its_end(db, dsn, job, error):
     run = a_started_run(db, dsn)
     manager = run.once("post", in_doubt="raise")
     effect = manager.__enter__()
@@ -610,17 +610,17 @@ def test_a_process_that_is_forked_inside_an_effect_says_nothing_of_how_it_ends(d
 
 
 def test_two_processes_of_one_attempt_do_not_both_do_an_effect(db, dsn, job):
-    # given a process that was forked before, and is inside the effect
+    # given a forked process that is inside the effect
     run = a_started_run(db, dsn)
     die_inside(run)
 
-    # then this one of the same attempt does not take it for its own
+    # then its parent, in the same attempt, does not treat the effect as its own
     with pytest.raises(YamlschedError, match="is entered by two processes of one attempt"):
         run.once("post", in_doubt="repeat").__enter__()
     assert effect_states(db) == [(f"run:{run.id}:post", "claimed")]
 
 
-# the run's own transaction
+# -- run.transaction()
 
 
 def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
@@ -642,7 +642,7 @@ def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
     assert db.execute("select count(*) as n from ledger").fetchone().n == 1
 
 
-def test_an_exception_in_the_transaction_leaves_nothing_also_not_what_it_enqueued(db, dsn, job):
+def test_an_exception_in_the_transaction_rolls_everything_back_also_enqueued_runs(db, dsn, job):
     run = a_started_run(db, dsn)
     run.enqueue("mail", {"n": "before"})
     with pytest.raises(ZeroDivisionError), run.transaction() as connection:  # noqa: PT012
@@ -675,7 +675,7 @@ def test_an_effect_inside_a_transaction_that_is_rolled_back_is_known_to_the_next
         assert (effect.first, effect.result) == (False, "posted")
 
 
-def test_after_the_transaction_the_run_is_over_for_everything(db, dsn, job):
+def test_after_the_transaction_the_run_accepts_no_further_call(db, dsn, job):
     run = a_started_run(db, dsn)
     with run.transaction(), pytest.raises(YamlschedError, match="once in an attempt"):
         run.transaction().__enter__()
@@ -690,7 +690,7 @@ def test_after_the_transaction_the_run_is_over_for_everything(db, dsn, job):
     assert status(db, run) == "succeeded"
 
 
-def test_a_statement_that_failed_unheard_is_named_and_one_in_a_block_of_its_own_does_no_harm(db, dsn, job):
+def test_a_swallowed_statement_error_is_reported_unless_it_was_in_a_nested_transaction(db, dsn, job):
     run = a_started_run(db, dsn)
     caught = pytest.raises(YamlschedError, match="its error was caught: nothing can be committed")
     with caught, run.transaction() as connection, suppress(psycopg.Error):
@@ -703,7 +703,7 @@ def test_a_statement_that_failed_unheard_is_named_and_one_in_a_block_of_its_own_
     assert status(db, run) == "succeeded"
 
 
-def test_a_commit_of_the_handlers_own_is_named(db, dsn, job):
+def test_a_commit_by_the_handler_is_reported(db, dsn, job):
     run = a_started_run(db, dsn)
     with pytest.raises(YamlschedError, match="ended inside its block"), run.transaction() as connection:
         connection.execute("commit")
@@ -721,7 +721,7 @@ def test_a_commit_of_the_handlers_own_is_named(db, dsn, job):
         (lambda run: setattr(run, "result", {1}), "the result is a set"),
     ],
 )
-def test_what_cannot_be_written_with_the_success_fails_the_attempt_in_plain_words(db, dsn, job, enqueue, message):
+def test_a_fan_out_that_cannot_be_written_fails_the_attempt_with_a_clear_error(db, dsn, job, enqueue, message):
     run = a_started_run(db, dsn)
     with pytest.raises(Refused, match=message), run.transaction() as connection:  # noqa: PT012
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
@@ -730,7 +730,7 @@ def test_what_cannot_be_written_with_the_success_fails_the_attempt_in_plain_word
     assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
 
 
-def test_a_loop_that_enqueues_one_by_one_costs_one_statement_for_each_job_and_time(db, dsn, job):
+def test_enqueues_in_a_loop_are_written_by_one_statement_for_each_job_and_time(db, dsn, job):
     run = a_started_run(db, dsn)
     for n in range(100):
         run.enqueue("mail", {"n": n}, key=f"mail:{n}")
@@ -748,7 +748,7 @@ def test_a_loop_that_enqueues_one_by_one_costs_one_statement_for_each_job_and_ti
     assert db.execute(f"{later} where payload->>'n' = '101'").fetchone().so
 
 
-def test_what_a_handler_did_to_its_connection_the_next_one_does_not_find(db, dsn, job):
+def test_session_state_of_one_handler_does_not_reach_the_next(db, dsn, job):
     with a_started_run(db, dsn).transaction() as connection:
         connection.row_factory = psycopg.rows.dict_row
         first = connection
@@ -758,8 +758,8 @@ def test_what_a_handler_did_to_its_connection_the_next_one_does_not_find(db, dsn
         assert connection.execute("select 1 as one").fetchone().one == 1
 
 
-def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, dsn, job):
-    # given a run whose transaction has written its success, and has not committed
+def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, job):
+    # given a transaction that has written its run's success but not committed
     one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
@@ -779,14 +779,14 @@ def test_a_transaction_about_to_commit_holds_up_no_heartbeat_of_other_runs(db, d
 
         renewed = asyncio.run(renew())
 
-    # then the other's is, without waiting
+    # then the lease of the other run is renewed without waiting
     assert renewed == {other.id}
 
 
-# on_dead
+# -- on_dead
 
 
-def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, dsn, job):
+def test_effects_and_rows_of_on_dead_belong_to_the_run_that_calls_it(db, dsn, job):
     # given a dead run, and the run that reports it
     dead = a_started_run(db, dsn)
     db.execute(
@@ -798,7 +798,7 @@ def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, 
     run = report.dead_run(dead.id)
     assert (run.id, run.job_type) == (dead.id, "mail")
 
-    # when its handler has an effect, and enqueues and writes rows in a transaction
+    # when its callable has an effect, and enqueues and writes rows in a transaction
     with run.once("page somebody", in_doubt="repeat") as effect:
         assert effect.first
     with pytest.raises(ConnectionRefusedError), run.once("nobody there", in_doubt="repeat"):
@@ -808,7 +808,7 @@ def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, 
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         run.result = {"told": "ada"}
 
-    # then all of that is the report's, and the dead run stays as it is
+    # then all of this belongs to the reporting run, and the dead run does not change
     assert effect_states(db) == [(f"run:{report.id}:page somebody", "done")]
     assert (status(db, dead), status(db, report), report.committed) == ("dead", "succeeded", True)
     rows = db.execute("select result from yamlsched.job_runs where id = %s", [report.id]).fetchone()
@@ -816,10 +816,10 @@ def test_what_on_dead_does_by_the_dead_run_belongs_to_the_run_that_calls_it(db, 
     assert (rows.result, made.parent_id) == ({"told": "ada"}, report.id)
 
 
-# settling
+# -- settle
 
 
-def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, job):
+def test_an_operator_settles_an_effect_in_doubt_and_this_is_recorded(db, dsn, job):
     for name in ("done", "not done"):
         die_inside(a_started_run(db, dsn), name, scope="namespace")
     db.execute(
@@ -845,7 +845,7 @@ def test_a_person_who_looked_it_up_settles_a_doubt_and_it_is_on_record(db, dsn, 
     ]
 
 
-def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
+def test_an_effect_that_is_not_in_doubt_cannot_be_settled(db, dsn, job):
     die_inside(run := a_started_run(db, dsn))
     with run.once("other", in_doubt="raise"):
         pass
@@ -862,28 +862,28 @@ def test_what_is_not_in_doubt_is_not_settled(db, dsn, job):
     assert db.execute("select count(*) as n from yamlsched.operator_actions").fetchone().n == 0
 
 
-def test_while_a_cancelled_handler_may_live_its_effect_is_neither_settled_nor_done_by_another(db, dsn, job):
+def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_nor_done_by_another(db, dsn, job):
     # given a run that is cancelled while its handler is inside an effect
     die_inside(run := a_started_run(db, dsn), "charge:812", scope="namespace")
     cancel(db, [run.id], "ada")
     assert status(db, run) == "cancelled"
     in_doubt = "select key from yamlsched.effects_in_doubt"
 
-    # then nobody else enters it, and it is not in doubt yet
+    # then no other run can claim it, and it is not in doubt yet
     with pytest.raises(Snooze, match=f"held by run {run.id}"):
         a_started_run(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
     with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is performing it"):
         settle(db, "default", "charge:812", "ada", False)
     assert (db.execute(in_doubt).fetchall(), history.effects(db, run.id)[0].state) == ([], "claimed")
 
-    # until the handler's lease would have ended
+    # until the former lease has ended
     db.execute("update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null")
     assert db.execute(in_doubt).fetchall() == [("charge:812",)]
     assert history.effects(db, run.id)[0].state == "in_doubt"
     assert settle(db, "default", "charge:812", "ada", False).startswith('effect "charge:812" is reset')
 
 
-def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):
+def test_an_effect_whose_attempt_has_ended_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):
     die_inside(run := a_started_run(db, dsn))
     [shown] = history.effects(db, run.id)
     assert shown.state == "claimed"
@@ -910,11 +910,11 @@ def test_an_effect_whose_attempt_is_over_is_shown_as_in_doubt_and_settled_from_t
     assert [(e.state, e.result) for e in history.effects(db, run.id)] == [("done", "<id@example.org>")]
 
 
-# under kill -9
+# -- kill -9
 
 
 class Receiver:
-    """The world: an HTTP server that counts effects by run, and kills processes that have asked for it."""
+    """An HTTP server that counts effects by run, and kills the processes that ask for it."""
 
     def __init__(self) -> None:
         self.effects: Counter[int] = Counter()
@@ -936,7 +936,7 @@ class Receiver:
         hit = False
         for pid, names in ((parent, ("parent", "both")), (child, ("child", "both"))):
             if victim in names:
-                with suppress(ProcessLookupError):  # somebody else's kill was quicker
+                with suppress(ProcessLookupError):  # another kill came first
                     os.kill(pid, signal.SIGKILL)
                     hit = True
         if hit:
@@ -962,7 +962,7 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
             pass
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # the sender was killed before it heard the answer
+            with suppress(ConnectionError):  # the sender was killed before it read the response
                 super().handle()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -973,13 +973,13 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
         yield receiver, server.server_port
     finally:
         server.shutdown()
-        server.server_close()  # waits for what is being received
+        server.server_close()  # waits for current requests
         thread.join()
 
 
 @pytest.fixture
 def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
-    """Jobs whose handlers are in support/crashes.py, and a table of the application's."""
+    """A project with the handlers of support/crashes.py, and a table of the application."""
     handlers = ("fails_after_its_commit", "loses_the_answer_to_its_commit", "enqueues_an_unknown_job")
     with a_project(tmp_path, own_dsn) as project:
         project.db.execute("create table ledger (run_id bigint not null)")
@@ -1002,7 +1002,7 @@ def rows_of(project: Project, run: int) -> int:
     return int(project.db.execute("select count(*) as n from ledger where run_id = %s", [run]).fetchone().n)  # type: ignore[union-attr]
 
 
-def test_what_fails_after_the_commit_is_logged_and_changes_nothing(project: Project):
+def test_an_error_after_the_commit_is_logged_and_changes_nothing(project: Project):
     [run] = project.enqueue("fails_after_its_commit")
 
     worker = project.work()
@@ -1021,7 +1021,7 @@ def test_a_commit_whose_answer_was_lost_is_recognized_by_the_claim_that_made_it(
     assert "attempt.succeeded" in worker.text
 
 
-def test_a_fan_out_to_an_unknown_job_fails_the_attempt_in_plain_words_and_makes_no_run(project: Project):
+def test_a_fan_out_to_an_unknown_job_fails_the_attempt_with_a_clear_error_and_creates_no_run(project: Project):
     [run] = project.enqueue("enqueues_an_unknown_job")
 
     project.work(code=1)
@@ -1031,7 +1031,7 @@ def test_a_fan_out_to_an_unknown_job_fails_the_attempt_in_plain_words_and_makes_
     assert project.statuses() == {"dead": 1}
 
 
-def test_a_long_transaction_keeps_its_lease_and_that_of_others(project: Project):
+def test_a_long_transaction_keeps_its_lease_and_those_of_other_runs(project: Project):
     [run] = project.enqueue("outlasts_its_lease")
     [other] = project.enqueue("nap", {"seconds": 2.5})
 
@@ -1062,7 +1062,7 @@ def carry_out(
     unfinished = "select 1 from yamlsched.job_runs where job_type = %s and finished_at is null limit 1"
     with receiving() as (receiver, port):
         while project.db.execute(unfinished, [job]).fetchone():
-            project.end_leases()  # every worker is dead
+            project.end_leases()  # every worker was killed
             project.db.execute(
                 "update yamlsched.job_runs set run_at = now() where status = 'queued' and job_type = %s", [job]
             )
@@ -1074,7 +1074,7 @@ def carry_out(
 
 
 def outcomes(db: psycopg.Connection[Any]) -> list[Any]:
-    """Return what the database says of each story: its end, its rows, its fan-out, its effect."""
+    """Return for each run its status, rows, fan-out and effect, from the database."""
     return db.execute(
         """
         select r.id, r.payload ->> 'policy' as policy, r.payload ->> 'point' as point, r.payload ->> 'victim' as victim,
@@ -1093,12 +1093,12 @@ def outcomes(db: psycopg.Connection[Any]) -> list[Any]:
 
 
 def hold(outcome: Any, receiver: Receiver) -> None:
-    """Assert what must hold of a story, wherever it was killed."""
+    """Assert what must hold for a run, at whatever point its worker was killed."""
     times = receiver.effects[outcome.id]
     said = f"{outcome} {times} times"
-    # in the same database exactly once: the rows, the fan-out and the success, or none of them
+    # in the same database: rows, fan-out and success together, exactly once, or none of them
     assert (outcome.status, outcome.rows, outcome.children) in [("succeeded", 1, FAN_OUT), ("dead", 0, 0)], said
-    # the ledger: what happened is known, or known to be in doubt, or was counted as done although it was
+    # the effect is done or in doubt, or was treated as done although it was in doubt
     assert outcome.state in ("done", "in_doubt"), said
     assert receiver.keys.get(outcome.id, {outcome.provider_key}) == {outcome.provider_key}, said
     if outcome.state == "done" and not outcome.doubted_at:
@@ -1110,17 +1110,17 @@ def hold(outcome: Any, receiver: Receiver) -> None:
         assert (outcome.state == "in_doubt" or outcome.doubted_at is not None) == (times == 0 or outcome.result is None)
         assert outcome.status == ("dead" if (outcome.policy, outcome.state) == ("raise", "in_doubt") else "succeeded")
     if outcome.status == "dead":
-        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), said  # dead at once
+        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), said  # dead without a further attempt
         assert f"yamlsched settle --done run:{outcome.id}:post (or --not-done)" in outcome.last_error, said
 
 
 @pytest.mark.slow
-def test_killed_at_any_point_rows_happen_once_and_effects_as_the_author_chose(project: Project):
+def test_after_a_kill_at_any_point_rows_happen_once_and_effects_follow_in_doubt(project: Project):
     wanted = [(point, victim) for point in POINTS for victim in VICTIMS]
     hits: Counter[tuple[str, str]] = Counter()
     for nth in range(20):
-        # given a story for each point and kind of kill that has not been hit five times: what kills one worker may
-        # come in the way of its other stories
+        # given a run for each point and victim that was not hit five times: the kill of one worker can
+        # prevent the planned kills of its other runs
         missing = [pair for pair in wanted for _ in range(min(3, 5 - hits[pair]))]
         if not missing:
             break
@@ -1129,11 +1129,11 @@ def test_killed_at_any_point_rows_happen_once_and_effects_as_the_author_chose(pr
             for n, (point, victim) in enumerate(missing)
         ]
 
-        # when it is killed there, and retried to the end
+        # when workers are killed there, and the runs are retried until they end
         marks = project.folder / f"marks-{nth}"
         receiver = carry_out(project, marks, plans)
 
-        # then what must hold holds, and what was killed inside an effect is in doubt for whoever asks
+        # then all assertions hold, and effects that were interrupted are in doubt
         for outcome in outcomes(project.db):
             hold(outcome, receiver)
             is_hit = (marks / str(outcome.id)).exists()
@@ -1146,7 +1146,7 @@ def test_killed_at_any_point_rows_happen_once_and_effects_as_the_author_chose(pr
 
 
 @pytest.mark.slow
-def test_killed_at_a_hundred_random_instants_the_same_holds(project: Project):
+def test_after_kills_at_a_hundred_random_instants_the_same_holds(project: Project):
     plans = [
         {"policy": POLICIES[nth % 3], "point": None, "victim": ("child", "parent", "both")[nth // 3 % 3]}
         for nth in range(135)
@@ -1160,8 +1160,8 @@ def test_killed_at_a_hundred_random_instants_the_same_holds(project: Project):
 
 
 @pytest.mark.slow
-def test_killed_at_random_instants_runs_that_share_an_effect_do_it_as_the_author_chose(project: Project):
-    # given effects of the business, to each of which three runs come
+def test_after_kills_at_random_instants_a_shared_effect_follows_in_doubt(project: Project):
+    # given effects with a business key, each tried by three runs
     plans = [
         {"number": nth % 35, "policy": POLICIES[nth % 35 % 3], "victim": ("child", "parent", "both")[nth // 3 % 3]}
         for nth in range(105)
@@ -1169,7 +1169,7 @@ def test_killed_at_random_instants_runs_that_share_an_effect_do_it_as_the_author
 
     receiver = carry_out(project, project.folder / "marks", plans, "shared_effect")
 
-    # then what happened is known, or known to be in doubt, and no receiver sees two keys for one effect
+    # then each effect is done or in doubt, and the receiver sees one key for each
     assert receiver.kills.total() >= 70
     found = project.db.execute(
         """
@@ -1195,5 +1195,5 @@ def test_killed_at_random_instants_runs_that_share_an_effect_do_it_as_the_author
             assert set(effect.statuses) == {"dead"}, said
         else:
             assert effect.state == "done", said
-            # a child may record its effect although its parent was killed, and another run has come to doubt it
+            # a child may record its effect after its parent was killed and another run has marked it in doubt
             assert set(effect.statuses) <= {"succeeded", *(["dead"] if policy == "raise" else [])}, said

@@ -1,4 +1,4 @@
-"""Enqueueing: from Python, from any other driver, in the caller's transaction, once per key whatever happens beside."""
+"""Enqueueing from Python and from other drivers, in the caller's transaction, with one run per key under races."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def job(db: psycopg.Connection[Any]) -> str:
 
 @pytest.fixture
 def other(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A second session, for races."""
+    """A second session for races."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection
 
@@ -51,7 +51,7 @@ def rows(db: psycopg.Connection[Any]) -> list[Any]:
 
 
 def end(db: psycopg.Connection[Any], run_id: int | None) -> None:
-    """Let a run have succeeded long ago."""
+    """Mark a run as succeeded a year ago."""
     db.execute(
         "update yamlsched.job_runs set status = 'succeeded', finished_at = now() - interval '1 year' where id = %s",
         [run_id],
@@ -59,7 +59,7 @@ def end(db: psycopg.Connection[Any], run_id: int | None) -> None:
 
 
 def prune(db: psycopg.Connection[Any]) -> None:
-    """Carry out retention's own statement on whatever has ended."""
+    """Execute the statement of retention for all ended runs."""
     db.execute(
         load("retention")["runs"],
         {
@@ -69,10 +69,10 @@ def prune(db: psycopg.Connection[Any]) -> None:
     )  # fmt: skip
 
 
-# what is stored
+# -- what is stored
 
 
-def test_a_run_has_the_payload_the_time_and_the_attempts_that_it_is_to_have(db, job):
+def test_a_run_has_the_given_payload_and_time_and_the_attempts_of_its_job(db, job):
     made = yamlsched.enqueue(db, job, {"user_id": 12, "name": "Zoë 🚀"}, key="k", run_at=LATER)
 
     [row] = rows(db)
@@ -81,7 +81,7 @@ def test_a_run_has_the_payload_the_time_and_the_attempts_that_it_is_to_have(db, 
     assert (row.run_at, row.status, row.max_attempts, row.scheduled_for) == (LATER, "queued", 7, None)
 
 
-def test_what_a_payload_does_not_say_the_jobs_own_payload_says(db):
+def test_the_jobs_payload_supplies_missing_keys(db):
     a_job(db, "mail", payload='{"template": "plain", "user_id": 0}')
 
     yamlsched.enqueue(db, "mail", {"user_id": 12})
@@ -89,17 +89,17 @@ def test_what_a_payload_does_not_say_the_jobs_own_payload_says(db):
     assert rows(db)[0].payload == {"template": "plain", "user_id": 12}
 
 
-def test_a_run_without_a_time_is_due_at_once_by_the_databases_clock(db, job):
+def test_a_run_without_a_time_is_due_immediately_by_the_databases_clock(db, job):
     yamlsched.enqueue(db, job)
 
     assert db.execute("select run_at <= clock_timestamp() as due from yamlsched.job_runs").fetchone().due
 
 
-def test_runs_without_a_key_are_as_many_as_there_were_calls(db, job):
+def test_each_call_without_a_key_creates_a_run(db, job):
     assert len({yamlsched.enqueue(db, job).run_id for _ in range(3)}) == 3
 
 
-def test_a_key_that_has_a_run_makes_nothing_and_answers_with_that_run_also_when_it_has_ended(db, job):
+def test_a_used_key_creates_nothing_and_returns_its_run_even_if_that_has_ended(db, job):
     first = yamlsched.enqueue(db, job, {"n": 1}, key="k")
     again = yamlsched.enqueue(db, job, {"n": 2}, key="k")
     end(db, first.run_id)
@@ -109,7 +109,7 @@ def test_a_key_that_has_a_run_makes_nothing_and_answers_with_that_run_also_when_
     assert [row.payload for row in rows(db)] == [{"n": 1}]
 
 
-def test_a_key_whose_run_was_pruned_makes_nothing_and_says_so(db, job):
+def test_a_key_of_a_pruned_run_creates_nothing_and_reports_this(db, job):
     end(db, yamlsched.enqueue(db, job, key="k").run_id)
     prune(db)
 
@@ -125,7 +125,7 @@ def test_one_key_in_two_namespaces_is_two_keys(db, job):
     assert yamlsched.enqueue(db, job, key="k", namespace="billing").created
 
 
-def test_no_commit_no_run(db, job):
+def test_a_rollback_creates_no_run(db, job):
     with db.transaction(force_rollback=True):
         yamlsched.enqueue(db, job)
         yamlsched.enqueue_many(db, job, [{}, {}])
@@ -133,7 +133,7 @@ def test_no_commit_no_run(db, job):
     assert rows(db) == []
 
 
-def test_workers_that_listen_hear_of_it_when_it_is_committed(db, job, other):
+def test_listening_workers_are_notified_at_the_commit(db, job, other):
     other.execute("listen yamlsched")
     with db.transaction():
         yamlsched.enqueue(db, job)
@@ -142,10 +142,10 @@ def test_workers_that_listen_hear_of_it_when_it_is_committed(db, job, other):
     assert [n.payload for n in other.notifies(timeout=10, stop_after=1)] == ["default"]
 
 
-# many
+# -- enqueue_many
 
 
-def test_ten_thousand_runs_are_made_by_one_statement_in_their_order(db, job):
+def test_ten_thousand_runs_are_created_by_one_statement_in_their_order(db, job):
     answers = yamlsched.enqueue_many(
         db, job, ({"n": n} for n in range(10_000)), (f"mail:{n * 7919 % 10_000}" for n in range(10_000))
     )
@@ -158,7 +158,7 @@ def test_ten_thousand_runs_are_made_by_one_statement_in_their_order(db, job):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(st.one_of(st.none(), st.sampled_from("abcdef")), max_size=8), max_size=4))
-def test_whatever_keys_are_enqueued_each_names_one_run_and_every_position_gets_its_answer(dsn: str, batches):
+def test_for_any_list_of_keys_each_key_has_one_run_and_every_position_its_result(dsn: str, batches):
     with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
         a_job(connection, "mail")
         named: dict[str, int] = {}
@@ -177,12 +177,12 @@ def test_whatever_keys_are_enqueued_each_names_one_run_and_every_position_gets_i
                     assert at == [nth, n]
 
 
-def test_an_empty_list_makes_nothing(db, job):
+def test_an_empty_list_creates_nothing(db, job):
     assert yamlsched.enqueue_many(db, job, []) == []
     assert rows(db) == []
 
 
-def test_one_fault_among_many_and_nothing_is_made(db, job):
+def test_one_invalid_entry_among_many_prevents_all(db, job):
     with pytest.raises(Refused, match=r"payload\.x of job \"mail\" is a object"):
         yamlsched.enqueue_many(db, job, [{}, {"x": object()}, {}])
     with pytest.raises(Refused, match=r"3 payloads .* but 2 keys"):
@@ -191,7 +191,7 @@ def test_one_fault_among_many_and_nothing_is_made(db, job):
     assert rows(db) == []
 
 
-# what is refused
+# -- what is refused
 
 
 class Colour(enum.Enum):
@@ -216,7 +216,7 @@ class Colour(enum.Enum):
         (0, r"payload of job \"mail\" is a int: pass a dict"),
     ],
 )
-def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_goes_on(db, job, payload, message):
+def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_usable(db, job, payload, message):
     with db.transaction():
         with pytest.raises(Refused, match=message):
             yamlsched.enqueue(db, job, payload)
@@ -225,7 +225,7 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_goes_on(
     assert [row.payload for row in rows(db)] == [{"sound": True}]
 
 
-def test_a_payload_that_holds_itself_is_refused():
+def test_a_self_referencing_payload_is_refused():
     payload: dict[str, Any] = {}
     payload["x"] = payload
 
@@ -248,7 +248,7 @@ def test_a_payload_that_holds_itself_is_refused():
         ({"namespace": "a\x00b"}, "the name of the namespace contains a NUL character"),
     ],
 )
-def test_a_key_or_a_time_that_cannot_be_is_refused_before_the_database_is_asked(db, job, arguments, message):
+def test_an_invalid_key_or_time_is_refused_without_a_query(db, job, arguments, message):
     with db.transaction():
         with pytest.raises(Refused, match=message):
             yamlsched.enqueue(db, job, **arguments)
@@ -270,7 +270,7 @@ def test_a_key_or_a_time_that_cannot_be_is_refused_before_the_database_is_asked(
         ({"run_at": datetime(9999, 12, 31, tzinfo=UTC)}, "is not between the years 1970 and 9998"),
     ],
 )
-def test_what_only_the_database_knows_is_refused_before_anything_is_written(db, job, arguments, message):
+def test_errors_that_only_the_database_detects_prevent_any_write(db, job, arguments, message):
     a_job(db, "nightly", schedule="0 2 * * *")
 
     for name in ("mail", "nightly"):
@@ -280,13 +280,13 @@ def test_what_only_the_database_knows_is_refused_before_anything_is_written(db, 
     assert rows(db) == []
 
 
-def test_a_key_that_only_looks_like_a_slots_is_taken(db, job):
+def test_a_key_that_only_resembles_a_slots_key_is_accepted(db, job):
     for key in ("nightly:2026-01-14-by-hand", "nightly:2026-01", "Nightly:2026-01-14", "a:b:2026-01-14"):
         assert yamlsched.enqueue(db, job, key=key).created
 
 
 @pytest.mark.parametrize("key", ["mail:2026-01-14", "no_job_yet:2026-01-14T02:00Z", "on_dead:118", "on_dead:boom"])
-def test_keys_of_slots_and_of_calls_of_on_dead_are_reserved_in_python_and_in_sql(db, job, key):
+def test_keys_of_slots_and_of_on_dead_calls_are_reserved_in_python_and_in_sql(db, job, key):
     with pytest.raises(Refused, match=f'key "{key}" (is|has a) reserved'):
         yamlsched.enqueue(db, job, key=key)
     for statement in (
@@ -303,27 +303,27 @@ def test_keys_of_slots_and_of_calls_of_on_dead_are_reserved_in_python_and_in_sql
     "columns, message",
     [({"enabled": False}, 'job "mail" is disabled in schedules.yaml'), ({"retired_at": LATER}, 'no job "mail"')],
 )
-def test_a_job_that_is_disabled_or_gone_is_refused(db, columns, message):
+def test_a_disabled_or_retired_job_is_refused(db, columns, message):
     a_job(db, "mail", **columns)
 
     with pytest.raises(Refused, match=message):
         yamlsched.enqueue(db, "mail")
 
 
-def test_a_job_that_is_paused_is_enqueued(db):
+def test_a_paused_job_is_enqueued(db):
     a_job(db, "mail", paused_at=LATER)
 
     assert yamlsched.enqueue(db, "mail").created
 
 
-def test_an_unknown_job_says_what_makes_a_job_known(db):
+def test_the_error_for_an_unknown_job_says_how_to_apply_it(db):
     with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'):
         yamlsched.enqueue(db, "mial")
     with pytest.raises(Refused, match="the job None is a NoneType"):
         yamlsched.enqueue(db, None)  # type: ignore[call-overload]
 
 
-def test_a_key_that_another_job_holds_is_refused(db, job):
+def test_a_key_of_another_job_is_refused(db, job):
     a_job(db, "bill")
     yamlsched.enqueue(db, "bill", key="812")
 
@@ -336,12 +336,12 @@ def test_a_key_that_another_job_holds_is_refused(db, job):
     assert len(rows(db)) == 1
 
 
-def test_a_database_without_the_tables_is_named_as_such(server):
+def test_a_database_without_the_tables_raises_a_clear_error(server):
     with psycopg.connect(server) as connection, pytest.raises(EnvironmentFailed, match="yamlsched migrate"):
         yamlsched.enqueue(connection, "mail")
 
 
-def test_a_connection_of_another_driver_is_told_what_to_do(dsn):
+def test_a_connection_of_another_driver_raises_an_error_with_instructions(dsn):
     connection = psycopg2.connect(dsn)
 
     with pytest.raises(Refused, match=r"psycopg2\.extensions\.connection is not a connection of psycopg 3: .*execute"):
@@ -349,10 +349,10 @@ def test_a_connection_of_another_driver_is_told_what_to_do(dsn):
     connection.close()
 
 
-# races
+# -- races
 
 
-def test_of_two_transactions_with_one_key_the_second_waits_and_gets_the_firsts_run(db, job, dsn, other):
+def test_the_second_of_two_transactions_with_one_key_waits_and_gets_the_run_of_the_first(db, job, dsn, other):
     with psycopg.connect(dsn) as first:
         made = yamlsched.enqueue(first, job, {"n": 1}, key="k")
 
@@ -362,7 +362,7 @@ def test_of_two_transactions_with_one_key_the_second_waits_and_gets_the_firsts_r
     assert [row.payload for row in rows(db)] == [{"n": 1}]
 
 
-def test_if_the_first_rolls_back_the_second_makes_the_run(db, job, dsn, other):
+def test_if_the_first_rolls_back_the_second_creates_the_run(db, job, dsn, other):
     with psycopg.connect(dsn) as first:
         yamlsched.enqueue(first, job, {"n": 1}, key="k")
 
@@ -372,7 +372,7 @@ def test_if_the_first_rolls_back_the_second_makes_the_run(db, job, dsn, other):
     assert [row.payload for row in rows(db)] == [{"n": 2}]
 
 
-def test_of_many_those_that_another_transaction_made_meanwhile_are_answered_with_its_runs(db, job, dsn, other):
+def test_keys_that_another_transaction_created_concurrently_return_its_runs(db, job, dsn, other):
     with psycopg.connect(dsn) as first:
         made = yamlsched.enqueue_many(first, job, [{}, {}], ["b", "d"])
 
@@ -384,8 +384,8 @@ def test_of_many_those_that_another_transaction_made_meanwhile_are_answered_with
     assert [answers[n].run_id for n in (3, 0, 4)] == [made[0].run_id, made[1].run_id, made[1].run_id]
 
 
-def test_two_that_enqueue_the_same_keys_in_opposite_order_do_not_lock_each_other_out(db, job, dsn, other):
-    # given a transaction that holds the key in the middle, at which both others will wait
+def test_two_sessions_that_enqueue_the_same_keys_in_opposite_order_do_not_deadlock(db, job, dsn, other):
+    # given a transaction that holds the middle key, for which both others wait
     keys = [f"k{n}" for n in range(50)]
     with psycopg.connect(dsn) as gate, psycopg.connect(dsn, autocommit=True) as third:
         yamlsched.enqueue(gate, job, key="k25")
@@ -405,12 +405,12 @@ def test_two_that_enqueue_the_same_keys_in_opposite_order_do_not_lock_each_other
         while db.execute(question, [pids]).fetchone()[0] < 2:
             assert all(thread.is_alive() for thread in threads)
 
-        # when it lets them go
+        # when it ends
         gate.rollback()
         for thread in threads:
             thread.join()
 
-    # then each key has one run, and both know it
+    # then each key has one run, and both get it
     assert len(rows(db)) == 50
     assert [a.run_id for a in answers["forth"]] == [a.run_id for a in answers["back"]][::-1]
 
@@ -422,7 +422,7 @@ def test_a_key_whose_run_is_pruned_while_it_is_enqueued_is_used(db, job, dsn, ot
     with psycopg.connect(dsn) as pruning:
         prune(pruning)
 
-        # when somebody enqueues the key again, and waits for the prune
+        # when another session enqueues the key again, and waits for the prune
         def enqueue() -> Any:
             if many:
                 return yamlsched.enqueue_many(other, job, [{}, {}], ["a", "k"])[1]
@@ -430,12 +430,12 @@ def test_a_key_whose_run_is_pruned_while_it_is_enqueued_is_used(db, job, dsn, ot
 
         answer = while_waiting(db, other, enqueue, pruning.commit)
 
-    # then nothing was made for it
+    # then no run was created
     assert answer == (None, False)
     assert [row.idempotency_key for row in rows(db)] == (["a"] if many else [])
 
 
-def test_a_key_whose_prune_was_rolled_back_has_its_run_still(db, job, dsn, other):
+def test_a_key_whose_prune_was_rolled_back_still_has_its_run(db, job, dsn, other):
     made = yamlsched.enqueue(db, job, key="k")
     end(db, made.run_id)
     with psycopg.connect(dsn) as pruning:
@@ -446,7 +446,7 @@ def test_a_key_whose_prune_was_rolled_back_has_its_run_still(db, job, dsn, other
     assert answer == (made.run_id, False)
 
 
-def test_a_key_that_retention_has_forgotten_is_free_again(db, job, dsn, other):
+def test_a_key_after_its_retention_can_be_used_again(db, job, dsn, other):
     end(db, yamlsched.enqueue(db, job, key="k").run_id)
     prune(db)
     db.execute("delete from yamlsched.used_keys")
@@ -454,7 +454,7 @@ def test_a_key_that_retention_has_forgotten_is_free_again(db, job, dsn, other):
     assert yamlsched.enqueue(db, job, key="k").created
 
 
-def test_a_definition_that_is_being_changed_by_a_sync_or_a_pause_holds_up_no_enqueue(db, job, dsn):
+def test_an_uncommitted_sync_or_pause_blocks_no_enqueue(db, job, dsn):
     with psycopg.connect(dsn) as syncing:
         syncing.execute("select from yamlsched.job_definitions for no key update")
         syncing.execute("update yamlsched.job_definitions set paused_at = now(), payload = '{\"new\": 1}'")
@@ -465,23 +465,21 @@ def test_a_definition_that_is_being_changed_by_a_sync_or_a_pause_holds_up_no_enq
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_a_stricter_transaction_goes_on_when_a_sync_changed_the_job_and_is_to_be_retried_when_a_key_came(
-    db, job, dsn, level
-):
-    # given a transaction that sees the database as it was before a pause, and before somebody took a key
+def test_a_repeatable_read_transaction_survives_a_changed_job_but_not_a_concurrent_key(db, job, dsn, level):
+    # given a transaction whose snapshot is older than a pause and than a used key
     with psycopg.connect(dsn) as strict:
         strict.isolation_level = level
         strict.execute("select from yamlsched.job_runs")
         db.execute("update yamlsched.job_definitions set paused_at = now(), payload = '{}'")
         yamlsched.enqueue(db, job, key="k")
 
-        # then it enqueues, and where it cannot know the answer it says what PostgreSQL says of such transactions
+        # then it can enqueue, and for the key it gets PostgreSQL's serialization error
         assert yamlsched.enqueue(strict, job, key="l").created
         with pytest.raises(psycopg.errors.SerializationFailure):
             yamlsched.enqueue(strict, job, key="k")
 
 
-# asynchronous, and other drivers
+# -- async connections and other drivers
 
 
 def test_an_asynchronous_connection_enqueues_in_its_transaction(db, job, dsn):
@@ -501,7 +499,7 @@ def test_an_asynchronous_connection_enqueues_in_its_transaction(db, job, dsn):
     assert [row.payload for row in rows(db)] == [{"n": 1}, {"n": 3}]
 
 
-def test_a_connection_with_factories_and_a_pipeline_of_its_own_is_used_as_it_is(db, job, dsn):
+def test_a_connection_with_its_own_factories_and_pipeline_can_be_used(db, job, dsn):
     with psycopg.connect(dsn, row_factory=dict_row, cursor_factory=psycopg.ClientCursor) as connection:
         with connection.pipeline():
             connection.execute("select 1 as one")
@@ -511,7 +509,7 @@ def test_a_connection_with_factories_and_a_pipeline_of_its_own_is_used_as_it_is(
     assert [row.id for row in rows(db)] == [made.run_id]
 
 
-def test_psycopg2_enqueues_by_the_function(db, job, dsn):
+def test_psycopg2_enqueues_through_the_sql_function(db, job, dsn):
     connection = psycopg2.connect(dsn)
     with connection, connection.cursor() as cursor:
         cursor.execute(
@@ -526,7 +524,7 @@ def test_psycopg2_enqueues_by_the_function(db, job, dsn):
     assert (made, again) == ((row.id, True), (row.id, False))
 
 
-def test_a_mistake_has_a_code_of_its_own_for_every_driver(job, dsn):
+def test_each_error_has_its_own_sqlstate_for_every_driver(job, dsn):
     connection = psycopg2.connect(dsn)
     codes = []
     for call in ("'mial'", "'mail', '[]'", "'mail', null", "'mail', idempotency_key => ''", "'mail', '{}', 'infinity'"):
@@ -538,7 +536,7 @@ def test_a_mistake_has_a_code_of_its_own_for_every_driver(job, dsn):
     assert codes == ["YS001", "YS003", "YS003", "YS003", "YS003"]
 
 
-def test_asyncpg_enqueues_by_the_functions(db, job, dsn):
+def test_asyncpg_enqueues_through_the_sql_functions(db, job, dsn):
     parts = conninfo_to_dict(dsn)
 
     async def enqueue() -> Any:
@@ -563,7 +561,7 @@ def test_asyncpg_enqueues_by_the_functions(db, job, dsn):
     assert [row.payload["n"] for row in rows(db)] == [1, 2, 3]
 
 
-def test_sqlalchemy_enqueues_in_its_own_transaction_by_function_or_by_the_connection_below(db, job, dsn):
+def test_sqlalchemy_enqueues_in_its_transaction_by_function_or_by_the_driver_connection(db, job, dsn):
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
     with engine.begin() as connection:
         statement = sqlalchemy.text("select run_id, created from yamlsched.enqueue(:job, cast(:payload as jsonb))")
@@ -579,7 +577,7 @@ def test_sqlalchemy_enqueues_in_its_own_transaction_by_function_or_by_the_connec
 
 
 @pytest.mark.parametrize("seconds", [0, 300, timedelta(days=36_525).total_seconds()])
-def test_a_delay_counts_from_now_on_the_clock_of_the_database(db, job, seconds):
+def test_a_delay_is_added_to_the_time_of_the_database(db, job, seconds):
     yamlsched.enqueue(db, job, run_at=timedelta(seconds=seconds))
     yamlsched.enqueue_many(db, job, [{}], run_at=timedelta(seconds=seconds))
 
@@ -588,7 +586,7 @@ def test_a_delay_counts_from_now_on_the_clock_of_the_database(db, job, seconds):
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
-def test_sqlalchemys_own_objects_are_refused_with_the_way_to_the_connection_below(db, job, dsn, kind):
+def test_sqlalchemy_objects_are_refused_with_a_hint_to_the_driver_connection(db, job, dsn, kind):
     from sqlalchemy.orm import Session
 
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
@@ -602,7 +600,7 @@ def test_sqlalchemys_own_objects_are_refused_with_the_way_to_the_connection_belo
     engine.dispose()
 
 
-def test_whoever_may_enqueue_needs_no_right_to_the_tables_and_others_may_not(own_dsn):
+def test_an_enqueuer_needs_no_privileges_on_tables_and_other_roles_cannot_enqueue(own_dsn):
     with psycopg.connect(own_dsn, autocommit=True) as admin:
         a_job(admin, "mail")
         role = f"enqueuer_{admin.info.backend_pid}"
@@ -625,7 +623,7 @@ def test_whoever_may_enqueue_needs_no_right_to_the_tables_and_others_may_not(own
             admin.execute(f"drop role {role}".encode())
 
 
-def test_a_payload_that_the_caller_changes_later_was_stored_as_it_was(db, job):
+def test_a_later_change_of_the_payload_by_the_caller_does_not_affect_the_run(db, job):
     payload = {"tags": ["a"]}
     yamlsched.enqueue(db, job, payload, run_at=datetime.now(UTC) + timedelta(days=1))
     payload["tags"].append("b")

@@ -1,4 +1,4 @@
-"""The example handlers by real workers, killed at named points: what arrives at real servers is counted."""
+"""The example handlers in real workers that are killed at named points; real servers count what arrives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEEK = "2026-W03"
 
 @dataclass
 class MailServer:
-    """Takes every mail. ``on_mail`` is called with each mail that was accepted, before the sender is told."""
+    """Accepts every mail. ``on_mail`` is called with each accepted mail before the response is sent."""
 
     address: str = ""
     mails: list[Message] = field(default_factory=list)
@@ -63,7 +63,7 @@ def smtp() -> Iterator[MailServer]:
 
 @pytest.fixture
 def posts() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The address of an HTTP server, and what was posted to it: the event's id and the Idempotency-Key."""
+    """The address of an HTTP server, and the posted requests: event id and Idempotency-Key."""
     received: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -103,7 +103,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 def worker(project: Project, smtp: MailServer | None = None, concurrency: int = 1) -> Process:
-    """Start a worker. With one handler at a time, no kill comes in the way of another run."""
+    """Start a worker with one handler at a time, so that a kill affects only one run."""
     return project.start(
         "work", "--path", str(ROOT), "--concurrency", str(concurrency),
         before=f"import sys; sys.path.insert(0, {str(ROOT)!r}); import support.example_crashes",
@@ -112,22 +112,24 @@ def worker(project: Project, smtp: MailServer | None = None, concurrency: int = 
 
 
 def work_to_the_end(project: Project, smtp: MailServer | None = None) -> None:
-    """Let workers come, and be killed, until no run is left."""
+    """Start workers, which are killed, until every run has ended."""
     while project.db.execute("select 1 from yamlsched.job_runs where finished_at is null limit 1").fetchone():
         project.end_leases()
-        project.db.execute("update yamlsched.job_runs set run_at = now() where status = 'queued'")  # who snoozed
+        project.db.execute("update yamlsched.job_runs set run_at = now() where status = 'queued'")  # runs that snoozed
         worker(project, smtp).wait()
 
 
 def kill(process: Process) -> None:
-    """Kill a worker and its children, as when their host goes down."""
+    """Kill a worker and its children, as when their host fails."""
     for pid in (process.pid, *process.children()):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_wherever_the_worker_is_killed_a_user_gets_one_mail_at_most(project: Project, smtp: MailServer) -> None:
-    # given two runs for each user, whose worker is killed at one point each
+def test_a_user_gets_at_most_one_mail_at_whatever_point_the_worker_is_killed(
+    project: Project, smtp: MailServer
+) -> None:
+    # given two runs for each user, and a kill of the worker at one point for each
     users = [1, 2, 3, 4, 5, 6]
     for user, point in zip(users, POINTS, strict=True):
         for _ in range(2):
@@ -135,7 +137,7 @@ def test_wherever_the_worker_is_killed_a_user_gets_one_mail_at_most(project: Pro
 
     work_to_the_end(project, smtp)
 
-    # then all have ended well, nobody got two mails, and who got none is in doubt
+    # then all runs succeeded, no user got two mails, and the mails that are missing are in doubt
     assert project.statuses() == {"succeeded": 2 * len(users)}
     assert len(list((project.folder / "marks").iterdir())) >= len(users)  # the kills
     effects = project.db.execute("select key, result, doubted_at from yamlsched.effects order by key").fetchall()
@@ -151,10 +153,10 @@ def test_wherever_the_worker_is_killed_a_user_gets_one_mail_at_most(project: Pro
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_mail_that_was_accepted_by_a_server_that_then_falls_silent_is_one_mail(
+def test_a_mail_that_was_accepted_by_a_server_that_becomes_silent_is_sent_once(
     project: Project, smtp: MailServer, is_killed: bool
 ) -> None:
-    # given a server that takes the mail and says nothing more until the sender has gone
+    # given a server that accepts the mail and does not respond until the sender has disconnected
     gone, states = threading.Event(), []
     query = (
         "select state from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'"
@@ -170,7 +172,7 @@ def test_a_mail_that_was_accepted_by_a_server_that_then_falls_silent_is_one_mail
     smtp.on_mail = on_mail
     [run] = project.enqueue("report", {"user_id": 1, "week": WEEK})
 
-    # when its sender gives up, or is killed
+    # when the sender gives up, or is killed
     process = worker(project, smtp)
     if is_killed:
         process.wait()
@@ -180,15 +182,15 @@ def test_a_mail_that_was_accepted_by_a_server_that_then_falls_silent_is_one_mail
     process.wait()
     work_to_the_end(project, smtp)
 
-    # then that was the only mail, and no transaction was open meanwhile
+    # then this was the only mail, and no transaction was open during the sending
     assert len(smtp.mails) == 1
     assert states == []
     assert (project.row(run).status, project.row(run).attempts) == ("succeeded", 2)
     assert project.row(run).result == {"message_id": None}
 
 
-def test_two_runs_for_one_user_and_week_side_by_side_are_one_mail(project: Project, smtp: MailServer) -> None:
-    # given two runs, of which one waits for the server while the other comes to the same mail
+def test_two_concurrent_runs_for_one_user_and_week_send_one_mail(project: Project, smtp: MailServer) -> None:
+    # given two runs, one of which waits for the server while the other reaches the same mail
     runs = project.enqueue("report", {"user_id": 1, "week": WEEK}, count=2)
     snoozed = "select id from yamlsched.job_runs where status = 'queued' and attempts = 0 and run_at > now()"
     smtp.on_mail = lambda number: until(lambda: watch.execute(snoozed).fetchone(), "the other run snoozes")
@@ -203,7 +205,7 @@ def test_two_runs_for_one_user_and_week_side_by_side_are_one_mail(project: Proje
     assert [project.row(run).attempts for run in runs] == [1, 1]
 
 
-def test_an_event_that_is_enqueued_twice_is_posted_under_one_key_wherever_the_worker_is_killed(
+def test_an_event_that_is_enqueued_twice_is_posted_under_one_key_at_whatever_point_the_worker_is_killed(
     project: Project, posts: tuple[str, list[tuple[str, str]]]
 ) -> None:
     url, received = posts
@@ -223,12 +225,12 @@ def test_an_event_that_is_enqueued_twice_is_posted_under_one_key_wherever_the_wo
     assert len({key for _, key in received}) == 5
 
 
-# the stories of the example schedule
+# -- the example schedule
 
 
 @pytest.fixture
 def example(own_dsn: str, tmp_path: Path, smtp: MailServer) -> Callable[..., int]:
-    """A verb on the example schedule, all of whose jobs wait for an enqueue."""
+    """Run a verb on the example schedule without its cron expressions."""
     text = (ROOT / "schedules.yaml").read_text()
     (tmp_path / "schedules.yaml").write_text(text)
     os.symlink(ROOT / "handlers", tmp_path / "handlers")
@@ -242,7 +244,7 @@ def example(own_dsn: str, tmp_path: Path, smtp: MailServer) -> Callable[..., int
     return verb
 
 
-def test_reminders_of_two_runs_in_one_morning_are_one_mail_for_each_invoice(
+def test_two_runs_of_reminders_on_one_day_send_one_mail_for_each_invoice(
     example: Callable[..., int], smtp: MailServer, own_dsn: str
 ) -> None:
     for _ in range(2):
@@ -255,7 +257,7 @@ def test_reminders_of_two_runs_in_one_morning_are_one_mail_for_each_invoice(
     assert all(str(mail["Subject"]).startswith("Invoice 8") for mail in smtp.mails)
 
 
-def test_a_payment_that_differs_from_its_invoice_ends_the_check_dead_and_mails_the_operator(
+def test_a_payment_that_differs_from_its_invoice_makes_the_check_dead_and_mails_the_operator(
     example: Callable[..., int], smtp: MailServer, db_of: Callable[[str], Any], own_dsn: str
 ) -> None:
     assert example("enqueue", "billing_check") == 0
@@ -273,7 +275,7 @@ def test_a_payment_that_differs_from_its_invoice_ends_the_check_dead_and_mails_t
     assert "1 payments differ from their invoices: 803" in str(mail.get_payload())
 
 
-def test_a_sign_up_that_is_rolled_back_leads_to_no_mail_and_one_that_is_committed_to_one(
+def test_a_sign_up_that_is_rolled_back_sends_no_mail_and_a_committed_one_sends_one(
     example: Callable[..., int], smtp: MailServer, db_of: Callable[[str], Any], own_dsn: str
 ) -> None:
     db = db_of(own_dsn)
@@ -290,7 +292,7 @@ def test_a_sign_up_that_is_rolled_back_leads_to_no_mail_and_one_that_is_committe
     assert example("work") == 0
     assert smtp.mails == []
 
-    # and then the mail goes out, once, although the worker works again
+    # then the mail is sent once, although the worker runs twice
     db.execute("update yamlsched.job_runs set run_at = now()")
     assert example("work") == 0
     assert example("work") == 0

@@ -1,4 +1,4 @@
-"""The sessions that handlers use: what breaks them, and what that costs."""
+"""The sessions of handlers: what breaks them, and what it costs."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def terminate(db: Db, session: Db) -> None:
     db.execute("select pg_terminate_backend(%s, 10000)", [session.info.backend_pid])
 
 
-# a session that broke while nobody used it
+# -- a session that broke while it was idle
 
 
 @pytest.mark.usefixtures("job")
-def test_a_session_that_the_server_has_closed_is_replaced_before_the_handler_sees_it(db: Db, dsn: str) -> None:
+def test_a_session_that_the_server_closed_is_replaced_before_the_handler_gets_it(db: Db, dsn: str) -> None:
     with a_started_run(db, dsn).transaction() as first:
         pass
     terminate(db, first)
@@ -68,7 +68,7 @@ def test_a_session_that_the_server_has_closed_is_replaced_before_the_handler_see
 
 
 @pytest.mark.usefixtures("job")
-def test_on_dead_learns_of_the_dead_run_although_the_server_has_closed_the_session(db: Db, dsn: str) -> None:
+def test_on_dead_reads_the_dead_run_although_the_server_has_closed_the_session(db: Db, dsn: str) -> None:
     run = a_started_run(db, dsn)
     with sessions.use(dsn, "effects", 1) as session:
         terminate(db, session)
@@ -77,7 +77,7 @@ def test_on_dead_learns_of_the_dead_run_although_the_server_has_closed_the_sessi
 
 
 @pytest.mark.usefixtures("job")
-def test_sessions_that_are_given_back_are_opened_again_when_a_handler_asks(db: Db, dsn: str) -> None:
+def test_released_sessions_are_opened_again_when_a_handler_needs_one(db: Db, dsn: str) -> None:
     with a_started_run(db, dsn).transaction() as first:
         pass
     sessions.close()
@@ -89,7 +89,7 @@ def test_sessions_that_are_given_back_are_opened_again_when_a_handler_asks(db: D
     assert run.committed
 
 
-def test_a_child_that_has_nothing_to_do_keeps_no_session(project: Project) -> None:
+def test_an_idle_child_keeps_no_session(project: Project) -> None:
     project.sync(transacts={})
     loop = project.start("work", "--loop")
     [run] = project.enqueue("transacts")
@@ -110,7 +110,7 @@ def _sockets(pid: int) -> list[str]:
     return [link for link in links if link.startswith("socket:")]
 
 
-# a session that broke inside run.transaction()
+# -- a session that broke inside run.transaction()
 
 
 def test_an_attempt_whose_session_broke_costs_nothing(project: Project) -> None:
@@ -124,7 +124,7 @@ def test_an_attempt_whose_session_broke_costs_nothing(project: Project) -> None:
     assert process.text.count("attempt.released") == 2
 
 
-def test_an_error_of_the_handlers_own_that_a_broken_session_caused_costs_nothing(project: Project) -> None:
+def test_a_handlers_exception_caused_by_a_broken_session_costs_nothing(project: Project) -> None:
     project.sync(transacts={"max_attempts": 1})
     [run] = project.enqueue("transacts", {"times": 1, "own_error": True})
 
@@ -133,7 +133,7 @@ def test_an_error_of_the_handlers_own_that_a_broken_session_caused_costs_nothing
     assert project.summary(run) == ("succeeded", 1, 2, 1, 0)
 
 
-def test_an_attempt_is_released_three_times_in_a_row_and_no_more(project: Project) -> None:
+def test_an_attempt_is_released_at_most_three_times_in_a_row(project: Project) -> None:
     project.sync(transacts={"max_attempts": 2})
     [run] = project.enqueue("transacts", {"times": 1_000})
 
@@ -167,7 +167,7 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                 store.migrations.migrate(connection)
                 connection.execute("create table public.ledger (run_id bigint not null)")
             with a_project(tmp_path, dsn) as project:
-                # given a child with an open session, and another whose handler is about to open one
+                # given a child with an open session, and another whose handler opens one next
                 project.sync(transacts={"lease": "2m", "max_attempts": 1, "on_dead": "support.handlers.records_death"})
                 loop = project.start("work", "--loop", "--concurrency", "2")
                 [waiting] = project.enqueue("transacts", {"wait": "go"})
@@ -175,7 +175,7 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                 [idle] = project.enqueue("transacts")
                 project.until_status(idle, "succeeded")
 
-                # when the server is away as it asks, and comes back
+                # when the server is down at that moment, and starts again
                 server = embedded.status(file).pid
                 assert server is not None
                 os.kill(server, how)
@@ -189,18 +189,18 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                     loop.signal(signal.SIGTERM)
                     assert loop.wait() == 0, loop.text
 
-                    # then nobody has paid for it
+                    # then no attempt was charged
                     assert [project.summary(run)[:3] for run in (waiting, idle, after)] == [("succeeded", 1, 1)] * 3
                     assert rows(project) == sorted([waiting, idle, after])
     finally:
         embedded.discard(file)
 
 
-# how many there are
+# -- the number of connections
 
 
 def a_limited_role(project: Project, connections: int) -> str:
-    """Return the DSN of a role that may have so many connections."""
+    """Return the DSN of a role with this connection limit."""
     name = f"limited_{uuid.uuid4().hex[:12]}"
     project.db.execute(f"create role {name} login connection limit {connections}".encode())
     project.db.execute(f"grant usage on schema yamlsched to {name}".encode())
@@ -221,7 +221,7 @@ def limited(project: Project, connections: int) -> Iterator[str]:
         project.db.execute(f"drop role {name}".encode())
 
 
-def test_a_worker_has_no_more_connections_than_it_may_and_its_handlers_wait_for_one(project: Project) -> None:
+def test_a_worker_respects_max_connections_and_its_handlers_wait_for_one(project: Project) -> None:
     project.sync(records_and_transacts={"max_attempts": 1})
     runs = project.enqueue("records_and_transacts", count=60)
     with limited(project, 50) as dsn:
@@ -239,13 +239,13 @@ def test_a_worker_has_no_more_connections_than_it_may_and_its_handlers_wait_for_
     assert 4 <= most <= 8
 
 
-def test_leases_are_renewed_where_handlers_take_every_other_connection(project: Project) -> None:
+def test_leases_are_renewed_when_handlers_use_all_other_connections(project: Project) -> None:
     project.sync(holds_a_transaction={"max_attempts": 1})
     runs = project.enqueue("holds_a_transaction", count=4)
     with limited(project, 5) as dsn:
         worker = project.start("work", "--concurrency", "4", dsn=dsn)
         until(lambda: project.calls("inside") == 2, "two handlers have the connections that are left")
-        # each lease has been renewed since then, twice
+        # each lease has been renewed twice since then
         for _ in range(2):
             leases = {run: project.row(run).locked_until for run in runs}
             until(lambda leases=leases: all(project.row(run).locked_until > leases[run] for run in runs))
@@ -255,7 +255,7 @@ def test_leases_are_renewed_where_handlers_take_every_other_connection(project: 
     assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
 
 
-def test_a_permit_is_held_by_one_process_and_free_when_that_dies() -> None:
+def test_a_permit_is_held_by_one_process_and_released_when_it_dies() -> None:
     permits = ConnectionPermits(1)
     permits.acquire(1)
     read, write = os.pipe()
@@ -291,24 +291,24 @@ def test_a_limit_below_what_one_handler_needs_is_a_usage_error(project: Project)
     assert project.start("work", "--max-connections", "6").wait() == 2
 
 
-# a host that vanishes
+# -- a host that vanishes
 
 
 @pytest.mark.parametrize("kind", [Proxy, Pooler])
-def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_no_longer_than_its_job_may_run(
+def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_at_most_for_the_timeout(
     project: Project, kind: type[Proxy]
 ) -> None:
     project.db.execute("insert into public.ledger values (0)")
     project.sync(keeps_a_transaction_open={"timeout": "5s", "max_attempts": 2})
     [run] = project.enqueue("keeps_a_transaction_open")
     with a_proxy(project.dsn, kind) as proxy:
-        # given a handler that has locked a row, on a host of which nothing is heard any more, and nothing closed
+        # given a handler that has locked a row, on a host that becomes silent without closing its connection
         vanished = project.start("work", dsn=proxy.dsn)
         until(lambda: project.calls("locked") == 1, "the row is locked")
         proxy.is_silent = True
         vanished.signal(signal.SIGKILL)
 
-        # when another host takes the run, and waits for the row
+        # when another host claims the run, and waits for the row
         project.end_leases()
         project.work(host="b")
 
@@ -317,10 +317,10 @@ def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_no_longer_tha
 
 
 @pytest.mark.usefixtures("job")
-def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanished(db: Db, dsn: str) -> None:
+def test_a_handlers_session_sets_keepalives_so_that_the_server_detects_a_vanished_host(db: Db, dsn: str) -> None:
     run = a_started_run(db, dsn)
     run.backend.timeout = 90.0
-    # who set them: over a socket of the host itself their values have no meaning
+    # the source of the settings: over a Unix socket their values are not applied
     question = "select name, source from pg_settings where name like 'tcp%'"
 
     with run.transaction() as connection:
@@ -335,7 +335,9 @@ def test_a_handlers_session_tells_the_server_to_notice_that_its_host_has_vanishe
 
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("timeout, idle", [(90.0, "7s"), (2.5, "2500ms"), (10**9, "7s")])
-def test_a_limit_of_the_role_holds_if_it_is_less_than_the_jobs(db: Db, dsn: str, timeout: float, idle: str) -> None:
+def test_a_timeout_of_the_role_applies_if_it_is_shorter_than_the_jobs(
+    db: Db, dsn: str, timeout: float, idle: str
+) -> None:
     run = a_started_run(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=7s"))
     run.backend.timeout = timeout
 
@@ -360,7 +362,7 @@ def test_a_handler_has_its_own_search_path_and_may_choose_its_isolation_level(
 
 
 @pytest.mark.usefixtures("job")
-def test_a_session_that_the_network_has_dropped_is_replaced_before_the_handler_sees_it(
+def test_a_session_that_the_network_dropped_is_replaced_before_the_handler_gets_it(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "BEGIN_TIMEOUT_SECONDS", 0.2)
@@ -385,7 +387,7 @@ def test_a_session_that_the_network_has_dropped_is_replaced_before_the_handler_s
 
 
 @pytest.mark.usefixtures("job")
-def test_a_handler_that_the_server_ends_because_it_is_idle_for_too_long_has_lost_no_session(db: Db, dsn: str) -> None:
+def test_a_session_that_the_server_ends_because_the_handler_is_idle_does_not_count_as_lost(db: Db, dsn: str) -> None:
     run = a_started_run(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=50ms"))
 
     def handler() -> None:

@@ -1,4 +1,4 @@
-"""What of an error proves that nothing happened, and the arguments of run.once()."""
+"""Which errors prove that nothing happened, and the arguments of run.once()."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def proves(error: BaseException) -> bool:
 
 
 def caused(error: BaseException, cause: BaseException | None) -> BaseException:
-    """Return ``error`` as ``raise error from cause`` leaves it."""
+    """Return ``error`` as after ``raise error from cause``."""
     error.__cause__ = cause
     return error
 
 
 @pytest.fixture
 def closed_port() -> Any:
-    """An address at which nobody listens, nor can."""
+    """The address of a bound socket that does not listen."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
-# what a library makes of it
+# -- errors of libraries
 
 
 def test_urllib_wraps_a_refused_connection_and_a_name_that_is_not_resolved(closed_port: int):
@@ -50,7 +50,7 @@ def test_urllib_wraps_a_refused_connection_and_a_name_that_is_not_resolved(close
         assert proves(raised.value)
 
 
-def test_a_server_that_accepts_and_is_silent_proves_nothing():
+def test_a_timeout_of_a_server_that_accepted_the_connection_proves_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError) as raised:
         urllib.request.urlopen(f"http://127.0.0.1:{silent.getsockname()[1]}/", data=b"x", timeout=0.05)
 
@@ -73,7 +73,7 @@ def test_these_prove_it_by_themselves(error: Exception):
     assert proves(caused(RuntimeError(), error))
 
 
-# what proves nothing
+# -- errors that prove nothing
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_these_prove_it_by_themselves(error: Exception):
         GeneratorExit(),
     ],
 )
-def test_what_is_not_known_to_prove_it_does_not(error: BaseException):
+def test_other_errors_prove_nothing(error: BaseException):
     assert proves(error) is isinstance(error, ConnectionRefusedError)
 
 
-def test_what_happened_while_another_error_was_handled_is_not_its_cause():
+def test_an_error_raised_while_another_is_handled_is_not_caused_by_it():
     with pytest.raises(ValueError) as raised:  # noqa: PT012
         try:
             raise REFUSED
@@ -105,17 +105,17 @@ def test_what_happened_while_another_error_was_handled_is_not_its_cause():
     assert not proves(raised.value)
 
 
-def test_what_stops_the_process_proves_nothing_whatever_caused_it():
+def test_exceptions_that_stop_the_process_prove_nothing_whatever_their_cause():
     assert not proves(caused(KeyboardInterrupt(), REFUSED))
     assert not proves(BaseExceptionGroup("", [REFUSED, KeyboardInterrupt()]))
 
 
-def test_a_group_proves_it_only_if_all_of_its_errors_do():
+def test_an_exception_group_proves_it_only_if_all_of_its_errors_do():
     assert proves(ExceptionGroup("", [REFUSED, Discard("")]))
     assert not proves(ExceptionGroup("", [REFUSED, TimeoutError()]))
 
 
-def test_causes_in_a_circle_and_endless_ones_come_to_an_end():
+def test_circular_and_very_long_chains_of_causes_end():
     one, other = RuntimeError(), RuntimeError()
     caused(one, caused(other, one))
     other.args = (one, other)
@@ -128,11 +128,11 @@ def test_causes_in_a_circle_and_endless_ones_come_to_an_end():
     for _ in range(100_000):
         chain = caused(RuntimeError(), chain)
     assert not proves(chain)
-    while (cause := chain.__cause__) is not None:  # or freeing it would be as deep a recursion
+    while (cause := chain.__cause__) is not None:  # or releasing the chain would recurse as deeply
         chain.__cause__, chain = None, cause
 
 
-# the arguments of once
+# -- the arguments of once
 
 
 def once(**options: Any) -> Any:
@@ -140,7 +140,7 @@ def once(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [Run, FakeRun])
-def test_in_doubt_must_be_said_and_the_error_explains_the_choice(kind: Any):
+def test_in_doubt_is_required_and_the_error_explains_the_choice(kind: Any):
     with pytest.raises(TypeError) as raised:
         kind.once(FakeRun(), "mail")
 
@@ -152,7 +152,7 @@ def test_in_doubt_must_be_said_and_the_error_explains_the_choice(kind: Any):
     )
 
 
-def test_in_doubt_is_a_keyword_and_on_error_is_gone():
+def test_in_doubt_is_keyword_only_and_on_error_does_not_exist():
     with pytest.raises(TypeError, match="in_doubt"):
         FakeRun().once("mail", "skip")  # type: ignore[call-arg, misc]
     with pytest.raises(TypeError, match="on_error"):
@@ -178,11 +178,11 @@ def test_other_values_are_refused_before_anything_is_claimed(options: dict[str, 
     assert message in str(raised.value)
 
 
-def test_nothing_may_be_trusted_or_more_than_the_usual():
+def test_release_on_may_be_empty_or_name_other_exceptions():
     assert not proves_nothing_happened(REFUSED, ())
     assert proves_nothing_happened(TimeoutError(), (*yamlsched.DEFAULT_RELEASE_ON, TimeoutError))
 
 
-def test_a_key_is_of_a_run_or_of_the_business():
+def test_a_key_belongs_to_a_run_or_to_the_namespace():
     assert effect_key(118, "mail", "run") == "run:118:mail"
     assert effect_key(118, "mail", "namespace") == "mail"

@@ -1,4 +1,4 @@
-"""yamlsched.testing: a fake run behaves as the real one does, as far as a handler can tell."""
+"""yamlsched.testing: to a handler, a run in a test behaves like a real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def charge(run: Run, invoice: int) -> Any:
     return effect.result
 
 
-def test_a_handler_gets_its_payload_as_keywords_and_the_run_if_it_asks_for_it():
+def test_a_handler_gets_its_payload_as_keywords_and_the_run_if_it_has_that_parameter():
     assert call(lambda **payload: payload, FakeRun(payload={"a": (1, 2)})) == {"a": [1, 2]}
     assert call(lambda run, a: [run.attempt, a], FakeRun(payload={"a": 1}, attempt=3)) == [3, 1]
     with pytest.raises(TypeError, match="unexpected keyword argument"):
@@ -42,7 +42,7 @@ def test_a_payload_or_a_result_that_could_not_be_stored_is_refused():
         call(lambda: {1}, FakeRun())
 
 
-def test_the_next_attempt_finds_what_the_first_has_done_as_json_brings_it_back():
+def test_the_next_attempt_gets_the_result_of_a_done_effect_as_json():
     run = FakeRun(payload={"invoice": 812})
 
     assert call(charge, run) == {"id": [812, 1]}
@@ -50,7 +50,7 @@ def test_the_next_attempt_finds_what_the_first_has_done_as_json_brings_it_back()
     assert run.effects == {"run:1:charge": {"id": [812, 1]}}
 
 
-def test_effects_are_released_doubted_skipped_and_repeated_as_a_real_run_does_it():
+def test_effects_are_released_doubted_skipped_and_repeated_as_in_a_real_run():
     run = FakeRun()
     with pytest.raises(ConnectionRefusedError), run.once("a", in_doubt="raise"):
         raise ConnectionRefusedError
@@ -68,13 +68,13 @@ def test_effects_are_released_doubted_skipped_and_repeated_as_a_real_run_does_it
         with pytest.raises(YamlschedError, match="inside itself"):
             run.once("c", scope="namespace", in_doubt="repeat").__enter__()
     assert run.effects["c"] is None
-    for in_doubt in ("skip", "raise"):  # what was skipped counts as done from then on
+    for in_doubt in ("skip", "raise"):  # a skipped effect is done from then on
         with run.once("b", in_doubt=in_doubt) as effect:
             assert (effect.first, effect.result) == (False, None)
     assert run.effects == {"run:1:b": None, "c": None}
 
 
-def test_what_a_handler_enqueues_can_be_read():
+def test_enqueued_runs_can_be_read():
     run = FakeRun()
     when = datetime(2030, 1, 1, tzinfo=UTC)
     run.enqueue("mail", {"n": 1}, key="k", run_at=when)
@@ -95,7 +95,7 @@ def transact(run: Run) -> None:
         run.result = {"things": (1,)}
 
 
-def test_a_transaction_runs_inside_the_tests_own_and_its_result_is_the_runs(dsn: str):
+def test_a_transaction_is_nested_in_the_tests_transaction_and_its_result_is_the_runs(dsn: str):
     with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
         run = FakeRun(connection=connection)
 
@@ -112,7 +112,7 @@ def test_a_transaction_runs_inside_the_tests_own_and_its_result_is_the_runs(dsn:
                 use()
 
 
-def test_a_commit_that_fails_leaves_nothing_and_the_next_attempt_may_do_better(dsn: str):
+def test_a_failed_commit_leaves_nothing_and_the_next_attempt_may_succeed(dsn: str):
     with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
         run = FakeRun(connection=connection, commit_fails=True)
         with pytest.raises(psycopg.OperationalError):
@@ -122,12 +122,12 @@ def test_a_commit_that_fails_leaves_nothing_and_the_next_attempt_may_do_better(d
         assert call(transact, run.next_attempt()) == {"things": [1]}
 
 
-def test_a_transaction_without_a_connection_says_what_to_give():
+def test_a_transaction_without_a_connection_raises_an_error_that_names_the_argument():
     with pytest.raises(YamlschedError, match=r"FakeRun\(connection="):
         call(transact, FakeRun())
 
 
-def test_a_fake_run_has_whatever_a_run_has():
+def test_a_test_run_has_all_attributes_of_a_run():
     assert {f.name for f in fields(Run)} <= {f.name for f in fields(FakeRun)}
     for name in ("enqueue", "enqueue_many", "once", "transaction"):
         real, fake = getattr(Run, name), getattr(FakeRun, name)
