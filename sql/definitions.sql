@@ -27,7 +27,7 @@ where d.id = any (%(ids)s::bigint[])
 order by d.id;
 
 -- name: lock
--- Waits for syncs that are making these jobs' runs. Other work on runs goes on: a foreign key needs less than this.
+-- Wait for syncs that are creating runs of these jobs. Other work on runs goes on: a foreign key needs a weaker lock.
 select d.id
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)
@@ -35,7 +35,7 @@ order by d.id
 for no key update;
 
 -- name: ids_with_next_slot
--- All jobs with a slot to come, for a new computation of it.
+-- The jobs that have a next slot, to compute it again.
 select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.next_slot_at is not null;
@@ -72,15 +72,15 @@ where d.namespace = %(namespace)s and d.retired_at is null;
 select yamlsched.put_definitions(%(jobs)s);
 
 -- name: retire
--- Jobs that left the file: no slots, no claims. Their unfinished runs are cancelled a day later (cancel_retired).
+-- Retire jobs that left the file: no slots, no claims. Their unfinished runs are cancelled a day later (cancel_retired).
 update yamlsched.job_definitions d
 set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: apply_overlap
--- Whether runs of a job exclude each other is written on its runs. Several that are running now may exclude each other
--- from now on: none of them has exclusive_of, and each holds up the job's next run until it has ended. So does one that
--- was cancelled and is retried, until the end of the lease that its handler may outlive.
+-- Write the new overlap of jobs on their unfinished slot runs. Several that are running now may exclude each other from
+-- now on: none of them has exclusive_of, and each delays the job's next run until it has ended. So does a run that was
+-- cancelled and is retried, until the lease ends during which its handler may still be alive.
 update yamlsched.job_runs r
 set exclusive    = d.overlap <> 'allow',
     exclusive_of = null,
@@ -95,9 +95,9 @@ where d.id = any (%(ids)s)
   and r.exclusive <> (d.overlap <> 'allow');
 
 -- name: cancel_retired
--- A day is enough for a rolling deploy to end: what a retired job then still has to do is not done any more. A run
--- whose worker died is among it; its lost attempt is recorded as the claim would have. One batch, in the order of
--- definitions and runs, which begins behind `definition` and `id`; a run that somebody holds is left for the next time.
+-- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by then. A run whose worker
+-- died is one of them; its lost attempt is recorded as a claim would do. One batch, in the order of definitions and
+-- runs, starting after `definition` and `id`. A run that another session has locked is left to the next batch.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), undone as materialized (
@@ -109,8 +109,8 @@ with clock as materialized (
         where w.definition_id = d.id
           and w.finished_at is null
           and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
-          and (w.status <> 'running' or w.locked_until < (select c.now from clock c))
-        order by w.finished_at, w.id      -- the order of job_runs_history: neither a sort, nor a walk over other jobs
+          and yamlsched.has_no_worker(w, (select c.now from clock c))
+        order by w.finished_at, w.id      -- the order of job_runs_history: no sort, and no other job's runs are read
         limit %(limit)s
         for no key update of w skip locked
     ) r
@@ -121,7 +121,7 @@ with clock as materialized (
     limit %(limit)s
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
-    select u.id, u.attempts, u.locked_by, u.started_at, c.now, 'lost its worker', 'LostWorker'
+    select u.id, u.attempts, u.locked_by, u.started_at, c.now, %(lost_error)s, %(lost_type)s
     from undone u
     cross join clock c
     where u.is_lost
@@ -139,5 +139,5 @@ set status       = 'cancelled',
 from undone u
 cross join clock c
 where r.id = u.id
-  and r.id = any (array(select w.id from undone w))  -- or a plan may read the whole table for them
+  and r.id = any (array(select w.id from undone w))  -- or a plan might read the whole table
 returning r.id, r.definition_id, r.job_type;

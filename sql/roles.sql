@@ -63,6 +63,8 @@ begin
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint)',
+            'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
+            'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)',
             'yamlsched.on_dead_key(text,bigint,integer)',
             'yamlsched.put_definitions(jsonb)']) as is_ours
         from pg_catalog.pg_proc p

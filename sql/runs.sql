@@ -1,15 +1,14 @@
 -- Statements about running runs. Where an index must bound a scan, "now" is a scalar sub-select: it is computed once,
--- and the index takes it as its end. A sub-select in `where` asks a job's definition row by row: a join would leave
--- the planner the choice of a full scan.
+-- and the index takes it as its end. A sub-select in `where` asks a job's definition row by row: with a join, the
+-- planner might choose a full scan. The first columns of what a claim returns are the fields of `ClaimedRun`.
 
 -- name: claim_waiting
--- Take what `claim` takes most often, and nothing else: runs that may execute side by side and have no worker. It goes
--- on behind (`past_run_at`, `past_id`), where the last one ended, and does not step again over what is in somebody's
--- hands, or finished and still in the index because some old transaction might look at it. Answers with where it ended
--- itself in the last two columns.
--- The condition is one `case`, which the planner expects to hold for half of the rows: it knows too little about its
--- parts, and would read and sort all that is due. The lock is on the version that is read: a row that has moved on is
--- left.
+-- The fast path: claim waiting runs that may execute side by side, and nothing else. It starts after (`past_run_at`,
+-- `past_id`), where the last one stopped, so that it does not step again over runs that are being executed, or that are
+-- finished and still in the index because an old transaction might see them. Its last two columns say where it stopped.
+-- The condition is one `case`, which the planner expects to be true for half of the rows: it knows too little about the
+-- parts, and would read and sort all that is due. The lock is on the version that is read: a run that has changed since
+-- is left out.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (
@@ -18,15 +17,14 @@ with clock as materialized (
     where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive
       and w.run_at <= (select c.now from clock c)
       and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
-      and case when w.status = 'running' or w.definition_id > %(newest)s::bigint
+      and case when w.status = 'running' or w.attempts >= w.max_attempts    -- the latter: `claim` marks them dead
+                    or w.definition_id > %(newest)s::bigint
                     or w.definition_id in (select unnest(%(others)s::bigint[])) then false
-               when w.attempts >= w.max_attempts then false   -- edited by hand: `claim` marks it dead
                else w.definition_id not in (
                     select d.id from yamlsched.job_definitions d
                     where d.namespace = %(namespace)s
-                      and (not d.enabled or d.retired_at is not null or d.paused_at is not null)
-                      and (not d.enabled or d.retired_at is not null
-                           or coalesce(d.paused_until > (select c.now from clock c), true))) end
+                      and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
+                      and yamlsched.is_withheld(d, (select c.now from clock c))) end
     order by w.run_at, w.id
     limit %(limit)s
     for no key update skip locked
@@ -37,29 +35,30 @@ set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
                    + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
     held_until = null, started_at = (select c.now from clock c), updated_at = (select c.now from clock c)
 where r.ctid = any (array(select p.ctid from picked p))
-returning r.id, r.job_type, r.idempotency_key, r.scheduled_for::text, r.attempts, r.max_attempts, r.payload::text,
-          r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes',
-          date_part('epoch', r.locked_until - r.started_at), r.locked_by, r.prior_attempts,
-          r.sessions_lost,
-          (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1),
-          (select p.id from picked p order by p.run_at desc, p.id desc limit 1);
+returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
+          r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
+          date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
+          (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1) as past_run_at,
+          (select p.id from picked p order by p.run_at desc, p.id desc limit 1) as past_id;
 
 -- name: claim
--- Take due runs of every kind, in two ways. Runs that may execute side by side: oldest first. Slot runs of jobs with
--- overlap wait or skip, of which one executes at a time: of each job at most the run at its head, and none while one is
--- running under a lease, job by job from `after` on, so that no job starves. Two claimers may still meet on one job by
--- way of a run that was made meanwhile: the unique index refuses one of them (23505), which tries again.
--- Of both kinds together `limit` runs are taken, half and half where there are so many, so that neither starves the
--- other; of which kind the odd one is, is left to chance, so that this holds for claims of one run. The jobs that a
--- worker may claim are those up to `newest` without `others`: the few ids cost less than the many.
--- Neither what waits for its time nor what nobody may claim (paused, foreign, behind its head) may slow a claim down,
--- however much of it there is. So of each kind only the first that is due is read by time. Only if that is not all
--- that is due, and is not enough, an index is walked from job to job: `jobs` for heads; `around` for the others, from a
--- random job on, so that none starves.
--- A run whose lease is over is taken from its worker, which costs the attempt; after its last attempt it is marked
--- dead. So is a waiting run without attempts left, which only an edit by hand can make.
--- Answers with rows of four kinds: claimed, lost (the attempts that are given up), dead, and one row `cut` if the front
--- was not all that is due and not enough.
+-- Claim due runs of every kind, in two ways.
+-- Side by side: runs that may execute beside others of their job, oldest first.
+-- Exclusive: slot runs of jobs with overlap wait or skip, of which one executes at a time. Of each job at most the run
+-- at its head is claimed, and none while another is running under a lease. The jobs are taken in order of their ids,
+-- starting after `after`, so that no job starves. Two workers may still claim two runs of one job, if one of the runs
+-- was created in between: the unique index rejects the second claim (23505), and its worker tries again.
+-- Each kind gets half of `limit` where both have enough, so that neither starves the other. Chance decides which kind
+-- gets the odd one, so that this holds for claims of one run. The jobs that a worker may claim are given as those up to
+-- `newest` without `others`, because these are few.
+-- What may not be claimed (not due yet, paused, unknown here, behind its job's head) must not slow a claim down, however
+-- many runs that are. So only the first due runs of each kind are read by time. If more are due, and these are not
+-- enough, an index is walked from job to job: `all_jobs` for exclusive runs, `around` for the others. `around` starts at
+-- a random job, so that none starves.
+-- A run whose lease is over is taken from its worker. The attempt is lost, and after the last attempt the run is dead.
+-- A waiting run without attempts left, which only an edit by hand can create, is marked dead too.
+-- Returns rows of four kinds: claimed; lost, the attempts whose lease was over; dead; and one row `cut` if more runs
+-- were due than were read by time, and those were not enough.
 with recursive clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd,
            floor(random() * %(newest)s::bigint)::bigint as start
@@ -96,7 +95,7 @@ with recursive clock as materialized (
     left join lateral (
         select r.id, r.locked_until < (select c.now from clock c) as is_over, r.attempts >= r.max_attempts as is_last
         from yamlsched.job_runs r where r.exclusive_of = j.id
-        offset 0                          -- not to be joined in another order: the walk's order is what `after` means
+        offset 0                          -- keeps the planner from changing the order of jobs, which `after` relies on
     ) running on true
     left join lateral (
         select r.id from yamlsched.job_runs r
@@ -105,28 +104,28 @@ with recursive clock as materialized (
                where h.definition_id = j.id and h.held_until >= (select c.now from clock c) and h.exclusive
                limit 1) is null
           and r.namespace = %(namespace)s and r.definition_id = j.id and r.finished_at is null and r.exclusive
-          and r.run_at <= (select c.now from clock c)
-          and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+          and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
         order by r.run_at, r.id limit 1
     ) waiting on true
     where (running.is_over or waiting.id is not null)
-      and (select d.enabled and d.retired_at is null
-                  and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
+      and (select not yamlsched.is_withheld(d, (select c.now from clock c))
                   and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
                   or coalesce(running.is_last, false)
            from yamlsched.job_definitions d where d.id = j.id)
     limit %(limit)s
+), quotas as materialized (
+    select greatest((%(limit)s + c.odd) / 2, %(limit)s - (select count(*) from heads)) as side_by_side from clock c
 ), from_heads as materialized (
-    select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-           r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
+    select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
+           r.job_type, r.idempotency_key
     from yamlsched.job_runs r
     where r.id = any (array(select h.id from heads h))
-      -- asked again of the locked row: it may have been claimed, finished and put off since the walk
+      -- checked again on the locked row: it may have been claimed, finished or postponed since the walk
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.finished_at is null and r.run_at <= (select c.now from clock c) end
     for no key update of r skip locked
 ), front as materialized (
-    -- the first run that is not read by time; none if that is all that is due
+    -- the first run that is not read by time; none if all that is due is read
     select r.run_at, r.id
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
@@ -134,8 +133,8 @@ with recursive clock as materialized (
     order by r.run_at, r.id
     offset %(limit)s + 32 limit 1
 ), from_front as materialized (
-    select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-           r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
+    select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
+           r.job_type, r.idempotency_key
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s
       and r.finished_at is null
@@ -143,19 +142,17 @@ with recursive clock as materialized (
       -- one bound, in place of two: PostgreSQL 18 ends the scan at one of them only
       and (r.run_at, r.id) <= (coalesce((select f.run_at from front f), (select c.now from clock c)),
                                coalesce((select f.id - 1 from front f), 9223372036854775807))
-      and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
-      and (select d.enabled and d.retired_at is null
-                  and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
+      and yamlsched.has_no_worker(r, (select c.now from clock c))
+      and (select not yamlsched.is_withheld(d, (select c.now from clock c))
                   and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
                   or r.status = 'running' and r.attempts >= r.max_attempts
            from yamlsched.job_definitions d where d.id = r.definition_id)
     order by r.run_at, r.id
-    limit greatest((%(limit)s + 1 - (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from heads))
+    limit (select q.side_by_side from quotas q)
     for no key update of r skip locked
 ), cut as materialized (
-    select greatest((%(limit)s + 1 - (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from heads))
-           - (select count(*) from from_front) as missing
-    from front f
+    select q.side_by_side - (select count(*) from from_front) as missing
+    from quotas q, front f
 ), around (id, is_again) as (
     select c.start, false from clock c where (select u.missing from cut u) > 0
     union all
@@ -174,20 +171,19 @@ with recursive clock as materialized (
         limit 1
     ) n
 ), from_around as materialized (
-    select r.id, r.lost, r.is_last, r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
+    select r.*
     from around a
     cross join lateral (
-        select r.id, r.status = 'running' as lost, r.attempts >= r.max_attempts as is_last,
-               r.attempts, r.locked_by, r.started_at, r.job_type, r.idempotency_key
+        select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
+               r.job_type, r.idempotency_key
         from yamlsched.job_runs r
-        where (select d.enabled and d.retired_at is null
-                      and (d.paused_at is null or d.paused_until <= (select c.now from clock c))
+        where (select not yamlsched.is_withheld(d, (select c.now from clock c))
                       and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
                from yamlsched.job_definitions d where d.id = a.id)
           and r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and not r.exclusive
           and r.run_at <= (select c.now from clock c)
           and (r.run_at, r.id) >= ((select f.run_at from front f), (select f.id from front f))
-          and (r.status <> 'running' or r.locked_until < (select c.now from clock c))
+          and yamlsched.has_no_worker(r, (select c.now from clock c))
         order by r.run_at, r.id
         limit (select u.missing from cut u)
         for no key update skip locked
@@ -196,33 +192,38 @@ with recursive clock as materialized (
 ), from_others as materialized (
     select f.* from from_front f union all select a.* from from_around a
 ), picked as materialized (
-    (select h.* from from_heads h
-     limit greatest((%(limit)s + (select c.odd from clock c)) / 2, %(limit)s - (select count(*) from from_others)))
-    union all
-    select o.* from from_others o
+    select p.*, p.status = 'running' as is_lost, p.attempts >= p.max_attempts as is_last
+    from ((select h.* from from_heads h
+           limit greatest((%(limit)s + 1 - (select c.odd from clock c)) / 2,
+                          %(limit)s - (select count(*) from from_others)))
+          union all
+          select o.* from from_others o) p
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
-    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), 'lost its worker', 'LostWorker'
-    from picked p where p.lost
+    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s, %(lost_type)s
+    from picked p where p.is_lost
     on conflict (run_id, attempt) do nothing
-), buried as (
+), died as (
     update yamlsched.job_runs r
     set status = 'dead', locked_until = null, exclusive_of = null, held_until = null,
         finished_at = (select c.now from clock c), dead_at = (select c.now from clock c),
         failed_at = (select c.now from clock c), updated_at = (select c.now from clock c),
-        last_error = case when r.status = 'running' then 'lost its worker'
+        last_error = case when r.status = 'running' then %(lost_error)s
                           else 'no attempts are left: attempts or max_attempts was edited by hand' end,
-        error_type = case when r.status = 'running' then 'LostWorker' else 'AttemptsExhausted' end
+        error_type = case when r.status = 'running' then %(lost_type)s else 'AttemptsExhausted' end
     where r.id = any (array(select p.id from picked p where p.is_last))
-    returning r.id, r.namespace, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.attempts,
-              r.max_attempts, r.finished_at, r.locked_by
-), reports as (
+    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at
+), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select b.namespace, b.definition_id, b.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts), b.finished_at,
-           (select d.max_attempts from yamlsched.job_definitions d where d.id = b.definition_id)
-    from buried b
-    where (select d.on_dead is not null from yamlsched.job_definitions d where d.id = b.definition_id)
-      and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+    select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts), b.finished_at,
+           d.max_attempts
+    from died b
+    cross join lateral (
+        select j.id, j.job_type, j.max_attempts from yamlsched.job_definitions j
+        where j.id = b.definition_id and j.on_dead is not null
+        offset 0
+    ) d
+    where coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 ), claimed as (
     update yamlsched.job_runs r
@@ -232,35 +233,29 @@ with recursive clock as materialized (
                        + (select d.lease from yamlsched.job_definitions d where d.id = r.definition_id),
         started_at = (select c.now from clock c), updated_at = (select c.now from clock c),
         failed_at = case when r.status = 'running' then (select c.now from clock c) else r.failed_at end,
-        last_error = case when r.status = 'running' then 'lost its worker' else r.last_error end,
-        error_type = case when r.status = 'running' then 'LostWorker' else r.error_type end
+        last_error = case when r.status = 'running' then %(lost_error)s else r.last_error end,
+        error_type = case when r.status = 'running' then %(lost_type)s else r.error_type end
     where r.id = any (array(select p.id from picked p where not p.is_last))
-    returning r.id, r.definition_id, r.exclusive, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-              r.max_attempts, r.payload, r.created_at, r.locked_until, r.started_at, r.locked_by, r.prior_attempts,
-              r.sessions_lost
+    returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
+              r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
+              date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
+              r.exclusive, r.definition_id
 )
-select 'claimed' as kind, (select count(*) from heads) as heads, c.exclusive, c.definition_id,
-       c.id, c.job_type, c.idempotency_key, c.scheduled_for::text, c.attempts, c.max_attempts, c.payload::text,
-       c.scheduled_for is not null and c.scheduled_for < c.created_at - interval '2 minutes',
-       date_part('epoch', c.locked_until - c.started_at), c.locked_by, c.prior_attempts, c.sessions_lost
+select c.*, 'claimed' as kind, (select count(*) from heads) as heads
 from claimed c
 union all
-select 'dead', (select count(*) from heads), b.exclusive, b.definition_id,
-       b.id, b.job_type, b.idempotency_key, null, b.attempts, b.max_attempts, '{}', false, 0,
-       b.locked_by, 0, 0
-from buried b
+select p.id, p.job_type, p.idempotency_key, null, p.attempts, p.max_attempts, '{}', false, 0, p.locked_by, 0, 0,
+       p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
+from picked p
+join lateral (values ('lost', p.is_lost), ('dead', p.is_last)) k (kind, holds) on k.holds
 union all
-select 'lost', null, null, null, p.id, p.job_type, p.idempotency_key, null, p.attempts, 0, '{}', false, 0,
-       p.locked_by, 0, 0
-from picked p where p.lost
-union all
-select 'cut', null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null
 from cut u where u.missing > 0;
 
 -- name: heartbeat
--- Renew leases that are still ours, by the lease of their claim: their worker reckons with that, also if the answer is
--- lost and the job has a shorter one by now. A row that a handler's own transaction has locked is passed over: it is
--- about to finish. `is true` makes the planner hash the list instead of walking it once per row.
+-- Renew leases, each only if its run is still ours. The duration is that of the claim, which the worker computes with,
+-- also if the job has a shorter lease now. A row that a handler's own transaction has locked is skipped: it is about to
+-- finish. `is true` makes the planner hash the list instead of reading it once per row.
 update yamlsched.job_runs r
 set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp()) + make_interval(secs => %(lease)s::float8),
     held_until   = case when r.held_until is not null
@@ -276,7 +271,7 @@ where r.id = any (array(
 returning r.id;
 
 -- name: ownership
--- What became of runs: ours still (also one that is locked just now), finished by our claim, or somebody else's.
+-- What decides whose runs are: still ours (also while a row is locked), finished by our claim, or another worker's.
 select r.id, r.status, r.locked_by, r.attempts
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
@@ -303,7 +298,7 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = 
 
 -- name: succeed_in
 -- The same for one run, as the last statement of its handler's own transaction. It runs with the handler's search_path:
--- every name and operator is qualified, so that nothing else takes its place.
+-- every name and operator is qualified, so that it cannot resolve to anything else.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     result = %(result)s::pg_catalog.jsonb,
@@ -315,8 +310,8 @@ where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
 returning r.id;
 
 -- name: finish
--- Write any outcomes, each only if its run is still ours, with the failure's row in the audit trail and, when the run
--- is dead, the run that calls the job's on_dead. To be used for at most a hundred runs at once.
+-- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row in the audit trail,
+-- and for a dead run the run that calls the job's on_dead. Fast for at most a hundred runs.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)s::text[],
@@ -346,46 +341,43 @@ with outcome as materialized (
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token
-    returning r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.status, r.run_at,
-              r.started_at, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.now
+    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.status, r.run_at, r.started_at,
+              o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.now
 ), failures as (
     insert into yamlsched.job_failures
         (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, output)
     select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.output
     from finished f where f.error is not null
     on conflict (run_id, attempt) do nothing
-), reports as (
+), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select f.namespace, f.definition_id, f.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now,
-           (select d.max_attempts from yamlsched.job_definitions d where d.id = f.definition_id)
+    select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now, d.max_attempts
     from finished f
-    where f.status = 'dead'
-      and (select d.on_dead is not null from yamlsched.job_definitions d where d.id = f.definition_id)
-      and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
+    cross join lateral (
+        select j.id, j.job_type, j.max_attempts from yamlsched.job_definitions j
+        where j.id = f.definition_id and j.on_dead is not null
+        offset 0
+    ) d
+    where f.status = 'dead' and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select f.id, f.run_at from finished f;
 
--- name: release_claim
--- A claim whose answer was lost may have happened: nothing of it was begun. The claim's runs are looked for among the
--- unfinished ones, of which each kind has its own index.
-update yamlsched.job_runs r
-set status = 'queued', attempts = r.attempts - 1, locked_until = null, exclusive_of = null, held_until = null,
-    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
-where r.id = any (array(
-    select o.id from yamlsched.job_runs o
-    where o.namespace = %(namespace)s and o.finished_at is null and not o.exclusive
-      and o.status = 'running' and o.locked_by = %(token)s
-    union all
-    select o.id from yamlsched.job_runs o
-    where o.namespace = %(namespace)s and o.finished_at is null and o.exclusive
-      and o.status = 'running' and o.locked_by = %(token)s))
+-- name: running_under
+-- What runs under a claim. Looked for among the unfinished runs, of which each kind has an index of its own.
+select r.id, r.attempts as attempt, r.sessions_lost
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
   and r.status = 'running' and r.locked_by = %(token)s
-returning r.id;
+union all
+select r.id, r.attempts, r.sessions_lost
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+  and r.status = 'running' and r.locked_by = %(token)s;
 
 -- name: scope
--- What a worker may claim is what its own file maps to a handler: the jobs up to `newest`, but the `others`. A job that
--- another host's file adds later has a greater id.
+-- A worker may claim the jobs that its own file maps to a handler: those up to `newest`, without the `others`. A job
+-- that another host's file adds later has a greater id.
 select coalesce(max(d.id), 0) as newest,
        coalesce(array_agg(d.id) filter (where n.name is null), '{}') as others
 from yamlsched.job_definitions d
@@ -393,7 +385,7 @@ left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n 
 where d.namespace = %(namespace)s;
 
 -- name: due
--- How many runs are due, counted up to a bound: for the eyes of who watches.
+-- How many runs are due, counted up to a limit: shown as progress.
 select count(*) as runs from (
     (select r.id from yamlsched.job_runs r
      where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
@@ -405,11 +397,11 @@ select count(*) as runs from (
 ) d;
 
 -- name: listen
--- Enqueues and syncs notify this channel, with the namespace.
+-- Enqueues and syncs notify this channel; the payload is the namespace.
 listen yamlsched;
 
 -- name: dead_run
--- The run that is handed to on_dead.
+-- The dead run that a call of on_dead gets.
 select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for, r.attempts as attempt, r.max_attempts,
        r.payload::text as payload, r.last_error, r.error_type, r.last_stack
 from yamlsched.job_runs r

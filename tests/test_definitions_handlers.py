@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from yamlsched.definitions import checks, handlers, lookup
+from yamlsched.definitions.bindings import Bindings
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.load import load
 
@@ -385,7 +386,9 @@ def test_a_misspelt_name_is_compared_with_a_bounded_number_of_others(folder: Pat
     [found] = by_reading(folder, job("m0_many.run_7x"))
 
     assert found.remedy.startswith('Did you mean "run_')
-    assert len(lookup._public(folder / "m0_many.py")) == 2000
+    names = lookup._bindings(folder / "m0_many.py")
+    assert isinstance(names, Bindings)
+    assert len(names.functions) == 2000
 
 
 def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
@@ -394,7 +397,7 @@ def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
 
     assert [one.code for one in checks.check(loaded, folder / "schedules.yaml", []).errors] == ["YS302"]
 
-    assert lookup._parsed.cache_info().currsize == lookup.look_up.cache_info().currsize == 0
+    assert lookup._bindings.cache_info().currsize == lookup.look_up.cache_info().currsize == 0
 
 
 def test_reading_the_source_of_handlers_warns_nobody(folder: Path):

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from yamlsched.cli import cli
 from yamlsched.client import MAX_PAYLOAD_BYTES
-from yamlsched.definitions import build, catalog, formats, handlers, paths, suppressions, timezones
+from yamlsched.definitions import build, catalog, formats, handlers, timezones
+from yamlsched.definitions.checks import check_all
 from yamlsched.definitions.diagnostic import Diagnostic, Note
-from yamlsched.definitions.lint.check import check as lint
 from yamlsched.definitions.load import load
-from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, editor_copy
+from yamlsched.definitions.schema import JOB_KEYS, SCHEMA
 from yamlsched.operations import doctor
 from yamlsched.zones import zone
 
@@ -38,12 +38,8 @@ FILES = sorted(MISTAKES.glob("*.yaml"))
 
 
 def all_checks(data: bytes, file: str = "schedules.yaml", environment: str | None = None) -> list[Diagnostic]:
-    """Return what validate finds, with the handlers of tests/mistakes/shop."""
-    loaded = load(data, file, environment)
-    path = paths.search_path(MISTAKES / file, loaded.paths)
-    by_reading = [*paths.check(loaded, MISTAKES / file), *handlers.check(loaded, path)]
-    found = [*loaded.diagnostics, *by_reading, *lint(loaded, NOW), *editor_copy.check(loaded, MISTAKES / file)]
-    return suppressions.apply_suppressions(found, loaded.source)
+    """Return what validate reports, with the handlers of tests/mistakes/shop."""
+    return check_all(load(data, file, environment), MISTAKES / file, (), NOW)
 
 
 def output(file: Path) -> str:
@@ -214,6 +210,13 @@ def test_a_file_that_cannot_be_read_is_a_fault_of_the_environment(folder: Path):
 
     assert isinstance(run("validate", "gone.yaml").exception, EnvironmentFailed)
     assert isinstance(run("validate", "shop").exception, EnvironmentFailed)
+
+
+def test_handlers_are_not_checked_on_a_host_without_the_code(folder: Path):
+    (folder / "schedules.yaml").write_text(GOOD.replace("purge.run", "elsewhere.run"))
+
+    assert "YS303" in run("validate", "--format", "concise").output
+    assert run("validate", "--skip-handler-checks").return_value == 0
 
 
 def test_an_owner_is_missed_only_when_asked(folder: Path):

@@ -188,7 +188,7 @@ def test_every_fenced_statement_is_tested() -> None:
     fenced = {name for name, text in load("runs").items() if b"'running'" in text and b"update yamlsched" in text}
 
     assert fenced == {
-        "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "release_claim", "claim", "claim_waiting",
+        "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "claim", "claim_waiting",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from support.command_line import command_line
 from support.rows import a_job, a_run
 from yamlsched import cli, log
 from yamlsched.cli import _output
-from yamlsched.cli._work import show_messages
+from yamlsched.cli._flow import show_messages
 
 AT = datetime(2026, 1, 14, 2, tzinfo=UTC)
 HOSTILE = "a\x1b[2Jb\x85c\u2028d\x9be\u202ef\ng"

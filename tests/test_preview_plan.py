@@ -22,8 +22,7 @@ from yamlsched.operations import pausing
 from yamlsched.preview import markdown, text
 from yamlsched.preview.model import Change, Level, Preview, SyncPlan, document
 from yamlsched.preview.plan import read
-from yamlsched.sync import ScheduleFile, SyncResult, sync
-from yamlsched.sync.in_force import Verdict
+from yamlsched.sync import ScheduleFile, SyncResult, Verdict, sync
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")

@@ -12,6 +12,7 @@ import pytest
 
 from support.rows import a_job
 from yamlsched import store
+from yamlsched.runs import LOST_WORKER
 from yamlsched.store.statements import load
 from yamlsched.sync import ScheduleFile, sync
 from yamlsched.worker.worker import SESSION
@@ -90,14 +91,14 @@ def scans(plan: dict[str, Any]) -> Iterator[str]:
 def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
     """Claim some runs for good, and return the parameters that name them."""
     rows = connection.execute(load("runs")["claim"], claim("held")).fetchall()
-    ids = [row[4] for row in rows]
+    ids = [row.id for row in rows]
     return {"ids": ids, "attempts": [1] * len(ids), "tokens": ["held"] * len(ids), "now": None}
 
 
 def claim(token: str) -> dict[str, Any]:
     return {
         "namespace": "default", "token": token, "limit": LIMIT, "newest": 2**62, "others": [], "after": 0, "now": None,
-        "past_run_at": "-infinity", "past_id": 0,
+        "past_run_at": "-infinity", "past_id": 0, **LOST_WORKER,
     }  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def test_a_claim_that_rescues_reads_only_what_is_open(million: Any) -> None:
 TYPES = {
     "namespace": "text", "token": "text", "limit": "bigint", "newest": "bigint", "others": "bigint[]",
     "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]",
-    "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
+    "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint", "lost_error": "text", "lost_type": "text",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 

@@ -17,7 +17,7 @@ from support.schedules import prune
 from yamlsched import client
 from yamlsched import store as database
 from yamlsched.operations import actions
-from yamlsched.runs import ClaimedRun, Outcome, Status
+from yamlsched.runs import LOST_WORKER, ClaimedRun, Outcome, Status
 from yamlsched.store import runs as store
 from yamlsched.store.runs import LOST, OURS, Scope
 from yamlsched.store.statements import load
@@ -666,6 +666,7 @@ def test_a_head_that_was_put_off_while_the_claim_read_is_not_taken(
     assert statement.count(heads) == 1
     answers: list[Any] = []
     given = {"namespace": "default", "token": "A", "limit": 10, "newest": 10**9, "others": [], "after": 0, "now": NOON}
+    given |= LOST_WORKER
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")
         thread = threading.Thread(

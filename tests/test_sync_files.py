@@ -16,7 +16,7 @@ import pytest
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
 from yamlsched import zones
 from yamlsched.store.files import prune_unapplied
-from yamlsched.sync import ScheduleFile, SyncResult, Verdict, in_force, is_current, needs_sync, poll, sync
+from yamlsched.sync import FileVersion, ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll, sync
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -361,17 +361,17 @@ def test_an_older_version_leaves_what_a_newer_one_computed(db: Db) -> None:
 
 
 def test_versions_are_compared_as_numbers() -> None:
-    version = in_force.FileVersion("h", "", "0.10.0", "2026a")
+    version = FileVersion("h", "", "0.10.0", "2026a")
 
-    assert not in_force.is_up_to_date("0.9.0", "2026a", version)
-    assert in_force.is_up_to_date("0.10.0", "2026b", version)
-    assert not in_force.is_up_to_date("0.10.0", "2025c", version)
+    assert not version.is_covered_by("0.9.0", "2026a")
+    assert version.is_covered_by("0.10.0", "2026b")
+    assert not version.is_covered_by("0.10.0", "2025c")
 
 
 def with_versions(file: ScheduleFile, yamlsched_version: str, tzdata_version: str) -> ScheduleFile:
     """Return the file as a host of these versions presents it."""
     file = replace(file)
-    file.__dict__["version"] = in_force.FileVersion(file.sha256, file.environment, yamlsched_version, tzdata_version)
+    file.__dict__["version"] = FileVersion(file.sha256, file.environment, yamlsched_version, tzdata_version)
     return file
 
 

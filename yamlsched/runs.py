@@ -1,4 +1,4 @@
-"""What a run is, and what the end of an attempt does to it. Pure: instants and random numbers are arguments."""
+"""What a run is, and how the end of an attempt changes it. Pure: times and random numbers are arguments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from yamlsched.backoff import MAX_DELAY, Backoff, delay
 MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
 MAX_STACK_CHARS = 16_000
-"""Characters of ``last_stack``; of a longer one the end is kept, where the cause is."""
+"""Characters of ``last_stack``. The end of a longer one is kept, because the cause is there."""
 MAX_OUTPUT_CHARS = 65_536
-"""Characters of what a handler printed that are kept with a failure, the last ones."""
+"""Characters of a handler's output that are kept with a failure: the last ones."""
 MAX_SESSIONS_LOST = 3
-"""Attempts of a run in a row that cost nothing because their database session broke."""
+"""Attempts in a row that are refunded because their database session broke."""
+LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
+"""The error of an attempt whose lease ended: parameters of the statements that record one."""
 ON_DEAD_PREFIX = "on_dead:"
 """Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a retry, for a later death
 of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``."""
@@ -38,7 +40,8 @@ class Status(StrEnum):
 class ClaimedRun(NamedTuple):
     """A claimed run, with the claim that fences every write about it.
 
-    It is made for each run that is carried out, and travels to a child as it is: hence a tuple of plain values.
+    The fields are the first columns that the claim statements return. One is created for each run that is executed,
+    and it is sent to a child process as it is: hence a tuple of plain values.
     """
 
     id: int
@@ -61,7 +64,7 @@ class ClaimedRun(NamedTuple):
 
     @property
     def dead_run_id(self) -> int | None:
-        """The run whose death this run reports; None also for a key that only an edit by hand can make."""
+        """The id of the dead run for which ``on_dead`` is called; None also for an invalid key, edited by hand."""
         found = ON_DEAD_KEY.fullmatch(self.key or "")
         return int(found[1]) if found else None
 
@@ -70,17 +73,17 @@ class End(StrEnum):
     """How an attempt ended."""
 
     RETURNED = "returned"
-    COMMITTED = "committed"  # it returned, and its own transaction has written so already
+    COMMITTED = "committed"  # it returned, and its own transaction has already written the success
     RAISED = "raised"
     DISCARDED = "discarded"
     RETRY_AFTER = "retry_after"
     SNOOZED = "snoozed"
     SESSION_LOST = "session_lost"  # the session of run.transaction() broke, and nothing was committed
-    RELEASED = "released"  # never begun, or stopped by a shutdown
+    RELEASED = "released"  # never started, or stopped by a shutdown
 
 
 class Ending(NamedTuple):
-    """What is known of the end of an attempt."""
+    """What the worker knows about the end of an attempt."""
 
     end: End
     error: str = ""
@@ -93,7 +96,7 @@ class Ending(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is to be written about a run. ``delay`` counts from now; ``refund`` takes the attempt back."""
+    """What is written about a run. ``delay`` counts from now; ``refund``: the attempt is not counted."""
 
     status: Status
     delay: timedelta | None = None
@@ -103,11 +106,16 @@ class Outcome(NamedTuple):
     stack: str | None = None
     result: str | None = None
     output: str | None = None
-    sessions_lost: int = 0  # the run's count from now on
+    sessions_lost: int = 0  # the run's new count
 
 
 SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)
-"""What becomes of a run whose handler returned nothing."""
+"""The outcome of a run whose handler returned nothing."""
+
+
+def released(run: ClaimedRun) -> Outcome:
+    """Return the outcome of an attempt that was not started, or was stopped by a shutdown: it costs nothing."""
+    return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost)
 
 
 def after_attempt(
@@ -117,14 +125,14 @@ def after_attempt(
     random: float,
     redact: Callable[[str], str] = str,
 ) -> Outcome:
-    """Return what ``ending`` does to ``run``. ``random`` is in [0, 1), for the jitter of ``backoff``.
+    """Return the outcome of ``run`` after ``ending``. ``random`` is in [0, 1), for the jitter of ``backoff``.
 
-    ``redact`` takes secrets out of a text that is kept for people. After an operator's retry the backoff starts over.
+    ``redact`` removes secrets from the strings that are stored. After an operator's retry the backoff starts over.
     """
     if ending.end is End.RETURNED or ending.end is End.COMMITTED:
         return SUCCESS_WITHOUT_RESULT if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
     if ending.end is End.RELEASED:
-        return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost)
+        return released(run)
     if ending.end is End.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
         return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
     if ending.end is End.SNOOZED:
@@ -156,7 +164,7 @@ def storable(text: str) -> str:
 
 
 def in_ascii(outcome: Outcome) -> Outcome:
-    """Return ``outcome`` with the texts of a failure escaped, for a database whose encoding lacks characters of them.
+    """Return ``outcome`` with the strings of a failure escaped, for a database whose encoding lacks their characters.
 
     >>> in_ascii(Outcome(Status.FAILED, error="no \u20ac")).error
     'no \\\\u20ac'
@@ -166,12 +174,12 @@ def in_ascii(outcome: Outcome) -> Outcome:
     return outcome._replace(**escaped)
 
 
-def one_line(text: str, longest: int = MAX_ERROR_CHARS) -> str:
+def one_line(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     """Return ``text`` as one bounded line without control characters.
 
     >>> one_line("no route\\n to \\x1b[31mhost")
     'no route to \\\\x1b[31mhost'
     """
-    words = " ".join(storable(text[: longest * 4]).split())
+    words = " ".join(storable(text[: max_chars * 4]).split())
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
-    return safe if len(safe) <= longest else safe[: longest - 1] + "…"
+    return safe if len(safe) <= max_chars else safe[: max_chars - 1] + "…"

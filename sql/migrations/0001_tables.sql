@@ -66,6 +66,11 @@ create index job_definitions_retired on yamlsched.job_definitions (namespace, re
 create index job_definitions_withheld on yamlsched.job_definitions (namespace, id)
     where not enabled or retired_at is not null or paused_at is not null;
 
+-- Whether a job's runs may not be claimed now: its file or an operator has switched it off, or it has left the file.
+create function yamlsched.is_withheld(d yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql immutable
+as $$ select not d.enabled or d.retired_at is not null or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
+
 -- Write jobs: insert those that are new, update the others in place. Each job is an object with the same keys, which are
 -- columns. Columns that a release does not know keep their value, or get their default: the statement is made from the
 -- keys, so that no list of columns has to be kept equal to the table's.
@@ -133,6 +138,11 @@ create table yamlsched.job_runs (
     constraint exclusive_only_while_running
         check (exclusive_of is null or (status = 'running' and exclusive and exclusive_of = definition_id))
 ) with (fillfactor = 50);              -- room for the claim's new row version on the same page: no index hears of it
+
+-- Whether no worker owns an unfinished run: it waits, or its lease is over.
+create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
+    language sql immutable
+as $$ select r.status <> 'running' or r.locked_until < now $$;
 
 -- One row per key: whatever ticks race.
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key) where idempotency_key is not null;

@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: play scenarios, and print what came of them."""
+"""``python -m tests.chaos``: run scenarios and print their reports."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where pytest finds the helpers of tests
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for tests/support, as pytest does
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the first scenario (at random)")
-    parser.add_argument("--seconds", type=float, default=40, help="of faults in each scenario (%(default)s)")
+    parser.add_argument("--seed", type=int, help="seed of the first scenario (default: random)")
     parser.add_argument(
-        "--times", type=int, default=1, help="how many scenarios, each with the next seed (%(default)s)"
+        "--seconds", type=float, default=40, help="duration of the faults in each scenario (%(default)s)"
     )
-    parser.add_argument("--keep", action="store_true", help="keep what was recorded, also where all went well")
+    parser.add_argument(
+        "--times", type=int, default=1, help="number of scenarios, each with the next seed (%(default)s)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the evidence of scenarios without violations")
     arguments = parser.parse_args()
 
-    from .scenario import play
+    from .scenario import run_scenario
 
     first = random.randrange(1_000_000) if arguments.seed is None else arguments.seed
     has_failed = False
     for seed in range(first, first + arguments.times):
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
         folder.chmod(0o755)
-        report = play(seed, arguments.seconds, folder)
+        report = run_scenario(seed, arguments.seconds, folder)
         print(report, flush=True)
         has_failed = has_failed or bool(report.violations)
         if not report.violations and not arguments.keep:

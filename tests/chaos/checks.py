@@ -1,6 +1,6 @@
-"""The guarantees about runs, each checked on the evidence alone. A check yields one line for each violation.
+"""The guarantees about runs, each checked only on the evidence. A check yields one line for each violation.
 
-What the documentation excepts is excepted here, with the reason beside it.
+Documented exceptions are excepted here, with the reason in a comment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .evidence import Attempt, Evidence, Version
 
 SIGNATURE = re.compile(r"by <([^>]*)>")
 FINAL = {"succeeded", "dead", "cancelled"}
-# from -> to: every step that the life of a run may take
+# (from, to): every allowed change of status
 STEPS = {
     ("queued", "running"), ("failed", "running"), ("running", "running"),
     ("running", "succeeded"), ("running", "failed"), ("running", "dead"), ("running", "queued"),
@@ -23,18 +23,18 @@ STEPS = {
     ("queued", "queued"), ("failed", "failed"),
     ("succeeded", "deleted"), ("dead", "deleted"), ("cancelled", "deleted"),
 }  # fmt: skip
-WAKE_SECONDS = 1.5  # a worker that wakes up needs this to look at the clock, and to stop its handlers
-LATE_SECONDS = 0.5  # on a machine with more to do than processors
+WAKE_SECONDS = 1.5  # time for a continued worker to read the clock and stop its handlers
+LATE_SECONDS = 0.5  # tolerance for a busy machine
 
 
 def check_steps(e: Evidence) -> Iterator[str]:
-    """G3, G4: every change of a run is one that its state allows, and attempts are counted exactly."""
+    """G3, G4: every change of status is allowed, and attempts are counted exactly."""
     for run, versions in e.runs.items():
         first = versions[0]
         if (first.op, first.status, first.attempts) != ("INSERT", "queued", 0):
-            yield f"run {run} came into being as {first.op} {first.status} with {first.attempts} attempts"
+            yield f"run {run} was created as {first.op} {first.status} with {first.attempts} attempts"
         if len(versions) == 2 and versions[1].op == "DELETE" and versions[1].xact == first.xact:
-            continue  # an enqueue of a key that had been used, and took it back
+            continue  # an enqueue found that its key was used, and undid the insert
         tokens: set[str] = set()
         for before, after in pairwise(versions):
             for problem in _problems(before, after, tokens):
@@ -44,7 +44,7 @@ def check_steps(e: Evidence) -> Iterator[str]:
 def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str]:
     step = before.status, after.status
     if step not in STEPS:
-        yield "no such step"
+        yield "this change of status is not allowed"
         return
     is_claim = after.status == "running" and (before.status != "running" or before.token != after.token)
     refund = 1 if step == ("running", "queued") else 0
@@ -59,19 +59,19 @@ def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str
         if before.status == "running" and (before.lease_ends or 0) > after.at:
             yield f"taken over {before.lease_ends - after.at:.3f} s before the lease ended"  # type: ignore[operator]
         if before.status != "running" and before.row["run_at"] > after.row["started_at"]:
-            yield f"claimed at {after.row['started_at']}, and due at {before.row['run_at']}"
+            yield f"claimed at {after.row['started_at']}, but due at {before.row['run_at']}"
     elif before.status == "running" and after.token != before.token:
         yield f"the owner {before.token} became {after.token}"
     if after.status == "succeeded" and after.row["by"] not in (None, after.token):
-        yield f"the result is that of {after.row['by']}, and the claim {after.token}"
+        yield f"the result belongs to {after.row['by']}, not to the claim {after.token}"
     if before.status == "running" and after.status in ("failed", "dead"):
         signature = SIGNATURE.search(after.row["last_error"] or "")
         if signature and signature[1] != after.token:
-            yield f"the error is that of {signature[1]}, and the claim {after.token}"
+            yield f"the error belongs to {signature[1]}, not to the claim {after.token}"
 
 
 def check_writers(e: Evidence) -> Iterator[str]:
-    """G3: what is written about a run that runs, its owner has written, or whoever took it over or cancelled it."""
+    """G3: only the owner of a running run writes to it, except for a takeover and a cancel."""
     pids = e.writers()
     for run, versions in e.runs.items():
         for before, after in pairwise(versions):
@@ -88,8 +88,8 @@ def check_writers(e: Evidence) -> Iterator[str]:
 
 
 def check_one_live_attempt(e: Evidence) -> Iterator[str]:
-    """G3: no two attempts of a run are alive at once, and none outlives its lease."""
-    yield from e.doubled_starts
+    """G3: two attempts of a run never overlap, and none outlives its lease."""
+    yield from e.repeated_starts
     by_run: dict[int, list[Attempt]] = {}
     for attempt in e.attempts.values():
         by_run.setdefault(attempt.run, []).append(attempt)
@@ -97,14 +97,14 @@ def check_one_live_attempt(e: Evidence) -> Iterator[str]:
         claims = e.claims(run)
         for attempt in attempts:
             if attempt.token not in claims:
-                yield f"{attempt} was begun without a claim"
+                yield f"{attempt} was started without a claim"
             elif claims[attempt.token][0].attempts != attempt.number:
-                yield f"{attempt} was begun as number {claims[attempt.token][0].attempts}"
+                yield f"{attempt} was started as number {claims[attempt.token][0].attempts}"
         known = [attempt for attempt in attempts if attempt.token in claims]
         known.sort(key=lambda attempt: claims[attempt.token][0].seq)
         for one, other in combinations(known, 2):
             if one.last > other.start and not _was_suspended(e, one):
-                yield f"{one} lived on for {one.last - other.start:.2f} s beside {other}"
+                yield f"{one} continued for {one.last - other.start:.2f} s beside {other}"
         for attempt in known:
             lease_ends = claims[attempt.token][1]
             if attempt.last_wall > lease_ends + LATE_SECONDS and not _was_suspended(e, attempt):
@@ -112,17 +112,14 @@ def check_one_live_attempt(e: Evidence) -> Iterator[str]:
 
 
 def _was_suspended(e: Evidence, attempt: Attempt) -> bool:
-    """Say whether its host had been suspended: it wakes up, and goes on until its parent has looked at the clock."""
+    """Return whether its host was suspended: then a handler continues until its parent has read the clock."""
     first, _ = e.claims(attempt.run)[attempt.token]
-    woken = [*e.woken(attempt.pid, attempt.last_wall), *e.woken(attempt.worker, attempt.last_wall)]
-    return any(first.at <= at and attempt.last_wall <= at + WAKE_SECONDS for at in woken)
+    continued = [*e.continued(attempt.pid, attempt.last_wall), *e.continued(attempt.worker, attempt.last_wall)]
+    return any(first.at <= at and attempt.last_wall <= at + WAKE_SECONDS for at in continued)
 
 
 def check_exclusive(e: Evidence) -> Iterator[str]:
-    """While overlap is wait or skip no run of a job's slots is begun beside another, whatever came before.
-
-    That is: also after an edit of overlap, a cancel, a retry.
-    """
+    """With overlap wait or skip, two slot runs of a job never overlap, also after an edit, a cancel or a retry."""
     by_job: dict[int, list[tuple[Attempt, Version]]] = {}
     for attempt in e.attempts.values():
         claim = e.claims(attempt.run).get(attempt.token)
@@ -136,18 +133,18 @@ def check_exclusive(e: Evidence) -> Iterator[str]:
             if one.run == other.run or one.last <= other.start or one.start >= other.last:
                 continue
             if "allow" not in e.overlap_at(definition, claim.at) and not _was_suspended(e, one):
-                yield f"{name}: {one} lived on for {one.last - other.start:.2f} s beside {other}"
+                yield f"{name}: {one} continued for {one.last - other.start:.2f} s beside {other}"
 
 
 def is_loss(before: Version, after: Version) -> bool:
-    """Say whether a run was taken from its worker because the lease was over."""
+    """Return whether a run was taken from its worker because its lease ended."""
     is_taken_over = after.status == "running" and after.token != before.token
     is_dead = after.status == "dead" and after.row["error_type"] == "LostWorker"
     return before.status == "running" and (is_taken_over or is_dead)
 
 
 def check_failures(e: Evidence) -> Iterator[str]:
-    """G4, G6: every attempt that was charged failed by its own act, or by a fault that is documented to cost one."""
+    """G4, G6: every attempt that was charged failed by its own act, or by a fault that costs an attempt."""
     rows = {(row["run_id"], row["attempt"], row["worker"]): row for row in e.tables["failures"]}
     pruned = {run for run, versions in e.runs.items() if versions[-1].op == "DELETE"}
     for run, versions in e.runs.items():
@@ -163,7 +160,7 @@ def check_failures(e: Evidence) -> Iterator[str]:
 
 
 def _lost(e: Evidence, run: int, before: Version, after: Version) -> Iterator[str]:
-    """A lease may run out because its worker died or slept, or could not reach the database."""
+    """A lease may end because its worker died, was stopped, or could not reach the database."""
     claim = e.claims(run)[before.token or ""]
     hits = [
         x
@@ -173,7 +170,7 @@ def _lost(e: Evidence, run: int, before: Version, after: Version) -> Iterator[st
         and claim[0].at - 15 <= x.wall <= after.at
     ]
     if not hits and not e.was_disturbed(claim[0].at, after.at):
-        yield f"run {run}: attempt {before.attempts} of {before.token} was lost, and nothing had happened to its worker"
+        yield f"run {run}: attempt {before.attempts} of {before.token} was lost without a fault of its worker"
 
 
 EXPECTED_ERRORS = {
@@ -190,70 +187,70 @@ EXPECTED_ERRORS = {
 def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator[str]:
     error = after.row["last_error"] or ""
     attempt = e.attempts.get((run, before.token or ""))
-    what = f"run {run}: attempt {before.attempts} of {before.token} failed: {error[:120]!r}"
+    problem = f"run {run}: attempt {before.attempts} of {before.token} failed: {error[:120]!r}"
     if (before.row["idempotency_key"] or "").startswith("on_dead:"):
-        return  # its handler logs the dead run
+        return  # its callable logs the dead run
     if attempt is None:
-        # killed between its start and the first line of its log
+        # its child was killed before the handler's first log line
         if not e.during(e.claims(run)[before.token or ""][0].at, after.at, "SIGKILL child"):
-            yield f"{what}, and it was never begun"
+            yield f"{problem}, but it was never started"
         return
-    begun, ended = attempt.started_wall, after.at
+    started, ended = attempt.started_wall, after.at
     if SIGNATURE.search(error):
         return
     if attempt.act in EXPECTED_ERRORS and EXPECTED_ERRORS[attempt.act] in error:
         return
     if "killed by signal 9" in error and any(attempt.pid in x.pids for x in e.journal if x.what == "SIGKILL child"):
         return
-    if "still running after" in error and ended - begun > 11:
+    if "still running after" in error and ended - started > 11:
         return
     if attempt.act == "fan out" and 'job "leaf"' in error:
-        return  # it is not in the file just now, or disabled
+        return  # the job is disabled or not in the file
     if "in doubt" in error and "effect" in attempt.act:
         return
-    if attempt.act in ("transaction", "effect", "business effect") and e.was_disturbed(begun, ended):
+    if attempt.act in ("transaction", "effect", "business effect") and e.was_disturbed(started, ended):
         return  # its own statements failed
     if attempt.act in ("transaction", "effect", "business effect") and "LeaseLost" in (after.row["error_type"] or ""):
         return
-    yield f"{what} ({attempt}, {attempt.end or 'no end'} {ended - attempt.last_wall:.1f} s before)"
+    yield f"{problem} ({attempt}, {attempt.end or 'no end'} {ended - attempt.last_wall:.1f} s before)"
 
 
 def check_transactions(e: Evidence) -> Iterator[str]:
-    """G5: what was written through run.transaction() stands exactly where the run succeeded by it."""
+    """G5: rows written through run.transaction() exist if, and only if, their run succeeded."""
     successes = e.successes()
     ledger = Counter((row["run_id"], row["token"]) for row in e.tables["ledger"])
     for (run, token), number in ledger.items():
         if (run, token) not in successes:
             yield f"run {run}: a row of {token} was committed without its success"
         if number > 1:
-            yield f"run {run}: the row of {token} stands {number} times"
+            yield f"run {run}: the row of {token} exists {number} times"
     for run, token in successes:
         attempt = e.attempts.get((run, token))
         if attempt and attempt.act == "transaction" and (run, token) not in ledger:
-            yield f"{attempt} succeeded, and its row is not there"
+            yield f"{attempt} succeeded, but its row is missing"
     for attempt in e.attempts.values():
         if any(x["event"] == "committed" for x in attempt.events) and (attempt.run, attempt.token) not in ledger:
-            yield f"{attempt} was told of a commit, and its row is not there"
+            yield f"{attempt} logged a commit, but its row is missing"
 
 
 def check_effects(e: Evidence) -> Iterator[str]:
-    """G5: an effect that is done is not done again, and one in doubt only where its author said so."""
+    """G5: an effect that is done is not repeated, and one in doubt only with in_doubt="repeat"."""
     done: set[str] = set()
-    begun: Counter[str] = Counter()
+    started: Counter[str] = Counter()
     for event in e.events:
         key = event.get("key", "")
         if event["event"] == "effect":
-            begun[key] += 1
+            started[key] += 1
             if key in done:
                 yield f"effect {key} was done again by run {event['run']} ({event['token']})"
-            elif begun[key] > 1 and event["in_doubt"] != "repeat":
-                yield f"effect {key} (in doubt: {event['in_doubt']}) was begun {begun[key]} times"
+            elif started[key] > 1 and event["in_doubt"] != "repeat":
+                yield f"effect {key} (in doubt: {event['in_doubt']}) was started {started[key]} times"
         elif event["event"] == "effect done":
             done.add(key)
 
 
 def check_fan_outs(e: Evidence) -> Iterator[str]:
-    """A fan-out is written whole, with the success of its run, or not at all."""
+    """A fan-out is written completely, together with the success of its run, or not at all."""
     successes = e.successes()
     expected: Counter[int] = Counter()
     for attempt in e.attempts.values():
@@ -266,56 +263,56 @@ def check_fan_outs(e: Evidence) -> Iterator[str]:
 
 
 def check_keys(e: Evidence) -> Iterator[str]:
-    """G1: one run for each key, for ever; and what was acknowledged exists."""
+    """G1: one run per key, also after pruning; every acknowledged run exists."""
     keys: Counter[str] = Counter()
     for versions in e.runs.values():
-        was_taken_back = versions[-1].op == "DELETE" and versions[-1].xact == versions[0].xact
-        if (key := versions[0].row["idempotency_key"]) and not was_taken_back:
+        was_undone = versions[-1].op == "DELETE" and versions[-1].xact == versions[0].xact
+        if (key := versions[0].row["idempotency_key"]) and not was_undone:
             keys[key] += 1
     yield from (f"key {key} had {number} runs" for key, number in keys.items() if number > 1)
     used = {row["idempotency_key"] for row in e.tables["used_keys"]}
     for run, versions in e.runs.items():
         key, last = versions[0].row["idempotency_key"], versions[-1]
         if key and last.op == "DELETE" and last.xact != versions[0].xact and key not in used:
-            yield f"run {run} was pruned, and its key {key} forgotten"
+            yield f"run {run} was pruned, but its key {key} is not remembered"
     for run, key in e.acknowledged:
         if run not in e.runs:
-            yield f"run {run} was acknowledged, and does not exist (key {key})"
+            yield f"run {run} was acknowledged, but does not exist (key {key})"
 
 
 def check_deaths(e: Evidence) -> Iterator[str]:
-    """A run that dies has its on_dead called by a run."""
+    """Each death of a run with on_dead creates a run that calls it."""
     keys = {versions[0].row["idempotency_key"] for versions in e.runs.values()}
     for run, versions in e.runs.items():
         row = versions[0].row
         died = any(version.status == "dead" for version in versions)
-        is_report = (row["idempotency_key"] or "").startswith("on_dead:")
-        if died and row["job_type"] == "mortal" and not is_report and not any(
+        is_on_dead = (row["idempotency_key"] or "").startswith("on_dead:")
+        if died and row["job_type"] == "mortal" and not is_on_dead and not any(
             (key or "").startswith(f"on_dead:{run}") for key in keys
         ):  # fmt: skip
-            yield f"run {run} died, and nobody was told"
+            yield f"run {run} died, but on_dead was not called"
 
 
 def check_end(e: Evidence) -> Iterator[str]:
-    """G4: once the faults are over everything drains."""
+    """G4: once the faults are over, all runs end."""
     for run, versions in e.runs.items():
         if versions[-1].status not in FINAL | {"deleted"}:
             yield f"run {run} of {versions[-1].row['job_type']} was left {versions[-1].status}"
 
 
 def check_processes(e: Evidence) -> Iterator[str]:
-    """A worker ends as it was told to, without a traceback; a loop never by itself."""
+    """A process ends with an expected exit code and without a traceback; a loop ends only if it is signalled."""
     for member in e.members:
         name = f"{member.kind} {member.pid} ({member.process.log.name})"
         codes = {"loop": {0} if member.expected else set(), "tick": {0, 1}}.get(member.kind, {0, 1})
         if member.expected == "killed":
             codes = {*codes, -9}
         if member.expected:
-            codes = {*codes, -15}  # the signal came before it had a handler, or when it had nothing left to do
-        # without a database whatever begins, or is told to stop, says so; a loop that works stays
+            codes = {*codes, -15}  # the signal came before its handler was installed, or at its exit
+        # without a database, a process that starts or stops exits with 3; a running loop continues
         may_give_up = member.kind != "loop" or not member.was_ready or member.expected
-        is_away = member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
-        if member.code not in codes and not is_away:
+        has_given_up = member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
+        if member.code not in codes and not has_given_up:
             yield f"{name} ended with {member.code}: {member.process.text.strip()[-300:]}"
         if "Traceback" in re.sub(r"^\[.*$", "", member.process.text, flags=re.MULTILINE):
             yield f"{name} wrote a traceback: {member.process.text.strip()[-300:]}"

@@ -1,4 +1,4 @@
-"""The processes under test, the PostgreSQL server of their own, and the journal of what was done to them."""
+"""The processes under test, their PostgreSQL server, and the journal of faults and actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOPS = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that was done, at ``at`` (monotonic) and ``wall``, to the processes ``pids``."""
+    """A fault or an action at ``at`` (monotonic) and ``wall`` that concerns the processes ``pids``."""
 
     at: float
     wall: float
@@ -39,12 +39,12 @@ class Member:
     kind: str  # "loop", "tick" or a verb
     host: str
     is_behind_proxy: bool
-    name: str = ""  # of its sessions, its handlers' included
+    name: str = ""  # the application_name of its sessions and its handlers' sessions
     started: float = field(default_factory=time.time)
     ended: float | None = None
     code: int | None = None
-    expected: str = ""  # why it ends: "killed", "told to stop"
-    was_ready: bool = False  # it has taken the signals into its own hands
+    expected: str = ""  # the reason of its end: "killed" or "terminated"
+    was_ready: bool = False  # it has installed its signal handlers
 
     @property
     def pid(self) -> int:
@@ -52,17 +52,17 @@ class Member:
 
 
 class Cluster:
-    """Starts and watches processes. Times of the journal are those of one machine, so they compare."""
+    """Starts and watches processes. All journal times are from one machine, so they are comparable."""
 
     def __init__(self, folder: Path, server_file: Path, fork_server: ForkServer, dsn: str) -> None:
         self.folder, self.server_file, self.dsn = folder, server_file, dsn
         self.fork_server, self.proxy = fork_server, Proxy(dsn)
         self.journal: list[Entry] = []
         self.members: list[Member] = []
-        self.stopped: dict[Member, float] = {}  # members that SIGSTOP holds, and until when
+        self.stopped: dict[Member, float] = {}  # stopped members, and when to continue them
         self.number = 0
 
-    def note(self, what: str, *pids: int, detail: str = "") -> None:
+    def record(self, what: str, *pids: int, detail: str = "") -> None:
         self.journal.append(Entry(time.monotonic(), time.time(), what, pids, detail))
 
     # -- processes -------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Cluster:
         )
         member = Member(Process(self.fork_server, pid, log), kind, host, by_proxy, f"member-{self.number}")
         self.members.append(member)
-        self.note(f"start {kind}", pid, detail=f"{log.name} {'by proxy' if by_proxy else ''}")
+        self.record(f"start {kind}", pid, detail=f"{log.name} {'by proxy' if by_proxy else ''}")
         return member
 
     def start_loop(self, host: str, by_proxy: bool) -> Member:
@@ -95,44 +95,44 @@ class Cluster:
 
     def alive(self, kind: str | None = None) -> list[Member]:
         for member in self.members:
-            member.was_ready = member.was_ready or (member.ended is None and catches_hang_up(member.pid))
+            member.was_ready = member.was_ready or (member.ended is None and handles_sighup(member.pid))
             if member.ended is None and not member.process.is_alive:
                 member.ended, member.code = time.time(), self.fork_server.code(member.pid, 0)
-                self.note(f"end {member.kind}", member.pid, detail=f"exit {member.code}")
+                self.record(f"end {member.kind}", member.pid, detail=f"exit {member.code}")
         return [m for m in self.members if m.ended is None and kind in (None, m.kind)]
 
     def workers(self) -> list[Member]:
         return [member for member in self.alive() if member.kind in ("loop", "tick")]
 
     def kill(self, member: Member, number: signal.Signals, *, with_children: bool = False) -> None:
-        """Signal a process, and first its children where it is told to."""
+        """Send a signal to a process, and before that to its children if ``with_children``."""
         children = children_of(member) if with_children else []
         if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-            member.expected = "killed" if number == signal.SIGKILL else member.expected or "told to stop"
-        self.note(number.name, member.pid, *children, detail=member.kind)
+            member.expected = "killed" if number == signal.SIGKILL else member.expected or "terminated"
+        self.record(number.name, member.pid, *children, detail=member.kind)
         for pid in (*children, member.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def stop(self, member: Member, seconds: float) -> None:
-        """Stop a worker with its children, as a host that is suspended stops them."""
+        """Stop a worker and its children, as when its host is suspended."""
         if member not in self.stopped:
-            # the parent first: nothing must be forked while its children are being stopped
+            # the parent first, so that it does not fork while its children are stopped
             os.kill(member.pid, signal.SIGSTOP)
             children = children_of(member)
             for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
             self.stopped[member] = time.monotonic() + seconds
-            self.note("SIGSTOP", member.pid, *children, detail=f"{seconds:.1f}s")
+            self.record("SIGSTOP", member.pid, *children, detail=f"{seconds:.1f}s")
 
-    def wake(self, now: float) -> None:
-        """Let go on whatever has been stopped for its time."""
+    def continue_stopped(self, now: float) -> None:
+        """Continue the members whose stop is over."""
         for member, end in list(self.stopped.items()):
             if now >= end:
                 del self.stopped[member]
                 children = children_of(member)
-                self.note("SIGCONT", member.pid, *children)
+                self.record("SIGCONT", member.pid, *children)
                 for pid in (*children, member.pid):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
@@ -140,23 +140,23 @@ class Cluster:
     # -- the server ------------------------------------------------------------------------------------------------
 
     def restart_server(self, how: signal.Signals, after: float) -> None:
-        """Stop the server, immediately (SIGQUIT) or fast (SIGINT), and start it again ``after`` so many seconds."""
+        """Stop the server, immediately (SIGQUIT) or fast (SIGINT), and start it again ``after`` seconds."""
         pid = embedded.status(self.server_file).pid
         assert pid is not None
-        self.note("server down", detail=how.name)
+        self.record("server down", detail=how.name)
         os.kill(pid, how)
-        until(lambda: not is_alive(pid), "the server has ended")
+        until(lambda: not is_alive(pid), "the server ends")
         time.sleep(after)
         with embedded.running(self.server_file):
-            self.note("server up")
+            self.record("server up")
 
     def close(self) -> None:
         self.fork_server.close()
         self.proxy.close()
 
 
-def catches_hang_up(pid: int) -> bool:
-    """Say whether a process has a handler for SIGHUP, which a worker sets when it begins to work."""
+def handles_sighup(pid: int) -> bool:
+    """Return whether a process handles SIGHUP, which a worker does from its start."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -172,11 +172,11 @@ def children_of(member: Member) -> list[int]:
         return []
 
 
-def as_lines(journal: list[Entry], begun: float) -> list[str]:
-    return [f"{e.at - begun:8.3f} {e.what} {' '.join(map(str, e.pids))} {e.detail}" for e in journal]
+def as_lines(journal: list[Entry], start: float) -> list[str]:
+    return [f"{e.at - start:8.3f} {e.what} {' '.join(map(str, e.pids))} {e.detail}" for e in journal]
 
 
-def counted(journal: list[Entry]) -> dict[str, Any]:
+def count_entries(journal: list[Entry]) -> dict[str, Any]:
     counts: dict[str, int] = {}
     for entry in journal:
         counts[entry.what] = counts.get(entry.what, 0) + 1

@@ -1,4 +1,4 @@
-"""What was recorded, as values: versions of rows, attempts as their handlers lived them, and the journal of faults."""
+"""The recorded evidence: versions of rows, attempts as logged by their handlers, and the journal of faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .cluster import Cluster, Entry, Member
 
 
 def seconds(text: str | datetime | None) -> float | None:
-    """Return an instant as seconds of the wall clock."""
+    """Return a time as seconds since the epoch."""
     if text is None:
         return None
     return (datetime.fromisoformat(text) if isinstance(text, str) else text).timestamp()
@@ -22,7 +22,7 @@ def seconds(text: str | datetime | None) -> float | None:
 
 @dataclass(frozen=True)
 class Version:
-    """A row as a statement left it; ``deleted``: as it was before."""
+    """A row after a statement, or before it if the statement deleted the row."""
 
     seq: int
     at: float
@@ -45,7 +45,7 @@ class Version:
 
     @property
     def owner(self) -> int:
-        """The process that claimed it: a token is host:pid:random."""
+        """The id of the process that claimed the run. A token is host:pid:random."""
         return int((self.token or "::").split(":")[-2] or 0)
 
     @property
@@ -55,13 +55,13 @@ class Version:
 
 @dataclass
 class Attempt:
-    """An attempt, as its handler has logged it. Times are monotonic; ``last`` is when it last showed that it lived."""
+    """An attempt as logged by its handler. Times are monotonic; ``last`` is the time of its last log line."""
 
     run: int
     number: int
     token: str
     pid: int
-    born: str
+    process_start: str
     act: str
     start: float
     started_wall: float
@@ -72,7 +72,7 @@ class Attempt:
 
     @property
     def worker(self) -> int:
-        """The process that claimed it: a token is host:pid:random."""
+        """The id of the process that claimed the run. A token is host:pid:random."""
         return int(self.token.split(":")[-2])
 
     def __str__(self) -> str:
@@ -89,18 +89,18 @@ class Evidence:
     journal: list[Entry]
     members: list[Member]
     acknowledged: list[tuple[int, str | None]]
-    doubled_starts: list[str]
+    repeated_starts: list[str]
 
     def writers(self) -> dict[str, int]:
-        """Return the processes by the names of their sessions."""
+        """Return the process ids by the application_name of their sessions."""
         return {member.name: member.pid for member in self.members}
 
     def changes(self) -> list[tuple[Version, Version]]:
-        """Return every change of every run: the version before it and the one after it."""
+        """Return every change of every run, as the versions before and after it."""
         return [change for versions in self.runs.values() for change in pairwise(versions)]
 
     def successes(self) -> set[tuple[int, str]]:
-        """Return which claims made their runs succeed."""
+        """Return the claims whose run succeeded, as (run, token)."""
         return {
             (run, after.token or "")
             for run, versions in self.runs.items()
@@ -109,7 +109,7 @@ class Evidence:
         }
 
     def claims(self, run: int) -> dict[str, tuple[Version, float]]:
-        """Return the claims of a run: by token the first version, and the end of the lease."""
+        """Return the claims of a run: token -> (first version, end of the lease)."""
         found: dict[str, tuple[Version, float]] = {}
         for version in self.runs.get(run, []):
             if version.status == "running" and version.token and version.lease_ends:
@@ -118,25 +118,25 @@ class Evidence:
         return found
 
     def overlap_at(self, definition: int, wall: float) -> set[str]:
-        """Return the policies that a job had within three seconds of an instant."""
+        """Return the values of ``overlap`` that a job had within three seconds of a time."""
         found: list[tuple[float, str]] = [(v.at, v.row["overlap"]) for v in self.definitions.get(definition, [])]
         before = [overlap for at, overlap in found if at <= wall - 3]
         return {*before[-1:], *(overlap for at, overlap in found if wall - 3 < at <= wall + 3)}
 
-    def woken(self, pid: int, wall: float) -> list[float]:
-        """Return when a process was let go on before an instant, after it had been stopped."""
+    def continued(self, pid: int, wall: float) -> list[float]:
+        """Return when a stopped process was continued, up to a time."""
         return [e.wall for e in self.journal if e.what == "SIGCONT" and pid in e.pids and e.wall <= wall]
 
     def during(self, start: float, end: float, *whats: str) -> list[Entry]:
-        """Return what was done between two instants of the wall clock."""
+        """Return the journal entries of these kinds between two times."""
         return [e for e in self.journal if start <= e.wall <= end and e.what in whats]
 
     def was_disturbed(self, start: float, end: float) -> bool:
-        """Say whether server or network were in trouble between two instants, or shortly before."""
-        # the longest disturbance is 6 s, and who has lost a session waits up to 2 s before the next
+        """Return whether server or network had a fault between two times, or shortly before."""
+        # the longest fault lasts 7 s, and a process that lost its session waits up to 2 s for the next
         whats = (
             "server down", "server up", "sessions terminated", "network disturbed", "network calm", "network cut",
-            "rows held", "rows released",
+            "rows locked", "rows released",
         )  # fmt: skip
         return bool(self.during(start - 9, end + 1, *whats))
 
@@ -151,14 +151,14 @@ def collect(
         (runs if row["table_name"] == "job_runs" else definitions)[version.row["id"]].append(version)
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     attempts: dict[tuple[int, str], Attempt] = {}
-    doubled = []
+    repeated = []
     for event in events:
         key = event["run"], event["token"]
         if event["event"] == "start":
             if key in attempts:
-                doubled.append(f"{attempts[key]} was begun twice under one claim")
+                repeated.append(f"{attempts[key]} was started twice under one claim")
             attempts[key] = Attempt(
-                event["run"], event["attempt"], event["token"], event["pid"], event["born"], event["act"],
+                event["run"], event["attempt"], event["token"], event["pid"], event["process_start"], event["act"],
                 event["at"], event["wall"], event["at"], event["wall"],
             )  # fmt: skip
         elif key in attempts:
@@ -168,5 +168,13 @@ def collect(
             if event["event"] == "end":
                 attempt.end = event["how"]
     return Evidence(
-        dict(runs), dict(definitions), attempts, events, tables, cluster.journal, cluster.members, acknowledged, doubled
+        dict(runs),
+        dict(definitions),
+        attempts,
+        events,
+        tables,
+        cluster.journal,
+        cluster.members,
+        acknowledged,
+        repeated,
     )

@@ -1,4 +1,4 @@
-"""What people and applications do meanwhile: commands at random, edits of the file, and a steady stream of runs."""
+"""The actions of operators and applications: random commands, edits of the file, and a steady stream of runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import psycopg
 from .cluster import HOSTS, Cluster
 from .schedule import ENQUEUED, SCHEDULED, SHARES, Schedule
 
-LARGEST_FILLER = 65_000  # characters of a payload, with its other keys just below the limit of 64 KiB
+MAX_FILLER_CHARS = 65_000  # a payload with this filler is just below the limit of 64 KiB
 
 
 class Operators:
-    """Does one thing at each call of ``act``."""
+    """Each call of ``act`` does one action."""
 
     def __init__(self, cluster: Cluster, schedule: Schedule, choice: random.Random) -> None:
         self.cluster, self.schedule, self.choice = cluster, schedule, choice
@@ -44,26 +44,26 @@ class Operators:
 
     def _run(self, *words: str) -> None:
         verb = words[0]
-        self.cluster.note("command", detail=" ".join(words))
+        self.cluster.record("command", detail=" ".join(words))
         self.cluster.start(verb, list(words), "a", self.choice.random() < 0.3)
 
     def edit(self) -> None:
-        self.cluster.note("edit", detail=self.schedule.edit())
-        self._hang_up()
+        self.cluster.record("edit", detail=self.schedule.edit())
+        self._reload_loops()
 
     def break_file(self) -> None:
         self.schedule.break_file()
-        self.cluster.note("file broken")
-        self._hang_up()
+        self.cluster.record("file broken")
+        self._reload_loops()
 
-    def _hang_up(self) -> None:
-        """An edit is seen at the next full minute; most people who deploy do not wait."""
+    def _reload_loops(self) -> None:
+        """Send SIGHUP to most loops, as a deployment does. Otherwise they read the file at the next full minute."""
         for member in self.cluster.alive("loop"):
             if member.was_ready and not member.expected and self.choice.random() < 0.7:
                 self.cluster.kill(member, signal.SIGHUP)
 
     def tick_with_an_older_file(self) -> None:
-        """A host that deploys have not reached: it presents, from a folder of its own, what is in force now."""
+        """Start a tick on a host without the latest deployments: it presents an older file from its own folder."""
         folder = self.cluster.folder / "forgotten"
         folder.mkdir(exist_ok=True)
         file = folder / "schedules.yaml"
@@ -102,7 +102,7 @@ class Operators:
 
 
 class Application(threading.Thread):
-    """Enqueues runs, by two sessions that race for the same keys, and keeps what was acknowledged."""
+    """Enqueues runs and records what was acknowledged. Two of them race for the same keys."""
 
     def __init__(self, cluster: Cluster, seed: int, name: str, rate: float) -> None:
         super().__init__(name=name)
@@ -127,9 +127,9 @@ class Application(threading.Thread):
 
     def _enqueue(self, connection: psycopg.Connection[Any]) -> None:
         [job] = self.choice.choices([*SHARES], [*SHARES.values()])
-        size = self.choice.choice([0, 0, 0, 2_000, LARGEST_FILLER])
+        size = self.choice.choice([0, 0, 0, 2_000, MAX_FILLER_CHARS])
         payload = {"filler": "x" * size} if size else {}
-        # a second is long enough for both sessions to come to the same key
+        # keys last for a second, so that both applications use the same ones
         key = f"order {int(time.time())} {job}" if self.choice.random() < 0.5 else None
         try:
             row = connection.execute(
@@ -137,7 +137,7 @@ class Application(threading.Thread):
                 [job, json.dumps(payload), key],
             ).fetchone()
         except psycopg.errors.DatabaseError as error:
-            if error.sqlstate in ("YS001", "YS002"):  # it is not in the file just now, or disabled
+            if error.sqlstate in ("YS001", "YS002"):  # the job is disabled or not in the file
                 return
             raise
         assert row is not None
@@ -145,5 +145,5 @@ class Application(threading.Thread):
             self.acknowledged.append((row[0], key))
 
 
-def host_of(nth: int) -> str:
-    return HOSTS[nth % len(HOSTS)]
+def host_of(n: int) -> str:
+    return HOSTS[n % len(HOSTS)]

@@ -1,4 +1,4 @@
-"""A network between workers and the server, for a time slow, silent, or losing answers."""
+"""A network between workers and the server that can be slow, silent, or lose answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool = False
     ) -> None:
         has_lost = False
-        while piece := await reader.read(1 << 16):
+        while chunk := await reader.read(1 << 16):
             while self.mode == "silent":
                 await asyncio.sleep(0.02)
             if self.mode == "slow":
@@ -57,8 +57,8 @@ class Proxy:
                 has_lost = True
                 continue
             if has_lost:
-                break  # what follows a lost answer would be read as that answer
-            writer.write(piece)
+                break  # the client would take the next answer for the lost one
+            writer.write(chunk)
             await writer.drain()
         raise ConnectionResetError
 

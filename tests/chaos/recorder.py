@@ -1,4 +1,4 @@
-"""The flight recorder: a trigger keeps every version of every run and every definition, whoever wrote it."""
+"""The flight recorder: a trigger that keeps every version of every run and definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ create table chaos.flight (
     seq        bigint generated always as identity primary key,
     at         timestamptz not null,
     xact       text not null,
-    writer     text not null,          -- the process that wrote it, by the name of its sessions
+    writer     text not null,          -- application_name of the writing session
     table_name text not null,
     op         text not null,
     row        jsonb not null
@@ -21,12 +21,12 @@ create table chaos.flight (
 
 create function chaos.record() returns trigger language plpgsql as $$
 declare
-    found jsonb := to_jsonb(case when tg_op = 'DELETE' then old else new end);
+    content jsonb := to_jsonb(case when tg_op = 'DELETE' then old else new end);
 begin
     insert into chaos.flight (at, xact, writer, table_name, op, row)
     values (clock_timestamp(), pg_current_xact_id()::text, current_setting('application_name'), tg_table_name, tg_op,
-            found - '{payload,result,last_stack,backoff}'::text[]
-            || jsonb_build_object('by', found -> 'result' ->> 'by'));
+            content - '{payload,result,last_stack,backoff}'::text[]
+            || jsonb_build_object('by', content -> 'result' ->> 'by'));
     return null;
 end
 $$;
@@ -36,7 +36,7 @@ create trigger chaos_record after insert or update or delete on yamlsched.job_ru
 create trigger chaos_record after insert or update or delete on yamlsched.job_definitions
     for each row execute function chaos.record();
 
--- what handlers write through run.transaction()
+-- rows that handlers write through run.transaction()
 create table chaos.ledger (
     run_id  bigint not null,
     attempt integer not null,
@@ -50,7 +50,7 @@ def install(connection: psycopg.Connection[Any]) -> None:
 
 
 def read(connection: psycopg.Connection[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return all that the database says, table by table."""
+    """Return all recorded rows, by table."""
     statements = {
         "flight": "select * from chaos.flight order by seq",
         "ledger": "select * from chaos.ledger",

@@ -1,4 +1,4 @@
-"""One seeded run: processes work while faults happen; then everything drains, and the evidence is checked."""
+"""One seeded scenario: processes work while faults happen, everything drains, and the evidence is checked."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from yamlsched import embedded, store
 from yamlsched.sync import ScheduleFile, sync
 
 from . import checks, recorder, slots_check
-from .cluster import LOOPS, Cluster, as_lines, counted
+from .cluster import LOOPS, Cluster, as_lines, count_entries
 from .evidence import Attempt, Evidence, collect
 from .faults import Faults
 from .operators import Application, Operators, host_of
 from .schedule import ENVIRONMENT, Schedule
 
-DOWNTIME = timedelta(minutes=30)  # the schedule was applied so long ago, and nothing has run since
-STEP_SECONDS = 0.35  # between faults, on average
-RATE = 8.0  # runs that an application enqueues each second
+DOWNTIME = timedelta(minutes=30)  # time between the first application of the schedule and the start
+STEP_SECONDS = 0.35  # mean time between faults
+ENQUEUES_PER_SECOND = 8.0  # runs per second that the applications enqueue
 DRAIN_SECONDS = 90.0
 
 
 @dataclass
 class Report:
-    """What came of a run."""
+    """The result of a scenario."""
 
     seed: int
     seconds: float
@@ -51,7 +51,7 @@ class Report:
 
 
 class Scenario:
-    """Everything that is there during one run, in ``folder``."""
+    """All parts of one scenario, in ``folder``."""
 
     def __init__(
         self, seed: int, seconds: float, folder: Path, dsn: str, server_file: Path, fork_server: ForkServer
@@ -62,16 +62,18 @@ class Scenario:
         self.schedule = Schedule(folder / "schedules.yaml", seed, random.Random(f"{seed} schedule"))
         self.faults = Faults(self.cluster, random.Random(f"{seed} faults"))
         self.operators = Operators(self.cluster, self.schedule, random.Random(f"{seed} operators"))
-        self.applications = [Application(self.cluster, seed, name, RATE / 2) for name in ("one", "other")]
-        self.begun = time.monotonic()
+        self.applications = [
+            Application(self.cluster, seed, name, ENQUEUES_PER_SECOND / 2) for name in ("one", "other")
+        ]
+        self.started = time.monotonic()
 
     def run(self) -> Report:
         self._prepare()
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         try:
             for application in self.applications:
                 application.start()
-            self._suffer()
+            self._cause_faults()
             drained = self._drain()
         finally:
             for application in self.applications:
@@ -90,10 +92,10 @@ class Scenario:
             synced = sync(connection, ScheduleFile.read(self.schedule.file, ENVIRONMENT), now - DOWNTIME)
         assert not synced.messages, synced.messages
 
-    def _suffer(self) -> None:
-        """Cause faults until the time is over."""
-        end = self.begun + self.seconds
-        next_tick = self.begun + 1
+    def _cause_faults(self) -> None:
+        """Cause faults and operate until the time is over."""
+        end = self.started + self.seconds
+        next_tick = self.started + 1
         while (now := time.monotonic()) < end:
             self._keep_loops_running()
             if now >= next_tick and len(self.cluster.alive("tick")) < 2:
@@ -111,21 +113,21 @@ class Scenario:
             self.cluster.start_loop(host_of(self.cluster.number), self.choice.random() < 0.5)
 
     def _drain(self) -> bool:
-        """End all faults, let handlers succeed, and wait until nothing is unfinished; say whether that came true."""
-        self.cluster.note("calm")
+        """End all faults, let handlers succeed, and wait for all runs; return whether none is unfinished."""
+        self.cluster.record("calm")
         (self.folder / "calm").touch()
         self.faults.end()
         for application in self.applications:
             application.is_over.set()
         self._keep_loops_running()
         self.schedule.complete()
-        until(lambda: len(self.cluster.alive()) == len(self.cluster.alive("loop")), "commands and ticks have ended")
+        until(lambda: len(self.cluster.alive()) == len(self.cluster.alive("loop")), "all commands and ticks end")
         self._resume_all()
         is_drained = self._wait_until_drained()
         for member in self.cluster.alive():
             self.cluster.kill(member, signal.SIGTERM)
         with suppress(AssertionError):
-            until(lambda: not self.cluster.alive(), "all have ended")
+            until(lambda: not self.cluster.alive(), "all processes end")
         return is_drained
 
     def _resume_all(self) -> None:
@@ -141,11 +143,11 @@ class Scenario:
                 self.cluster.start_tick("a", by_proxy=False)
             time.sleep(0.3)
             with store.connect(self.cluster.dsn) as connection:
-                [left] = connection.execute(
+                [unfinished] = connection.execute(
                     "select (select count(*) from yamlsched.job_runs where finished_at is null) "
                     "+ (select count(*) from yamlsched.job_definitions where next_slot_at <= now())"
                 ).fetchone() or [1]
-            if not left:
+            if not unfinished:
                 return True
         return False
 
@@ -156,47 +158,47 @@ class Scenario:
         evidence = collect(tables, self.folder / "handlers.log", self.cluster, acknowledged)
         violations = [f"{check.__name__}: {line}" for check in checks.CHECKS for line in check(evidence)]
         violations += [f"check_slots: {line}" for line in slots_check.check_slots(evidence, time.time())]
-        violations += [f"orphan: {attempt} is alive" for attempt in orphans(evidence)]
+        violations += [f"orphan: {attempt} is still alive" for attempt in orphans(evidence)]
         violations += [f"application: {a.failure!r}" for a in self.applications if a.failure is not None]
         if not is_drained:
             violations.append(f"not drained after {DRAIN_SECONDS:.0f} s")
-        self._keep(evidence, violations)
+        self._write_evidence(evidence, violations)
         return Report(self.seed, self.seconds, self.folder, violations, self._counts(evidence, violations))
 
     def _counts(self, e: Evidence, violations: list[str]) -> dict[str, Any]:
-        faults = counted(self.cluster.journal)
+        faults = count_entries(self.cluster.journal)
         return {
             "runs": len(e.runs),
-            "attempts begun": len(e.attempts),
+            "attempts started": len(e.attempts),
             "final": dict(Counter(versions[-1].status for versions in e.runs.values())),
             "kills": faults.get("SIGKILL", 0) + faults.get("SIGKILL child", 0),
             "attempts that lost their worker": sum(map(checks.is_loss, *zip(*e.changes(), strict=True))),
             "runs lost": sum(versions[-1].status in ("queued", "running", "failed") for versions in e.runs.values()),
-            "doubled": sum("beside" in line for line in violations),
+            "overlapping attempts": sum("beside" in line for line in violations),
             "faults": {name: number for name, number in faults.items() if not name.startswith(("start", "end"))},
         }  # fmt: skip
 
-    def _keep(self, e: Evidence, violations: list[str]) -> None:
-        """Write down what cannot be had later: the journal and the flight."""
-        (self.folder / "journal").write_text("\n".join(as_lines(self.cluster.journal, self.begun)))
+    def _write_evidence(self, e: Evidence, violations: list[str]) -> None:
+        """Write the evidence to files: the journal, the violations and the tables."""
+        (self.folder / "journal").write_text("\n".join(as_lines(self.cluster.journal, self.started)))
         (self.folder / "violations").write_text("\n".join(violations))
         with (self.folder / "tables.json").open("w") as file:
             json.dump(e.tables, file, default=str, indent=0)
 
 
 def orphans(e: Evidence) -> list[Attempt]:
-    """Return attempts whose process lives on."""
+    """Return attempts whose process is still alive."""
     found = {}
     for attempt in e.attempts.values():
         with suppress(OSError):
-            born = Path(f"/proc/{attempt.pid}/stat").read_text().rpartition(")")[2].split()[19]
-            if born == attempt.born and is_alive(attempt.pid):
+            process_start = Path(f"/proc/{attempt.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            if process_start == attempt.process_start and is_alive(attempt.pid):
                 found[attempt.pid] = attempt
     return list(found.values())
 
 
-def play(seed: int, seconds: float, folder: Path) -> Report:
-    """Play a scenario against a server of its own, in ``folder``."""
+def run_scenario(seed: int, seconds: float, folder: Path) -> Report:
+    """Run a scenario on a new server in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     server_file = folder / "server" / "schedules.yaml"
     server_file.parent.mkdir(exist_ok=True)

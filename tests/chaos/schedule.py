@@ -1,4 +1,4 @@
-"""Writes schedules.yaml, and edits it at random: always the whole file at once, and never the same bytes twice."""
+"""Writes and randomly edits schedules.yaml: always the whole file, and never the same content twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = [
     "exit", "segfault", "kill", "print", "return",
 ]  # fmt: skip
 
-# Every minute counts: the cron expressions differ in their minute field only, see slots_check.
+# The cron expressions restrict only minutes, which slots_check relies on.
 SCHEDULED: dict[str, dict[str, Any]] = {
     "wait_all": {"cron": "* * * * *", "overlap": "wait", "catchup": "all", "acts": QUICK},
     "wait_latest": {"cron": "* * * * *", "overlap": "wait", "catchup": "latest", "acts": ALL},
@@ -33,18 +33,18 @@ ENQUEUED: dict[str, dict[str, Any]] = {
     "fans": {"acts": ["fan out"], "max_attempts": 10},
     "leaf": {"acts": ["nothing"]},
     "coroutine": {"acts": ["nap", "nap", "raise"], "handler": "scripted.play_async"},
-    "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.bury"},
+    "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.on_dead"},
     "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20},
     "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }
-# how often an application enqueues what: long attempts must not take all the room
+# how often an application enqueues each job; long attempts must not use all permits
 SHARES = {
     "anything": 3, "ledger": 4, "effects": 4, "fans": 1, "leaf": 1, "coroutine": 2, "mortal": 1, "patient": 1.5,
     "long_lived": 0.4,
 }  # fmt: skip
 CRONS = ["* * * * *", "*/2 * * * *", "*/3 * * * *", "1-59/2 * * * *"]
 LEASES = ["3s", "5s", "10s", "40s"]
-MISTAKES = [
+INVALID_FILES = [
     "version: 1\njobs: {wait_all: {cron: 61 * * * *, hanlder: a.b}}\n",
     "jobs: [",
     "version: 1\njobs: {}\nx: 1\n",
@@ -52,7 +52,7 @@ MISTAKES = [
 
 
 class Schedule:
-    """The file, and what it says: ``jobs`` by name, of which those in ``removed`` are not in it just now."""
+    """The file and its ``jobs`` by name; those in ``removed`` are currently not in it."""
 
     def __init__(self, file: Path, seed: int, choice: random.Random) -> None:
         self.file, self.seed, self._choice = file, seed, choice
@@ -91,14 +91,14 @@ class Schedule:
         os.replace(new, self.file)
 
     def edit(self) -> str:
-        """Change something; return what."""
+        """Make a random edit; return its description."""
         if self._choice.random() < 0.2:
-            name, what = "long_lived", "lease"  # while its runs are at work
+            name, what = "long_lived", "lease"  # while its runs are running
         else:
             name = self._choice.choice([*SCHEDULED, *SCHEDULED, *ENQUEUED])
             what = self._choice.choice(EDITS_OF_SCHEDULED if name in SCHEDULED else EDITS)
         job = self.jobs[name]
-        if what == "remove or return":
+        if what == "remove or restore":
             self.removed ^= {name}
         elif what == "lease":
             job["lease"] = self._choice.choice(LEASES)
@@ -118,16 +118,16 @@ class Schedule:
         return f"{what} of {name}: {job.get(what, 'removed' if name in self.removed else 'as before')}"
 
     def break_file(self) -> None:
-        """Write a file with a mistake; the next edit repairs it."""
-        self._put(f"# {self.seed} {self.edits}\n{self._choice.choice(MISTAKES)}")
+        """Write an invalid file; the next edit fixes it."""
+        self._put(f"# {self.seed} {self.edits}\n{self._choice.choice(INVALID_FILES)}")
 
     def complete(self) -> None:
-        """Write a file with every job in it, and enabled: for the end."""
+        """Write the final file, with all jobs, enabled."""
         self.removed = set()
         for job in self.jobs.values():
             job.pop("environments", None)
         self.write()
 
 
-EDITS = ["lease", "max_attempts", "handler", "environments", "remove or return"]
+EDITS = ["lease", "max_attempts", "handler", "environments", "remove or restore"]
 EDITS_OF_SCHEDULED = [*EDITS, "overlap", "overlap", "cron", "lease"]

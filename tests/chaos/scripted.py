@@ -1,7 +1,7 @@
-"""The handlers. What an attempt does is drawn at random from the acts of its job; each logs what it lives through.
+"""The handlers. Each attempt does a random act of its job and logs its events.
 
-This file is copied beside schedules.yaml. A line of the log is one write to a file opened for appending, so that lines
-of several processes do not mix, and what a killed process has written stays.
+This file is copied beside schedules.yaml. Each log line is one write to a file opened for appending, so that lines of
+different processes do not mix, and a killed process loses no lines.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 from yamlsched import Discard, RetryAfter, Run, Snooze
 
-PLACE = Path(os.environ.get("CHAOS", "."))
-EVIDENCE_INTERVAL_SECONDS = 0.05  # a handler that waits shows as often that it lives
+FOLDER = Path(os.environ.get("CHAOS", "."))
+ALIVE_INTERVAL_SECONDS = 0.05  # a waiting handler logs this often that it is alive
 
 
-def note(event: str, run: Run, **more: Any) -> None:
+def log_event(event: str, run: Run, **more: Any) -> None:
     line = {
         "event": event,
         "run": run.id,
@@ -33,29 +33,29 @@ def note(event: str, run: Run, **more: Any) -> None:
         "wall": time.time(),
         **more,
     }
-    log = os.open(PLACE / "handlers.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    log = os.open(FOLDER / "handlers.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(log, f"{json.dumps(line)}\n".encode())
     os.close(log)
 
 
-def birth() -> str:
-    """Return what tells this process from a later one with the same id."""
+def process_start() -> str:
+    """Return the start time of this process, which distinguishes it from a later one with the same id."""
     return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def choose(run: Run, seed: int, acts: list[str]) -> tuple[str, random.Random]:
-    """Return what this attempt does; once the faults are over, nothing but succeed."""
+    """Return the act of this attempt; once the faults are over, it is "succeed"."""
     choice = random.Random(f"{seed} {run.id} {run.backend.locked_by}")
-    act = "succeed" if (PLACE / "calm").exists() else choice.choice(acts)
-    note("start", run, act=act, born=birth())
+    act = "succeed" if (FOLDER / "calm").exists() else choice.choice(acts)
+    log_event("start", run, act=act, process_start=process_start())
     return act, choice
 
 
 def pause(run: Run, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not (PLACE / "calm").exists():
-        time.sleep(EVIDENCE_INTERVAL_SECONDS)
-        note("alive", run)
+    while time.monotonic() < end and not (FOLDER / "calm").exists():
+        time.sleep(ALIVE_INTERVAL_SECONDS)
+        log_event("alive", run)
 
 
 def play(run: Run, seed: int, acts: list[str], filler: str = "", at_end: str = "") -> Any:
@@ -63,13 +63,13 @@ def play(run: Run, seed: int, acts: list[str], filler: str = "", at_end: str = "
     try:
         value = ACTS[act](run, choice)
     except BaseException as error:
-        note("end", run, how=type(error).__name__)
+        log_event("end", run, how=type(error).__name__)
         raise
-    note("end", run, how="returned")
+    log_event("end", run, how="returned")
     return value
 
 
-play_again = play  # the same under another name, for edits of `handler`
+play_again = play  # another name, for edits of `handler`
 
 
 async def play_async(run: Run, seed: int, acts: list[str], filler: str = "") -> Any:
@@ -77,23 +77,23 @@ async def play_async(run: Run, seed: int, acts: list[str], filler: str = "") -> 
     end = time.monotonic() + choice.uniform(0, 2)
     try:
         while act == "nap" and time.monotonic() < end:
-            await asyncio.sleep(EVIDENCE_INTERVAL_SECONDS)
-            note("alive", run)
+            await asyncio.sleep(ALIVE_INTERVAL_SECONDS)
+            log_event("alive", run)
         if act == "raise":
             fail(run, choice)
     except BaseException as error:
-        note("end", run, how=type(error).__name__)
+        log_event("end", run, how=type(error).__name__)
         raise
-    note("end", run, how="returned")
+    log_event("end", run, how="returned")
     return {"by": run.backend.locked_by}
 
 
-def bury(run: Run) -> None:
-    """For on_dead: the run is the dead one."""
-    note("told", run)
+def on_dead(run: Run) -> None:
+    """Log the call; ``run`` is the dead run."""
+    log_event("on_dead", run)
 
 
-# -- acts: what they return or raise names the claim, so that a write under another claim's name shows
+# -- acts: each result and error contains the claim, so that a write under another claim is detected
 
 
 def signed(run: Run, text: str) -> str:
@@ -124,7 +124,7 @@ def work_longer(run: Run, choice: random.Random) -> Any:
 
 
 def hang(run: Run, choice: random.Random) -> None:
-    pause(run, 120)  # the job's timeout ends it
+    pause(run, 120)  # ends by the job's timeout
 
 
 def fail(run: Run, choice: random.Random) -> None:
@@ -173,62 +173,62 @@ def return_much(run: Run, choice: random.Random) -> Any:
 
 
 def transaction(run: Run, choice: random.Random) -> None:
-    """Write a row together with the run's success; at times die before or after the commit."""
-    accident = choice.choice(["", "", "", "raise", "exit", "late exit", "late raise"])
+    """Write a row together with the run's success; sometimes die before or after the commit."""
+    fault = choice.choice(["", "", "", "raise", "exit", "late exit", "late raise"])
     with run.transaction() as connection:
         connection.execute(
             "insert into chaos.ledger (run_id, attempt, token) values (%s, %s, %s)",
             [run.id, run.attempt, run.backend.locked_by],
         )
         pause(run, choice.choice([0, 0, 0.1, 1.0]))
-        if accident == "raise":
+        if fault == "raise":
             fail(run, choice)
-        if accident == "exit":
+        if fault == "exit":
             os._exit(7)
         run.result = {"by": run.backend.locked_by}
-    note("committed", run)
-    if accident == "late exit":
+    log_event("committed", run)
+    if fault == "late exit":
         os._exit(7)
-    if accident == "late raise":
+    if fault == "late raise":
         fail(run, choice)
 
 
 def effect(run: Run, choice: random.Random) -> Any:
-    """Do something to the world at most once, or until it is known to be done."""
+    """Cause an effect at most once, or with "repeat" until it is done."""
     in_doubt = ["skip", "raise", "repeat"][run.id % 3]
     once(run, choice, "mail", in_doubt, "run")
     return {"by": run.backend.locked_by}
 
 
 def business_effect(run: Run, choice: random.Random) -> Any:
-    """The same under a key that several runs share."""
+    """Cause an effect under a key that several runs share."""
     number = run.id % 10
     once(run, choice, f"invoice {number}", ["skip", "raise", "repeat"][number % 3], "namespace")
     return {"by": run.backend.locked_by}
 
 
 def once(run: Run, choice: random.Random, name: str, in_doubt: str, scope: str) -> None:
-    accident = choice.choice(["", "", "", "before", "exit", "raise", "wait"])
-    with run.once(name, in_doubt=in_doubt, scope=scope) as guarded:  # type: ignore[arg-type]
-        if guarded.first:
-            if accident == "before":
-                raise ConnectionRefusedError(signed(run, "nobody listened"))
-            note("effect", run, key=guarded.key, in_doubt=in_doubt)
-            if accident == "exit":
+    fault = choice.choice(["", "", "", "before", "exit", "raise", "wait"])
+    with run.once(name, in_doubt=in_doubt, scope=scope) as block:  # type: ignore[arg-type]
+        if block.first:
+            if fault == "before":
+                raise ConnectionRefusedError(signed(run, "refused"))
+            log_event("effect", run, key=block.key, in_doubt=in_doubt)
+            if fault == "exit":
                 os._exit(7)
-            if accident == "raise":
+            if fault == "raise":
                 fail(run, choice)
-            if accident == "wait":
+            if fault == "wait":
                 pause(run, choice.uniform(0, 4))
-            guarded.result = {"by": run.backend.locked_by}
-    if guarded.first:
-        note("effect done", run, key=guarded.key, in_doubt=in_doubt)
+            block.result = {"by": run.backend.locked_by}
+    if block.first:
+        log_event("effect done", run, key=block.key, in_doubt=in_doubt)
 
 
 def fan_out(run: Run, choice: random.Random) -> Any:
     number = choice.choice([1, 5, 300])
-    note("fan out", run, number=number)
-    run.enqueue_many("leaf", [{"filler": f"{run.id} {nth}"} for nth in range(number)])
+    log_event("fan out", run, number=number)
+    run.enqueue_many("leaf", [{"filler": f"{run.id} {n}"} for n in range(number)])
     return {"by": run.backend.locked_by}
 
 

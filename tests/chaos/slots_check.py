@@ -1,4 +1,4 @@
-"""G2: every slot up to a job's cursor has a run or lies in exactly one gap. Slots are found minute by minute."""
+"""G2: every slot up to a job's cursor has a run or lies in exactly one gap. Slots are computed minute by minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MINUTE = 60
 
 
 def fires(cron: str, slot: int) -> bool:
-    """Say whether an expression that restricts minutes only fires at ``slot``, in seconds."""
+    """Return whether an expression that restricts only minutes fires at ``slot``, in seconds."""
     minute = slot // MINUTE % 60
     field = cron.split()[0]
     span, _, step = field.partition("/")
@@ -28,7 +28,7 @@ def minutes(after: float, until: float) -> Iterator[int]:
 
 
 def eras(versions: list[Version]) -> list[tuple[float, float | None, str]]:
-    """Return from when until when a job had which expression."""
+    """Return the expressions of a job, as (since, until, expression)."""
     found: list[list[object]] = []
     for version in versions:
         cron = version.row["schedule"]
@@ -56,8 +56,8 @@ def _check_job(e: Evidence, job: int, name: str, cursor: float | None, now: floa
     made: list[int] = []
     for versions in e.runs.values():
         row = versions[0].row
-        was_taken_back = versions[-1].op == "DELETE" and versions[-1].xact == versions[0].xact
-        if row["definition_id"] == job and row["scheduled_for"] and not was_taken_back:
+        was_undone = versions[-1].op == "DELETE" and versions[-1].xact == versions[0].xact
+        if row["definition_id"] == job and row["scheduled_for"] and not was_undone:
             made.append(int(seconds(row["scheduled_for"]) or 0))
     gaps = [
         (int(seconds(g["first_slot"]) or 0), int(seconds(g["last_slot"]) or 0), g["slots"], g["reason"])
@@ -72,11 +72,11 @@ def _check_job(e: Evidence, job: int, name: str, cursor: float | None, now: floa
     for first, last, number, reason in gaps:
         inside = {slot for slot in expected if first <= slot <= last}
         if len(inside) != number or not {first, last} <= inside:
-            yield f"{name}: the gap {first}..{last} ({reason}) says {number} slots, and holds {sorted(inside)}"
+            yield f"{name}: the gap {first}..{last} ({reason}) records {number} slots, but contains {sorted(inside)}"
     for slot in expected:
         if cursor is not None and slot <= cursor and slot not in made:
             number = sum(first <= slot <= last for first, last, _, _ in gaps)
             if number != 1:
                 yield f"{name}: slot {slot} has no run and lies in {number} gaps"
     if cursor is None or any(slot > cursor and slot <= now - 2 * MINUTE for slot in expected):
-        yield f"{name}: its cursor stands at {cursor}, and it is {now:.0f}"
+        yield f"{name}: its cursor is {cursor}, but the time is {now:.0f}"

@@ -1,4 +1,4 @@
-"""The checks of the chaos scenario find what they are there to find: each is shown evidence with one violation."""
+"""Each check of the chaos scenario finds its violation in evidence that contains it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .cluster import Entry, Member
 from .evidence import Attempt, Evidence, Version
 
 NOON = "2026-01-14T12:00:00+00:00"
-WALL = 1768392000.0  # the same, in seconds
+WALL = 1768392000.0  # NOON in seconds
 TOKEN, OTHER = "host:10:aa", "host:20:bb"
 
 
@@ -24,8 +24,8 @@ def a_row(status: str = "queued", attempts: int = 0, token: str | None = None, *
     }  # fmt: skip
 
 
-def a_life(*rows: dict[str, Any], writer: str = "member-1") -> list[Version]:
-    """Return versions of a run that was inserted and then updated, a second after each other."""
+def a_history(*rows: dict[str, Any], writer: str = "member-1") -> list[Version]:
+    """Return the versions of a run that was inserted and then updated once a second."""
     return [
         Version(seq, WALL + seq, str(seq), "UPDATE" if seq else "INSERT", row, writer)
         for seq, row in enumerate([a_row(**_of_insert(rows)), *rows])
@@ -37,19 +37,19 @@ def _of_insert(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
 
 
 def an_attempt(token: str = TOKEN, start: float = 2, last: float = 3, **values: Any) -> Attempt:
-    given = {"run": 1, "number": 1, "pid": 11, "born": "1", "act": "nap", **values}
+    given = {"run": 1, "number": 1, "pid": 11, "process_start": "1", "act": "nap", **values}
     return Attempt(token=token, start=start, started_wall=WALL + start, last=last, last_wall=WALL + last, **given)
 
 
-def evidence(*lives: list[Version], attempts: tuple[Attempt, ...] = (), **values: Any) -> Evidence:
+def evidence(*histories: list[Version], attempts: tuple[Attempt, ...] = (), **values: Any) -> Evidence:
     tables = {"failures": [], "ledger": [], "gaps": [], "used_keys": [], "definitions": [], **values.pop("tables", {})}
     given: dict[str, Any] = {
-        "runs": {life[0].row["id"]: life for life in lives},
+        "runs": {history[0].row["id"]: history for history in histories},
         "definitions": {1: [Version(0, WALL - 100, "0", "INSERT", {"job_type": "j", "overlap": "wait"})]},
         "attempts": {(attempt.run, attempt.token): attempt for attempt in attempts},
         "events": [], "tables": tables, "journal": [],
-        "members": [Member(NO_PROCESS, "loop", "a", False, "member-1", code=0, expected="told to stop")],
-        "acknowledged": [], "doubled_starts": [],
+        "members": [Member(NO_PROCESS, "loop", "a", False, "member-1", code=0, expected="terminated")],
+        "acknowledged": [], "repeated_starts": [],
         **values,
     }  # fmt: skip
     return Evidence(**given)
@@ -64,58 +64,62 @@ def found(check: Callable[[Evidence], Iterator[str]], e: Evidence) -> str:
     return "\n".join(check(e))
 
 
-def test_a_plain_life_violates_nothing() -> None:
-    life = a_life(RUNNING, a_row("succeeded", 1, TOKEN, by=TOKEN))
+def test_a_normal_history_has_no_violation() -> None:
+    history = a_history(RUNNING, a_row("succeeded", 1, TOKEN, by=TOKEN))
 
-    e = evidence(life, attempts=(an_attempt(),))
+    e = evidence(history, attempts=(an_attempt(),))
 
     assert [line for check in checks.CHECKS for line in check(e)] == []
 
 
-def test_steps_that_no_state_allows_are_found() -> None:
+def test_forbidden_changes_of_status_are_found() -> None:
     succeeded = a_row("succeeded", 1, TOKEN)
 
-    assert "no such step" in found(checks.check_steps, evidence(a_life(RUNNING, succeeded, RUNNING)))
-    assert "no such step" in found(checks.check_steps, evidence(a_life(succeeded)))
+    assert "this change of status is not allowed" in found(
+        checks.check_steps, evidence(a_history(RUNNING, succeeded, RUNNING))
+    )
+    assert "this change of status is not allowed" in found(checks.check_steps, evidence(a_history(succeeded)))
 
 
-def test_attempts_that_are_miscounted_are_found() -> None:
+def test_miscounted_attempts_are_found() -> None:
     for after in (a_row("queued", 1, TOKEN), a_row("failed", 0, TOKEN), a_row("succeeded", 2, TOKEN)):
-        assert "attempts, not" in found(checks.check_steps, evidence(a_life(RUNNING, after)))
+        assert "attempts, not" in found(checks.check_steps, evidence(a_history(RUNNING, after)))
 
 
-def test_a_takeover_before_the_end_of_the_lease_and_a_claim_that_is_not_new_are_found() -> None:
+def test_a_takeover_before_the_end_of_the_lease_and_a_repeated_token_are_found() -> None:
     again = a_row("running", 2, TOKEN, locked_until="2026-01-14T12:00:30+00:00")
 
-    assert "before the lease ended" in found(checks.check_steps, evidence(a_life(RUNNING, TAKEN_OVER)))
-    assert "is not new" in found(checks.check_steps, evidence(a_life(RUNNING, a_row("failed", 1, TOKEN), again)))
+    assert "before the lease ended" in found(checks.check_steps, evidence(a_history(RUNNING, TAKEN_OVER)))
+    assert "is not new" in found(checks.check_steps, evidence(a_history(RUNNING, a_row("failed", 1, TOKEN), again)))
 
 
-def test_what_a_lost_owner_writes_is_found() -> None:
+def test_writes_of_a_former_owner_are_found() -> None:
     result = a_row("succeeded", 1, TOKEN, by=OTHER)
     error = a_row("failed", 1, TOKEN, last_error=f"raised by <{OTHER}>")
 
-    assert "the result is that of" in found(checks.check_steps, evidence(a_life(RUNNING, result)))
-    assert "the error is that of" in found(checks.check_steps, evidence(a_life(RUNNING, error)))
-    assert "became" in found(checks.check_steps, evidence(a_life(RUNNING, a_row("succeeded", 1, OTHER))))
+    assert "the result belongs to" in found(checks.check_steps, evidence(a_history(RUNNING, result)))
+    assert "the error belongs to" in found(checks.check_steps, evidence(a_history(RUNNING, error)))
+    assert "became" in found(checks.check_steps, evidence(a_history(RUNNING, a_row("succeeded", 1, OTHER))))
 
 
-def test_a_write_by_a_process_that_does_not_own_the_run_is_found() -> None:
+def test_a_write_by_another_process_is_found() -> None:
     for after in (a_row("queued", 0, TOKEN), a_row("succeeded", 1, TOKEN), {**RUNNING, "locked_until": NOON}):
-        assert found(checks.check_writers, evidence(a_life(RUNNING, after))) == ""
-        assert "written by member-2" in found(checks.check_writers, evidence(a_life(RUNNING, after, writer="member-2")))
-    assert found(checks.check_writers, evidence(a_life(RUNNING, TAKEN_OVER, writer="member-2"))) == ""
+        assert found(checks.check_writers, evidence(a_history(RUNNING, after))) == ""
+        assert "written by member-2" in found(
+            checks.check_writers, evidence(a_history(RUNNING, after, writer="member-2"))
+        )
+    assert found(checks.check_writers, evidence(a_history(RUNNING, TAKEN_OVER, writer="member-2"))) == ""
 
 
-def test_two_attempts_of_a_run_at_once_are_found() -> None:
-    life = a_life(RUNNING, TAKEN_OVER)
+def test_overlapping_attempts_of_a_run_are_found() -> None:
+    history = a_history(RUNNING, TAKEN_OVER)
     attempts = (an_attempt(start=2, last=9), an_attempt(OTHER, start=4, last=5, number=2))
 
-    assert "lived on for 5.00 s beside" in found(checks.check_one_live_attempt, evidence(life, attempts=attempts))
+    assert "continued for 5.00 s beside" in found(checks.check_one_live_attempt, evidence(history, attempts=attempts))
 
 
-def test_an_attempt_that_outlives_its_lease_is_found_unless_its_host_had_been_suspended() -> None:
-    e = evidence(a_life(RUNNING), attempts=(an_attempt(last=12),))
+def test_an_attempt_that_outlives_its_lease_is_found_unless_its_host_was_suspended() -> None:
+    e = evidence(a_history(RUNNING), attempts=(an_attempt(last=12),))
     assert "outlived its lease by 2.00 s" in found(checks.check_one_live_attempt, e)
 
     e.journal.append(Entry(11, WALL + 11, "SIGCONT", (10, 11)))
@@ -123,89 +127,89 @@ def test_an_attempt_that_outlives_its_lease_is_found_unless_its_host_had_been_su
 
 
 def test_an_attempt_without_a_claim_is_found() -> None:
-    assert "without a claim" in found(checks.check_one_live_attempt, evidence(a_life(), attempts=(an_attempt(),)))
+    assert "without a claim" in found(checks.check_one_live_attempt, evidence(a_history(), attempts=(an_attempt(),)))
 
 
-def test_two_slots_of_a_waiting_job_at_once_are_found() -> None:
-    one = a_life(a_row("running", 1, TOKEN, scheduled_for=NOON))
-    other = a_life(a_row("running", 1, OTHER, scheduled_for=NOON, id=2))
+def test_overlapping_slots_of_a_job_with_overlap_wait_are_found() -> None:
+    one = a_history(a_row("running", 1, TOKEN, scheduled_for=NOON))
+    other = a_history(a_row("running", 1, OTHER, scheduled_for=NOON, id=2))
     attempts = (an_attempt(last=4), an_attempt(OTHER, start=3, last=4, run=2))
     e = evidence(one, other, attempts=attempts)
 
-    assert "lived on" in found(checks.check_exclusive, e)
+    assert "continued" in found(checks.check_exclusive, e)
     e.definitions[1][0].row["overlap"] = "allow"
     assert found(checks.check_exclusive, e) == ""
 
 
-def test_attempts_that_were_charged_for_nothing_are_found() -> None:
+def test_attempts_charged_without_a_reason_are_found() -> None:
     failed = a_row("failed", 1, TOKEN, last_error="stopped by yamlsched")
 
-    assert "never begun" in found(checks.check_failures, evidence(a_life(RUNNING, failed)))
+    assert "never started" in found(checks.check_failures, evidence(a_history(RUNNING, failed)))
     assert "stopped by yamlsched" in found(
-        checks.check_failures, evidence(a_life(RUNNING, failed), attempts=(an_attempt(),))
+        checks.check_failures, evidence(a_history(RUNNING, failed), attempts=(an_attempt(),))
     )
-    assert "nothing had happened" in found(checks.check_failures, evidence(a_life(RUNNING, TAKEN_OVER)))
+    assert "without a fault" in found(checks.check_failures, evidence(a_history(RUNNING, TAKEN_OVER)))
 
 
-def test_a_failure_that_is_not_recorded_is_found() -> None:
+def test_a_missing_failure_row_is_found() -> None:
     failed = a_row("failed", 1, TOKEN, last_error=f"raised by <{TOKEN}>")
-    e = evidence(a_life(RUNNING, failed), attempts=(an_attempt(),))
+    e = evidence(a_history(RUNNING, failed), attempts=(an_attempt(),))
 
     assert "job_failures has no row" in found(checks.check_failures, e)
     e.tables["failures"].append({"run_id": 1, "attempt": 1, "worker": TOKEN, "error": ""})
     assert found(checks.check_failures, e) == ""
 
 
-def test_rows_without_their_success_and_successes_without_their_row_are_found() -> None:
+def test_rows_without_a_success_and_successes_without_a_row_are_found() -> None:
     ledger = {"ledger": [{"run_id": 1, "token": TOKEN}]}
     attempt = an_attempt(act="transaction")
 
-    assert "without its success" in found(checks.check_transactions, evidence(a_life(RUNNING), tables=ledger))
-    e = evidence(a_life(RUNNING, a_row("succeeded", 1, TOKEN)), attempts=(attempt,))
-    assert "its row is not there" in found(checks.check_transactions, e)
-    e = evidence(a_life(RUNNING), attempts=(attempt,))
+    assert "without its success" in found(checks.check_transactions, evidence(a_history(RUNNING), tables=ledger))
+    e = evidence(a_history(RUNNING, a_row("succeeded", 1, TOKEN)), attempts=(attempt,))
+    assert "its row is missing" in found(checks.check_transactions, e)
+    e = evidence(a_history(RUNNING), attempts=(attempt,))
     attempt.events.append({"event": "committed"})
-    assert "was told of a commit" in found(checks.check_transactions, e)
+    assert "logged a commit" in found(checks.check_transactions, e)
 
 
-def test_effects_that_are_repeated_are_found() -> None:
-    begun = {"event": "effect", "key": "k", "in_doubt": "skip", "run": 1, "token": TOKEN}
-    repeated = begun | {"in_doubt": "repeat"}
+def test_repeated_effects_are_found() -> None:
+    started = {"event": "effect", "key": "k", "in_doubt": "skip", "run": 1, "token": TOKEN}
+    repeated = started | {"in_doubt": "repeat"}
 
-    assert "was begun 2 times" in found(checks.check_effects, evidence(events=[begun, begun]))
+    assert "was started 2 times" in found(checks.check_effects, evidence(events=[started, started]))
     assert found(checks.check_effects, evidence(events=[repeated, repeated])) == ""
     done = {"event": "effect done", "key": "k"}
     assert "was done again" in found(checks.check_effects, evidence(events=[repeated, done, repeated]))
 
 
-def test_half_a_fan_out_is_found() -> None:
+def test_an_incomplete_fan_out_is_found() -> None:
     attempt = an_attempt()
     attempt.events.append({"event": "fan out", "number": 2})
     child = [Version(0, WALL, "0", "INSERT", a_row(id=2, parent_id=1))]
 
-    e = evidence(a_life(RUNNING, a_row("succeeded", 1, TOKEN)), child, attempts=(attempt,))
+    e = evidence(a_history(RUNNING, a_row("succeeded", 1, TOKEN)), child, attempts=(attempt,))
 
     assert "fanned out to 1 runs, not 2" in found(checks.check_fan_outs, e)
 
 
-def test_doubled_forgotten_and_missing_keys_are_found() -> None:
+def test_duplicate_forgotten_and_missing_keys_are_found() -> None:
     one = [Version(0, WALL, "0", "INSERT", a_row(idempotency_key="k"))]
     other = [Version(0, WALL, "0", "INSERT", a_row(idempotency_key="k", id=2))]
     pruned = [*one, Version(1, WALL, "1", "DELETE", a_row(idempotency_key="k"))]
 
     assert "had 2 runs" in found(checks.check_keys, evidence(one, other))
-    assert "forgotten" in found(checks.check_keys, evidence(pruned))
+    assert "is not remembered" in found(checks.check_keys, evidence(pruned))
     assert "does not exist" in found(checks.check_keys, evidence(one, acknowledged=[(3, None)]))
 
 
-def test_an_untold_death_and_a_run_that_is_left_are_found() -> None:
-    dead = a_life(RUNNING, a_row("dead", 1, TOKEN))
+def test_a_missing_on_dead_call_and_an_unfinished_run_are_found() -> None:
+    dead = a_history(RUNNING, a_row("dead", 1, TOKEN))
 
-    assert "nobody was told" in found(checks.check_deaths, evidence(dead))
-    assert "was left running" in found(checks.check_end, evidence(a_life(RUNNING)))
+    assert "on_dead was not called" in found(checks.check_deaths, evidence(dead))
+    assert "was left running" in found(checks.check_end, evidence(a_history(RUNNING)))
 
 
-def test_processes_that_end_by_themselves_or_with_a_traceback_are_found(tmp_path: Path) -> None:
+def test_processes_that_end_unexpectedly_or_with_a_traceback_are_found(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("Traceback (most recent call last):\n")
     process: Any = type("P", (), {"text": (tmp_path / "log").read_text(), "log": tmp_path / "log", "pid": 10})()
     member = Member(process, "loop", "a", False, "member-1", started=WALL, ended=WALL + 1, code=3, was_ready=True)
@@ -216,14 +220,14 @@ def test_processes_that_end_by_themselves_or_with_a_traceback_are_found(tmp_path
     assert "wrote a traceback" in lines
 
 
-def test_slots_that_are_lost_doubled_or_in_two_gaps_are_found() -> None:
+def test_slots_that_are_lost_duplicate_or_in_two_gaps_are_found() -> None:
     definition = {"id": 1, "job_type": "j", "schedule": "* * * * *", "last_slot_at": "2026-01-14T12:02:00+00:00"}
     version = Version(0, WALL, "0", "INSERT", {**definition, "effective_from": NOON})
 
     def lines(slots: list[int], gaps: list[tuple[int, int, int]]) -> str:
         runs = [
-            [Version(0, WALL, "0", "INSERT", a_row(id=nth, scheduled_for=f"2026-01-14T12:0{slot}:00+00:00"))]
-            for nth, slot in enumerate(slots)
+            [Version(0, WALL, "0", "INSERT", a_row(id=n, scheduled_for=f"2026-01-14T12:0{slot}:00+00:00"))]
+            for n, slot in enumerate(slots)
         ]
         rows = [
             {
@@ -242,4 +246,4 @@ def test_slots_that_are_lost_doubled_or_in_two_gaps_are_found() -> None:
     assert "has no run and lies in 0 gaps" in lines([1], [])
     assert "has 2 runs" in lines([1, 1, 2], [])
     assert "overlap" in lines([], [(1, 2, 2), (2, 2, 1)])
-    assert "says 3 slots" in lines([], [(1, 2, 3)])
+    assert "records 3 slots" in lines([], [(1, 2, 3)])

@@ -17,13 +17,14 @@ from datetime import timedelta
 from typing import Any
 
 from yamlsched import cli, log
-from yamlsched.cli import _loop, tick, work
+from yamlsched.cli import tick, work
 from yamlsched.definitions import build
+from yamlsched.service import loop, workers
 from yamlsched.sync import due
-from yamlsched.worker import progress, start, systemd
+from yamlsched.worker import progress, systemd
 
 IMMEDIATE = {name: (timedelta(0), build.MAX_DURATION) for name in build.RETRY_DELAYS}
-IMPORTED = (_loop, tick, work, due, progress, start, systemd)
+IMPORTED = (loop, tick, work, workers, due, progress, systemd)
 
 
 def run_command(command: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from yamlsched.cli import FINDINGS, OK, _preview
+from yamlsched.cli._flow import target, target_options
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import read_schedule, sync_options
 
 
 @click.command(
@@ -22,16 +22,16 @@ from yamlsched.cli._work import read_schedule, sync_options
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
 )
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
-@sync_options
+@target_options
 @click.pass_obj
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
     from yamlsched.definitions import checks
     from yamlsched.definitions.formats import as_text
     from yamlsched.definitions.load import load
     from yamlsched.preview import plan
-    from yamlsched.sync.in_force import Verdict
+    from yamlsched.sync import Verdict
 
-    schedule = read_schedule(settings, options)
+    schedule = target(settings, options).read_file()
     loaded = load(schedule.data, str(settings.file), settings.env or None)
     errors = checks.check(loaded, settings.file, schedule.handler_path).errors
     if errors:

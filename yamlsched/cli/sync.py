@@ -1,15 +1,15 @@
-"""``yamlsched sync``: apply the file, and turn due slots into runs."""
+"""``yamlsched sync``: apply the file, and create the runs of due slots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli._flow import show_messages, target, target_options
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import read_schedule, show_messages, sync_options
 
 if TYPE_CHECKING:
     from yamlsched.sync import SyncResult
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     help="Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick would hold back, or "
     "one for another environment.",
 )
-@sync_options
+@target_options
 @click.pass_obj
 def command(settings: Settings, /, **options: Any) -> int:
-    from yamlsched.sync import sync
+    from yamlsched.service.sync import sync
 
-    schedule = replace(read_schedule(settings, options), by_hand=True)
-    with settings.connect(migrate=False) as connection:
-        result = sync(connection, schedule, at_once=True)
+    result = sync(target(settings, options))
     show_messages(result.messages)
     if settings.wants_json:
         import json
@@ -49,7 +47,7 @@ def command(settings: Settings, /, **options: Any) -> int:
     elif settings.verbosity >= 0:
         for line in _lines(result):
             click.echo(line)
-    return result.exit_code
+    return FINDINGS if result.has_findings else OK
 
 
 def _lines(result: SyncResult) -> Iterator[str]:
@@ -63,5 +61,5 @@ def _lines(result: SyncResult) -> Iterator[str]:
     if result.runs or result.gaps:
         skipped = sum(gap.slots for gap in result.gaps)
         yield f"runs created: {result.runs}" + (f"; slots skipped: {skipped}" if skipped else "")
-    elif not changes and result.exit_code == 0:
+    elif not changes and not result.has_findings:
         yield "nothing to do"

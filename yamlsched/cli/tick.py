@@ -1,30 +1,18 @@
-"""``yamlsched tick``: the one crontab line. Sync, then work, then leave."""
+"""``yamlsched tick``: the one crontab line. Sync, then work, then exit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli._work import (
-    configure_log,
-    housekeep,
-    poll_ready,
-    read_schedule,
-    report,
-    send_heartbeats,
-    sync_if_needed,
-    work_options,
-    worker_for,
-)
-from yamlsched.sync import claimable_jobs
+from yamlsched.service.tick import tick
 
-if TYPE_CHECKING:
-    from yamlsched.runs import Status
-    from yamlsched.worker.worker import Worker
-
-CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
+CLAIM_SECONDS = 55.0
+"""Shorter than a minute: the next minute's tick continues."""
 
 
 @click.command(
@@ -38,55 +26,13 @@ CLAIMS_FOR = 55.0  # seconds: the next minute's tick takes over
 @click.option(
     "--max-seconds",
     type=click.FloatRange(1),
-    default=CLAIMS_FOR,
+    default=CLAIM_SECONDS,
     show_default=True,
     help="Claim runs for this many seconds.",
 )
 @work_options
 @click.pass_obj
-def command(settings: Settings, /, migrate: bool, max_seconds: float, **options: Any) -> int:
+def command(settings: Settings, /, migrate: bool, **options: Any) -> int:
     configure_log(settings)
-    outcomes: dict[str, Status] = {}
-    is_well = False
-    try:
-        is_well = tick(settings, migrate, max_seconds, options, outcomes)
-    finally:
-        send_heartbeats(outcomes, is_well)
-    return 0 if is_well else 1
-
-
-def tick(
-    settings: Settings, migrate: bool, max_seconds: float, options: dict[str, Any], outcomes: dict[str, Status]
-) -> bool:
-    """Do what there is to do, add to ``outcomes`` what became of jobs, and return whether all went well.
-
-    Nothing that fails on the way to the work keeps it from being done if it can be; housekeeping comes last.
-    """
-    from yamlsched import store
-
-    schedule = read_schedule(settings, options)
-    with settings.database() as dsn:
-        with store.connect(dsn) as connection:
-            snapshot = poll_ready(connection, schedule, migrate or settings.is_embedded)
-            result = sync_if_needed(connection, schedule, snapshot)
-            report(result)
-            is_well = not result.has_findings
-            if not result.may_claim:
-                return is_well
-            namespace = str(result.namespace)
-            if snapshot.has_claimable_runs or result.made is not None:
-                jobs = claimable_jobs(connection, schedule, result)
-                if jobs:
-                    worker = worker_for(connection, dsn, namespace, jobs, settings.file, max_seconds, options)
-                    is_well = _work(worker, outcomes) and is_well
-        return housekeep(dsn, namespace, snapshot) and is_well
-
-
-def _work(worker: Worker, outcomes: dict[str, Status]) -> bool:
-    """Run what is due, and return whether no run died."""
-    import asyncio
-
-    try:
-        return not asyncio.run(worker.run()).has_dead
-    finally:
-        outcomes.update(worker.report.jobs)
+    result = tick(target(settings, options, migrate), limits(options), show_messages)
+    return FINDINGS if result.has_findings else OK

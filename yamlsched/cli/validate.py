@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
     "--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Also look for handlers in this folder."
 )
 @click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
-@click.option("--no-handlers", is_flag=True, help="Do not check handlers, for a file whose code is elsewhere.")
+@click.option(
+    "--skip-handler-checks", is_flag=True, help="Do not check handlers and payloads, for hosts without the code."
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -40,22 +41,30 @@ def command(
     imports: bool,
     paths: tuple[Path, ...],
     require_owner: bool,
-    no_handlers: bool,
+    skip_handler_checks: bool,
 ) -> int:
     from yamlsched.cli import _output
+    from yamlsched.definitions import schedule_file
+    from yamlsched.definitions.checks import check_all
     from yamlsched.definitions.formats import FORMATS, as_text
+    from yamlsched.definitions.load import load
     from yamlsched.terminal import escape_line
 
     files = files or (settings.file,)
+    given = None if skip_handler_checks else paths
     now = datetime.now(UTC)
     found: list[Diagnostic] = []
     summaries = []
     for file in files:
-        of_file, jobs = _check(file, settings.env, now, paths, imports, require_owner, not no_handlers)
+        loaded = load(schedule_file.read(file), str(file), settings.env)
+        of_file = check_all(loaded, file, given, now, imports, require_owner)
         if strict:
             of_file = [replace(one, severity="error") for one in of_file]
+        if schedule_file.leads_outside_its_directory(file):
+            # a pull request can make it a link to any file of the machine that checks it
+            of_file = [replace(one, source="") for one in of_file]
         found += of_file
-        summaries.append(_summary(file, jobs, of_file))
+        summaries.append(_summary(file, len(loaded.entries), of_file))
     write = partial(as_text, paint=_paint) if settings.format == "text" and _output.has_colours() else None
     if text := (write or FORMATS[settings.format])(found, [str(file) for file in files]):
         click.echo(text)
@@ -67,53 +76,17 @@ def command(
     return int(any(one.severity == "error" for one in found))
 
 
-def _check(
-    file: Path,
-    environment: str | None,
-    now: datetime,
-    paths: tuple[Path, ...],
-    imports: bool,
-    require_owner: bool,
-    look_at_handlers: bool,
-) -> tuple[list[Diagnostic], int]:
-    """Return all that is wrong with a file, and how many jobs it has, sound or not."""
-    from yamlsched.definitions import handlers, schedule_file, suppressions
-    from yamlsched.definitions.lint.check import check as lint
-    from yamlsched.definitions.load import load
-    from yamlsched.definitions.paths import check as check_paths
-    from yamlsched.definitions.paths import search_path
-    from yamlsched.definitions.schema import editor_copy
-
-    loaded = load(schedule_file.read(file), str(file), environment)
-    found = list(loaded.diagnostics)
-    path = search_path(file, loaded.paths, paths)
-    if look_at_handlers:
-        found += check_paths(loaded, file)
-        by_reading = handlers.check(loaded, [*path, *(Path(entry) for entry in sys.path if entry)])
-        found += by_reading
-        if imports:
-            known = {(one.line, one.column) for one in by_reading}
-            found += [one for one in handlers.check_by_import(loaded, path) if (one.line, one.column) not in known]
-    found += [*lint(loaded, now, require_owner), *editor_copy.check(loaded, file)]
-    found = suppressions.apply_suppressions(found, loaded.source)
-    if schedule_file.leads_outside_its_directory(file):
-        # a pull request can make it a link to any file of the machine that checks it
-        found = [replace(one, source="") for one in found]
-    return found, len(loaded.entries)
-
-
 def _paint(severity: str, text: str) -> str:
     return click.style(text, fg="red" if severity == "error" else "yellow", bold=True)
 
 
 def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:
-    mistakes = sum(one.severity == "error" for one in found)
-    advice = len(found) - mistakes
-    if not mistakes:
-        return f"{file}: {_count(jobs, 'job')}, no errors" + (f", {_count(advice, 'warning')}" if advice else "")
-    # where the file cannot be read as YAML, nobody knows how many jobs it has
-    place = f" in {_count(jobs, 'job')}" if jobs else ""
-    return f"{file}: {_count(mistakes, 'error')}, {_count(advice, 'warning')}{place}"
+    errors = sum(one.severity == "error" for one in found)
+    warnings = len(found) - errors
+    if not errors:
+        return f"{file}: {_count(jobs, 'job')}, no errors" + (f", {_count(warnings, 'warning')}" if warnings else "")
+    place = f" in {_count(jobs, 'job')}" if jobs else ""  # unknown if the file is not valid YAML
+    return f"{file}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{place}"
 
 
 def _count(number: int, what: str) -> str:

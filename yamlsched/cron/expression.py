@@ -1,4 +1,4 @@
-"""Cron expressions: what is supported, what is refused and where, and which local dates match. See docs/cron.md."""
+"""Cron expressions: parsing with exact error positions, and the local dates that match. See docs/cron.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HORIZON_YEARS = 50
 REFERENCE_YEAR = 2000
 """An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid tomorrow as today."""
 MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""The most that a month has within that time."""
+"""The days of the longest such month within that time."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -37,16 +37,17 @@ ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+EXAMPLE = 'write five fields, for example "0 2 * * *"'
 FIELD_NAMES = " ".join(rule.name for rule in FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A valid expression. Only ``parse_cron`` makes one.
+    """A valid expression, created by ``parse_cron`` only.
 
-    ``source`` is what the user wrote, for people; ``expression`` has aliases expanded and single blanks. ``wildcard``
-    chooses the rule for clock changes: it is decided from the text, for ``0-59`` and ``*`` differ in nothing else.
-    ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
+    ``source`` is what the user wrote; ``expression`` has aliases expanded and single spaces. ``wildcard`` selects the
+    rule for clock changes; it depends on the spelling, because ``0-59`` and ``*`` differ in nothing else. ``times`` are
+    the minutes after midnight at which it fires on a matching date, ascending.
     """
 
     source: str
@@ -58,30 +59,32 @@ class Cron:
 
 
 def is_restricted(day_field: str) -> bool:
-    """Say whether a day field takes part in choosing dates; judged by its text, so ``1-31`` does."""
+    """Return whether a day field selects dates. Depends on its spelling: ``1-31`` does, ``*`` does not."""
     return day_field not in ("*", "?")
 
 
 @lru_cache(maxsize=32768)
-def parse_cron(text: str) -> Cron:
-    """Return the expression that ``text`` writes.
+def parse_cron(expression: str) -> Cron:
+    """Parse a cron expression.
 
-    Raises CronError with the offsets of the wrong part in ``text``. The work is bounded for any text.
+    Raises CronError with the offsets of the wrong part in ``expression``. The time is bounded for any string.
     """
-    stripped = text.strip(" \t")
-    shift = text.index(stripped) if stripped else 0
-    _check_characters(text, stripped, shift)
-    parts, places = _split(stripped, shift)
-    for index, (part, place) in enumerate(zip(parts, places, strict=True)):
+    stripped = expression.strip(" \t")
+    shift = expression.index(stripped) if stripped else 0
+    if not stripped:
+        raise CronError("the cron expression is empty", 0, len(expression), EXAMPLE)
+    _check_characters(stripped, shift)
+    fields, places = _split(stripped, shift)
+    for index, (part, place) in enumerate(zip(fields, places, strict=True)):
         try:
             field_values(index, part)
         except CronError as error:
             raise CronError(error.message, place + error.start, place + error.end, error.remedy) from error
-    minute, hour, day_of_month, month, day_of_week = parts
+    minute, hour, day_of_month, month, day_of_week = fields
     place, end = places[DAY_OF_MONTH], places[DAY_OF_WEEK] + len(day_of_week)
     if is_restricted(day_of_month) and uses_nth(day_of_week):
         raise CronError(
-            f"day-of-month {day_of_month} beside day-of-week {day_of_week}: # and L cannot be combined with it",
+            f"day-of-month {day_of_month} together with day-of-week {day_of_week}: # and L do not allow a day-of-month",
             place,
             place + len(day_of_month),
             "write * as day-of-month, or split it into two jobs",
@@ -95,7 +98,7 @@ def parse_cron(text: str) -> Cron:
         )
     return Cron(
         source=stripped,
-        expression=" ".join(parts),
+        expression=" ".join(fields),
         fields=(minute, hour, day_of_month, month, day_of_week),
         wildcard=minute.startswith("*") or hour.startswith("*"),
         date_fields=(day_of_month, month, day_of_week),
@@ -107,7 +110,7 @@ def parse_cron(text: str) -> Cron:
 def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int, ...]:
     """Return the days of a local month that match ``Cron.date_fields``, ascending.
 
-    If both day fields are restricted either may match; an unrestricted one leaves the choice to the other.
+    If both day fields are restricted, a day matches if either does; an unrestricted one is ignored.
     """
     day_of_month, months, day_of_week = date_fields
     if month not in field_values(MONTH, months).plain:
@@ -129,7 +132,7 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
 
 
 def mismatches(cron: Cron, wall: datetime) -> list[str]:
-    """Return which fields do not match the naive wall time ``wall``, each as a sentence; nothing if all do."""
+    """Return a sentence for each field that does not match the naive wall time ``wall``."""
     minute, hour, day_of_month, month, day_of_week = cron.fields
     found = []
     if wall.minute not in field_values(MINUTE, minute).plain:
@@ -149,7 +152,7 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
 def day_fields_warning(cron: Cron) -> str:
     """Return a warning if cron implementations disagree about the two day fields of ``cron``, else "".
 
-    Debian's cron takes a field that begins with ``*`` as unrestricted even when a step follows.
+    Debian's cron treats a field that starts with ``*`` as unrestricted even if a step follows.
     """
     day_of_month, day_of_week = cron.fields[DAY_OF_MONTH], cron.fields[DAY_OF_WEEK]
     both = is_restricted(day_of_month) and is_restricted(day_of_week)
@@ -162,10 +165,10 @@ def day_fields_warning(cron: Cron) -> str:
 
 
 def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
-    """Say whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
+    """Return whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
 
-    A restricted day-of-week always finds one: every month has each weekday four times, and within 28 years each weekday
-    is a 29 February. Without it, a month must have one of the days.
+    With a restricted day-of-week there is one: every month has each weekday four times, and within 28 years every
+    weekday is a 29 February. Without it, one of the months must have one of the days.
     """
     day_of_month, months, day_of_week = date_fields
     named = field_values(DAY_OF_MONTH, day_of_month)
@@ -178,10 +181,7 @@ def _times(minute: str, hour: str) -> tuple[int, ...]:
     return tuple(h * 60 + m for h in field_values(HOUR, hour).plain for m in field_values(MINUTE, minute).plain)
 
 
-def _check_characters(text: str, stripped: str, shift: int) -> None:
-    example = 'write five fields, for example "0 2 * * *"'
-    if not stripped:
-        raise CronError("the cron expression is empty", 0, len(text), example)
+def _check_characters(stripped: str, shift: int) -> None:
     if len(stripped) > MAX_CHARS:
         raise CronError(
             f"the cron expression has {len(stripped)} characters, more than {MAX_CHARS}",
@@ -190,51 +190,41 @@ def _check_characters(text: str, stripped: str, shift: int) -> None:
             "write ranges and steps instead of long lists, or split it into several jobs",
         )
     for place, character in enumerate(stripped, shift):
-        if character != "\t" and not character.isprintable() and character.isascii():
-            raise CronError(
-                f"control character U+{ord(character):04X} in the cron expression",
-                place,
-                place + 1,
-                "write the five fields on one line, separated by blanks",
-            )
+        code = f"U+{ord(character):04X}"
         if not character.isascii():
             shown = f'"{character}" ' if character.isprintable() else ""
-            raise CronError(
-                f"character {shown}(U+{ord(character):04X}) in the cron expression is not ASCII",
-                place,
-                place + 1,
-                example,
-            )
+            message = f"character {shown}({code}) in the cron expression is not ASCII"
+            raise CronError(message, place, place + 1, EXAMPLE)
+        if character != "\t" and not character.isprintable():
+            remedy = "write the five fields on one line, separated by spaces"
+            raise CronError(f"control character {code} in the cron expression", place, place + 1, remedy)
 
 
 def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
-    """Return the five fields and their offsets; all of an alias' fields are where the alias is."""
+    """Return the five fields and their offsets; every field of an alias has the offset of the alias."""
     end = shift + len(stripped)
     if stripped.startswith("@"):
         alias = stripped.lower()
         if alias in ALIASES:
             return ALIASES[alias].split(), [shift] * len(FIELDS)
+        reason, remedy = f"{stripped} is not an alias", "write one of " + " ".join(ALIASES)
         if alias == "@reboot":
-            reason, remedy = (
-                "@reboot is not supported: hosts that share a schedule boot at different times",
-                "write five fields",
-            )
+            reason = "@reboot is not supported: hosts that share a schedule boot at different times"
+            remedy = "write five fields"
         elif alias.startswith("@every"):
-            reason, remedy = f"{stripped} is not an alias", 'write the interval as a step, for example "*/10 * * * *"'
-        else:
-            reason, remedy = f"{stripped} is not an alias", "write one of " + " ".join(ALIASES)
+            remedy = 'write the interval as a step, for example "*/10 * * * *"'
         raise CronError(reason, shift, end, remedy)
-    found = list(re.finditer(r"[^ \t]+", stripped))
-    parts = [match.group() for match in found]
-    if len(parts) in (len(FIELDS) + 1, len(FIELDS) + 2):
-        without = " ".join(parts[1 : len(FIELDS) + 1])
+    matches = list(re.finditer(r"[^ \t]+", stripped))
+    fields = [match.group() for match in matches]
+    if len(fields) in (len(FIELDS) + 1, len(FIELDS) + 2):
+        without = " ".join(fields[1 : len(FIELDS) + 1])
         raise CronError(
-            f"{len(parts)} fields where cron has five ({FIELD_NAMES}): seconds and years are not supported",
+            f"{len(fields)} fields where cron has five ({FIELD_NAMES}): seconds and years are not supported",
             shift,
             end,
             f'write "{without}" if the first field means seconds',
         )
-    if len(parts) != len(FIELDS):
-        fields = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        raise CronError(f"{fields} where cron has five", shift, end, f"write {FIELD_NAMES}")
-    return parts, [shift + match.start() for match in found]
+    if len(fields) != len(FIELDS):
+        found_fields = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+        raise CronError(f"{found_fields} where cron has five", shift, end, f"write {FIELD_NAMES}")
+    return fields, [shift + match.start() for match in matches]

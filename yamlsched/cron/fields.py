@@ -1,13 +1,14 @@
-"""One field of a cron expression: what may be written in it, and the values it stands for. See docs/cron.md.
+"""One field of a cron expression: its syntax, and the values that it stands for. See docs/cron.md.
 
-croniter expands a field into values. Whatever it would take in another sense than was meant is refused before. A field
-says the same in every expression, so what was learnt of one is kept: ten thousand jobs share a few hundred fields.
+croniter expands a field into values. What it would read in another way than intended is refused before. Results are
+cached by field, because ten thousand jobs share a few hundred fields.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,13 +20,13 @@ WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """One of the five fields. ``size`` is the number of different values: the largest step that says what it does."""
+    """One of the five fields. ``size`` is the number of different values, and the largest valid step."""
 
     name: str
     low: int
     high: int
     size: int
-    names: dict[str, int] = field(default_factory=dict)
+    names: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 FIELDS = (
@@ -37,14 +38,14 @@ FIELDS = (
 )
 MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK = range(5)
 LAST = -1
-"""The n of ``L5`` among the pairs of ``FieldValues.nth``: the last such weekday of the month."""
+"""Stands for n in ``FieldValues.nth`` for ``L5``: the last such weekday of the month."""
 
 
 class FieldValues(NamedTuple):
-    """What a field stands for. Sunday is 0.
+    """The values of a field. Sunday is 0.
 
-    ``last_day`` is the ``L`` of day-of-month. ``nth`` holds (weekday, n) for ``#`` and ``L`` in day-of-week; ``plain``
-    is empty then.
+    ``last_day`` is the ``L`` of day-of-month. ``nth`` has (weekday, n) for ``#`` and ``L`` in day-of-week; ``plain`` is
+    empty then.
     """
 
     plain: tuple[int, ...]
@@ -53,139 +54,137 @@ class FieldValues(NamedTuple):
 
 
 def uses_nth(day_of_week: str) -> bool:
-    """Say whether a day-of-week field names the n-th or last such weekday of a month."""
+    """Return whether a day-of-week field names the n-th or the last such weekday of a month."""
     return "#" in day_of_week or "l" in day_of_week.lower()
 
 
 @lru_cache(maxsize=4096)
-def field_values(index: int, part: str) -> FieldValues:
-    """Return what ``part`` stands for as field number ``index``.
+def field_values(index: int, field: str) -> FieldValues:
+    """Return the values of ``field``, the string of field number ``index``.
 
-    Raises CronError with offsets into ``part``.
+    Raises CronError with offsets into ``field``.
     """
-    _check_field(FIELDS[index], part)
-    return _expand(index, part)
+    _check_field(FIELDS[index], field)
+    return _expand(index, field)
 
 
-def _check_field(rule: FieldRule, part: str) -> None:
-    items = part.split(",")
+class Item(NamedTuple):
+    """A part of a field, at offset ``at`` of the field: an element of its list, or a value in one."""
+
+    rule: FieldRule
+    text: str
+    at: int
+
+    def part(self, start: int, length: int) -> Item:
+        return Item(self.rule, self.text[start : start + length], self.at + start)
+
+    def error(self, reason: str, remedy: str) -> CronError:
+        """Return the error about the whole item; ``reason`` continues the name of the field and the item."""
+        message = f"{self.rule.name} {self.text}{reason}"
+        return CronError(message, self.at, self.at + len(self.text), remedy)
+
+
+def _check_field(rule: FieldRule, field: str) -> None:
+    texts = field.split(",")
     at = 0
-    for item in items:
-        end = at + len(item)
-        if not item:
+    for text in texts:
+        if not text:
+            message = f"{rule.name} {field} has an empty item in its list"
+            remedy = "write a value between every two commas, and none after the last"
+            raise CronError(message, max(0, at - 1), max(at, 1), remedy)
+        item = Item(rule, text, at)
+        if text in ("*", "?") and len(texts) > 1:
             raise CronError(
-                f"{rule.name} {part} has an empty item in its list",
-                max(0, at - 1),
-                max(at, 1),
-                "write a value between every two commas, and none after the last",
+                f"{rule.name} {field}: {text} in a list already means every value",
+                at,
+                at + len(text),
+                f"write {text} alone",
             )
-        if item in ("*", "?") and len(items) > 1:
-            raise CronError(
-                f"{rule.name} {part}: {item} in a list already means every value", at, end, f"write {item} alone"
-            )
-        _check_item(rule, item, at)
-        at = end + 1
-    if rule.name == "day-of-week" and uses_nth(part) and not all(uses_nth(item) for item in items):
-        raise CronError(
-            f"day-of-week {part} mixes plain weekdays with # or L",
-            0,
-            len(part),
-            "write # or L at every weekday of the list, or split it into two jobs",
-        )
+        _check_item(item)
+        at += len(text) + 1
+    if rule.name == "day-of-week" and uses_nth(field) and not all(map(uses_nth, texts)):
+        remedy = "write # or L with every weekday of the list, or split it into two jobs"
+        raise Item(rule, field, 0).error(" mixes plain weekdays with # or L", remedy)
 
 
-def _check_item(rule: FieldRule, item: str, at: int) -> None:
-    """Refuse ``item``, one element of a field's list at offset ``at``, unless its meaning is beyond doubt."""
-    end = at + len(item)
-    days_only = rule.name in ("day-of-month", "day-of-week")
-    lower = item.lower()
+def _check_item(item: Item) -> None:
+    """Raise CronError for an element of a list unless it has one meaning only."""
+    rule, lower = item.rule, item.text.lower()
     if re.fullmatch(r"[hr](\(.*)?(/.*)?", lower):
-        letter = item[0].upper()
-        raise CronError(
-            f"{rule.name} {item}: {letter} (a hashed or random value) is not supported",
-            at,
-            end,
+        raise item.error(
+            f": {item.text[0].upper()} (a hashed or random value) is not supported",
             "write a number of your choice; spread moves many jobs apart",
         )
     if lower == "?":
-        if days_only:
+        if rule.name in ("day-of-month", "day-of-week"):
             return
-        raise CronError(f"{rule.name} ? is only for the two day fields", at, end, "write *")
+        raise item.error(" is only for the two day fields", "write *")
     base, slash, step = lower.partition("/")
     if slash:
-        _check_step(rule, item, step, end - len(step), end)
+        _check_step(item, step)
         if not base:
-            raise CronError(f"{rule.name} {item}: there is nothing before the step", at, end, f"write */{step}")
+            raise item.error(": the step has no value before it", f"write */{step}")
     if base == "*":
         return
     if rule.name == "day-of-month":
         if base == "l" and not slash:
             return
         if re.fullmatch(r"([0-9]+|l)w|w[0-9]*", base):
-            raise CronError(
-                f"day-of-month {item}: W (the nearest weekday) is not supported", at, end, "write a day number"
-            )
+            raise item.error(": W (the nearest weekday) is not supported", "write a day number")
     if rule.name == "day-of-week":
         if "#" in base:
-            _check_nth(rule, item, at)
+            _check_nth(item)
             return
-        if re.fullmatch(r"l[0-7]", item.lower()):
+        if re.fullmatch(r"l[0-7]", lower):
             return
         if "l" in base:
-            raise CronError(
-                f"day-of-week {item}: L belongs before the number of a weekday",
-                at,
-                end,
-                "write L5 for the last Friday of the month",
-            )
+            remedy = "write L5 for the last Friday of the month"
+            raise item.error(": L belongs before the number of a weekday", remedy)
     low, dash, high = base.partition("-")
     if dash and low and high:
-        _check_range(rule, item, low, high, at)
+        _check_range(item, low, high)
     elif dash:
-        raise CronError(f"{rule.name} {item} is half a range", at, end, f"write {rule.low}-{rule.high}, for example")
-    else:
-        value = _value(rule, item[: len(base)], at)
-        if slash and rule.name == "day-of-week" and value == 7:
-            raise CronError(f"day-of-week {item} can be read two ways", at, end, f"write 0/{step}, or 0 for Sunday")
+        raise item.error(" is an incomplete range", f"write for example {rule.low}-{rule.high}")
+    elif _value(item.part(0, len(base))) == 7 and slash and rule.name == "day-of-week":
+        raise item.error(" is ambiguous", f"write 0/{step}, or 0 for Sunday")
 
 
-def _check_step(rule: FieldRule, item: str, step: str, at: int, end: int) -> None:
-    start = min(at, end - 1)
+def _check_step(item: Item, step: str) -> None:
+    rule, end = item.rule, item.at + len(item.text)
+    reason = ""
     if not re.fullmatch(r"[0-9]+", step):
-        raise CronError(
-            f'{rule.name} {item}: the step "{step}" is not a number', start, end, f"write a step from 1 to {rule.size}"
-        )
-    if not 1 <= int(step) <= rule.size:
-        reason = "a step of 0 never moves" if int(step) == 0 else f"the field has only {rule.size} values to step by"
-        raise CronError(f"{rule.name} {item}: {reason}", start, end, f"write a step from 1 to {rule.size}")
+        reason = f'the step "{step}" is not a number'
+    elif int(step) == 0:
+        reason = "a step of 0 never moves"
+    elif int(step) > rule.size:
+        reason = f"the field has only {rule.size} values"
+    if reason:
+        start = min(end - len(step), end - 1)
+        raise CronError(f"{rule.name} {item.text}: {reason}", start, end, f"write a step from 1 to {rule.size}")
 
 
-def _check_nth(rule: FieldRule, item: str, at: int) -> None:
-    weekday = item.partition("#")[0]
+def _check_nth(item: Item) -> None:
+    weekday = item.text.partition("#")[0]
     if weekday and "-" not in weekday:
-        _value(rule, weekday, at)
-    if not re.fullmatch(r"[a-zA-Z0-9]+#[1-5]", item):
-        raise CronError(
-            f"day-of-week {item}: # belongs between one weekday and a number from 1 to 5",
-            at,
-            at + len(item),
-            "write 1#2 for the second Monday of the month",
-        )
+        _value(item.part(0, len(weekday)))
+    if not re.fullmatch(r"[a-zA-Z0-9]+#[1-5]", item.text):
+        remedy = "write 1#2 for the second Monday of the month"
+        raise item.error(": # belongs between one weekday and a number from 1 to 5", remedy)
 
 
-def _check_range(rule: FieldRule, item: str, low: str, high: str, at: int) -> None:
-    end = at + len(item)
-    first = _value(rule, item[: len(low)], at)
-    if high == "l" and rule.name == "day-of-month":
-        last = rule.high
-    else:
-        last = _value(rule, item[len(low) + 1 : len(low) + 1 + len(high)], at + len(low) + 1)
+def _check_range(item: Item, low: str, high: str) -> None:
+    rule = item.rule
+    first = _value(item.part(0, len(low)))
+    is_last_day = high == "l" and rule.name == "day-of-month"
+    last = rule.high if is_last_day else _value(item.part(len(low) + 1, len(high)))
     if high == "sun":
         last = 7
+    name = f"{rule.name} range {item.text}"
+    end = item.at + len(item.text)
     if first == last or low == high:
-        raise CronError(f"{rule.name} range {item} is a single value", at, end, f"write {item[: len(low)]}")
+        raise CronError(f"{name} is a single value", item.at, end, f"write {item.text[: len(low)]}")
     if first > last:
-        raise CronError(f"{rule.name} range {item} runs backwards", at, end, _forwards(rule, item, first, last))
+        raise CronError(f"{name} is reversed", item.at, end, _forwards(rule, item.text, first, last))
 
 
 def _forwards(rule: FieldRule, item: str, first: int, last: int) -> str:
@@ -201,39 +200,40 @@ def _forwards(rule: FieldRule, item: str, first: int, last: int) -> str:
     return f"write {before},{behind}"
 
 
-def _value(rule: FieldRule, text: str, at: int) -> int:
-    end = at + len(text)
+def _value(item: Item) -> int:
+    rule, text = item.rule, item.text
+    bounds = f"{rule.low}-{rule.high}"
     remedy = f"write a number from {rule.low} to {rule.high}"
     if re.fullmatch(r"[0-9]+", text):
         if not rule.low <= int(text) <= rule.high:
-            raise CronError(f"{rule.name} {text} is not in {rule.low}-{rule.high}", at, end, remedy)
+            raise item.error(f" is not in {bounds}", remedy)
         return int(text)
-    number = rule.names.get(text.lower())
-    if number is not None:
-        return number
+    if text.lower() in rule.names:
+        return rule.names[text.lower()]
+    reason = f"is not a number in {bounds}"
     if rule.names:
-        names = " ".join(rule.names)
+        reason = f"is neither in {bounds} nor a name"
         short = text[:3].lower()
-        remedy = f"write {short}" if len(text) > 3 and short in rule.names else f"write a number or one of {names}"
-        raise CronError(f'{rule.name} "{text}" is neither in {rule.low}-{rule.high} nor a name', at, end, remedy)
-    raise CronError(f'{rule.name} "{text}" is not a number in {rule.low}-{rule.high}', at, end, remedy)
+        is_long_name = len(text) > 3 and short in rule.names
+        remedy = f"write {short}" if is_long_name else f"write a number or one of {' '.join(rule.names)}"
+    raise CronError(f'{rule.name} "{text}" {reason}', item.at, item.at + len(text), remedy)
 
 
-def _expand(index: int, part: str) -> FieldValues:
-    # Imported here because it costs more than all the modules of an idle tick that are ours.
+def _expand(index: int, field: str) -> FieldValues:
+    # imported here: it takes longer than all of our modules that an idle tick needs
     from croniter import croniter
     from croniter.croniter import CroniterError
 
     rule = FIELDS[index]
-    items = part.split(",")
-    # croniter 7.0 turns "2-31,l" into "*": the last day is ours.
+    items = field.split(",")
+    # croniter 7.0 turns "2-31,l" into "*": the last day is handled here
     numbers = [item for item in items if rule.name != "day-of-month" or item.lower() != "l"]
     expression = ["*"] * len(FIELDS)
     expression[index] = ",".join(numbers) or "*"
     try:
         expanded, nth = croniter.expand(" ".join(expression))
     except CroniterError as error:
-        raise CronError(f"{rule.name} {part} cannot be read", 0, len(part), "write numbers and ranges") from error
+        raise CronError(f"{rule.name} {field} cannot be read", 0, len(field), "write numbers and ranges") from error
     found = expanded[index]
     everything = tuple(range(rule.low, rule.low + rule.size))
     plain = everything if found == ["*"] else tuple(sorted(int(value) for value in found))

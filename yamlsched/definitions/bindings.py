@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 DYNAMIC = {
     *("globals", "exec", "eval", "builtins", "__builtins__", "modules", "__globals__", "f_globals", "getmodule"),
@@ -63,6 +64,7 @@ class Bindings:
         is_certain = id(statement) in self.top and statement.lineno > self.last_star_import
         return has_others and not is_certain
 
+    @cached_property
     def functions(self) -> list[str]:
         """Return the names of the public functions, sorted."""
         return sorted(

@@ -1,16 +1,17 @@
-"""Every check that can reject a schedule: what ``validate``, ``sync`` and ``plan`` agree on."""
+"""Every check of a schedule: the errors that ``validate``, ``sync`` and ``plan`` agree on, and validate's warnings."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from yamlsched.definitions import handlers, lookup, paths, suppressions
+from yamlsched.definitions import handlers, lookup, paths
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Calls, Loaded
+from yamlsched.definitions.suppressions import apply_suppressions, is_suppressed
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,12 @@ class Checked:
     jobs: dict[str, Job]
 
 
-def check(loaded: Loaded, file: Path, given: Sequence[str] | None) -> Checked:
-    """Return the errors of a file. Handlers are looked for in ``given`` (--path) first; None: they are not checked."""
-    path: list[Path] = []
-    by_reading: list[Diagnostic] = []
-    if given is not None:
-        path = [*paths.search_path(file, loaded.paths, given), *(Path(entry) for entry in sys.path if entry)]
-        by_reading = [*paths.check(loaded, file), *handlers.check(loaded, path)]
-    found = suppressions.apply_suppressions([*loaded.diagnostics, *by_reading], loaded.source)
-    wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, path)} if by_reading else set()
+def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Checked:
+    """Return the errors of a file. Handlers are looked up in ``given`` (--path) first; None skips their checks."""
+    path = paths.import_path(file, loaded.paths, given or ())
+    of_handlers = [] if given is None else check_handlers(loaded, file, path)
+    found = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
+    wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, path)} if of_handlers else set()
     lookup.forget()  # a worker runs for weeks, and the syntax trees of all handlers are large
     return Checked(
         [one for one in found if one.severity == ERROR],
@@ -37,5 +35,36 @@ def check(loaded: Loaded, file: Path, given: Sequence[str] | None) -> Checked:
     )
 
 
+def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Diagnostic]:
+    """Return what is wrong with ``paths`` and with the handlers, without importing them."""
+    return [*paths.check(loaded, file), *handlers.check(loaded, path)]
+
+
+def check_all(
+    loaded: Loaded,
+    file: Path,
+    given: Sequence[str | Path] | None,
+    now: datetime,
+    imports: bool = False,
+    require_owner: bool = False,
+) -> list[Diagnostic]:
+    """Return the errors and the warnings of a file, for ``validate``.
+
+    ``imports``: import the handlers too, which runs the project's code.
+    """
+    from yamlsched.definitions.lint.check import check as lint
+    from yamlsched.definitions.schema import editor_copy
+
+    found = [*loaded.diagnostics, *lint(loaded, now, require_owner), *editor_copy.check(loaded, file)]
+    if given is not None:
+        of_handlers = check_handlers(loaded, file, paths.import_path(file, loaded.paths, given))
+        known = {(one.line, one.column) for one in of_handlers}
+        found += of_handlers
+        if imports:
+            by_import = handlers.check_by_import(loaded, paths.search_path(file, loaded.paths, given))
+            found += [one for one in by_import if (one.line, one.column) not in known]
+    return apply_suppressions(found, loaded.source)
+
+
 def _is_wrong(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> bool:
-    return any(not suppressions.is_suppressed(one) for one in handlers.check_again(loaded, calls, path))
+    return any(not is_suppressed(one) for one in handlers.check_again(loaded, calls, path))

@@ -1,4 +1,4 @@
-"""Whether handlers exist and payloads fit them, found by reading their source: nothing is imported.
+"""Whether handlers exist and accept their payloads, determined from their source: nothing is imported.
 
 What the source does not determine (see ``bindings``) is not reported.
 """
@@ -6,13 +6,14 @@ What the source does not determine (see ``bindings``) is not reported.
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from yamlsched.definitions import lookup
-from yamlsched.definitions.bindings import Function
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.load import Calls, Loaded
@@ -20,145 +21,150 @@ from yamlsched.definitions.lookup import Missing
 from yamlsched.definitions.node import Spot
 from yamlsched.definitions.wording import did_you_mean, quoted
 
+MAX_ERROR_CHARS = 200
+
 
 def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with the jobs' handlers, looked for in the folders of ``path``, first to last.
+    """Return what is wrong with the jobs' handlers, looked up in the folders of ``path``, first to last.
 
-    An error in another key of a job hides nothing: everything is reported at once.
+    A job with errors in other keys is checked too, so that everything is reported at once.
     """
     found = Findings(loaded.source)
-    folders = tuple(path)
     lookup.forget()
     for calls in loaded.calls():
         if found.is_full:
             break
-        _check_calls(loaded, calls, folders, found)
+        _check_calls(loaded, calls, tuple(path), found)
     return found.diagnostics()
 
 
 def check_again(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with one job's handlers, as far as it was looked up before by ``check``."""
+    """Return what is wrong with one job's handlers, from the files that ``check`` has read."""
     found = Findings(loaded.source)
     _check_calls(loaded, calls, tuple(path), found)
     return found.diagnostics()
 
 
-def _check_calls(loaded: Loaded, calls: Calls, folders: tuple[Path, ...], found: Findings) -> None:
+def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
+    """Yield the keys that name functions, with the dotted path and the position of each."""
     for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
-        if dotted is None:
-            continue
-        spot = loaded.spot(calls.job, key)
-        result = lookup.look_up(dotted, folders)
+        if dotted is not None:
+            yield key, dotted, loaded.spot(calls.job, key)
+
+
+def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Findings) -> None:
+    for key, dotted, spot in _called(loaded, calls):
+        result = lookup.look_up(dotted, path)
         if isinstance(result, Missing):
             found.error(spot, result.code, f"{spot}: {result.message}", result.remedy)
-        elif result is None or result.decorator_list:
-            continue  # a decorator may change the parameters
+        elif result is None:
+            continue
         elif key == "handler":
-            _check_payload(loaded, calls, result, found)
-        else:
-            _check_on_dead(result, spot, found)
+            _check_payload(loaded, calls, spot, Parameters.of(result), found)
+        elif _bind_error(result.bind, [object()], {}):
+            name = dotted.replace(":", ".").rpartition(".")[2]
+            message = f"{spot}: {name} must take one argument, the run that is dead"
+            found.error(spot, "YS308", message, f"Write def {name}(run): ...")
 
 
-class Parameters(NamedTuple):
-    """What a handler takes by name, besides ``run``."""
+def _bind_error(bind: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]) -> str:
+    """Return why a signature's ``bind`` or ``bind_partial`` rejects the arguments; "" if it does not."""
+    try:
+        bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a handler takes by name, besides ``run``.
+
+    ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works by position.
+    """
 
     expected: list[str]
-    optional: set[str]
+    required: list[str]
     takes_run: bool
-    takes_any: bool  # **kwargs
-    by_position_only: str | None  # the first that must be given by position
+    takes_any: bool
+    by_position_only: str | None
 
     @classmethod
-    def of(cls, function: Function) -> Parameters:
-        args = function.args
-        by_position = args.posonlyargs[: max(0, len(args.posonlyargs) + len(args.args) - len(args.defaults))]
-        names = [a.arg for a in [*args.args, *args.kwonlyargs]]
-        optional = {a.arg for a in args.args[len(args.args) - min(len(args.defaults), len(args.args)) :]}
-        optional |= {a.arg for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is not None}
+    def of(cls, signature: inspect.Signature) -> Parameters:
+        parameters = signature.parameters.values()
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        required = [p for p in parameters if p.default is p.empty]
         return cls(
-            [name for name in names if name != "run"],
-            optional,
-            "run" in names,
-            args.kwarg is not None,
-            by_position[0].arg if by_position else None,
+            [p.name for p in named if p.name != "run"],
+            [p.name for p in named if p.name != "run" and p in required],
+            any(p.name == "run" for p in named),
+            any(p.kind is p.VAR_KEYWORD for p in parameters),
+            next((p.name for p in required if p.kind is p.POSITIONAL_ONLY), None),
         )
 
     def unknown(self, key: str) -> str | None:
         """Return the remedy for a payload key that the handler does not take; None for one that it does."""
         if key == "run" and self.takes_run:
-            return "Give the key another name: run is given by the worker."
+            return "Give the key another name: run is passed by the worker."
         if key in self.expected or self.takes_any:
             return None
         taken = f"It takes: {', '.join(self.expected)}." if self.expected else "It takes none."
         return did_you_mean(key, self.expected, taken)
 
     def missing(self, given: Collection[str]) -> list[str]:
-        return [name for name in self.expected if name not in given and name not in self.optional]
+        return [name for name in self.required if name not in given]
 
 
 def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
-    """Return why no call of ``handler`` with these payload keys can succeed; None where the source does not say so."""
+    """Return why every call of ``handler`` with these payload keys fails; None if its source does not determine it."""
     found = lookup.look_up(handler, tuple(path))
-    if found is None or isinstance(found, Missing) or found.decorator_list:
+    if found is None or isinstance(found, Missing):
         return None
     parameters = Parameters.of(found)
     for key in payload:
         if remedy := parameters.unknown(key):
             return f"{handler} has no parameter {quoted(key)}. {remedy}"
     if missing := parameters.missing(payload):
-        return f"{handler} needs {', '.join(missing)}, which the payload does not give"
+        return f"{handler} needs {', '.join(missing)}, which the payload does not contain"
     return None
 
 
-def _check_payload(loaded: Loaded, calls: Calls, function: Function, found: Findings) -> None:
-    """Report payload keys that the function does not take, and parameters that nothing gives."""
-    handler = loaded.spot(calls.job, "handler")
-    parameters = Parameters.of(function)
+def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, found: Findings) -> None:
+    """Report payload keys that the handler does not take, and parameters that have no value."""
     if parameters.by_position_only:
         message = f"{handler}: {calls.handler} takes {parameters.by_position_only} by position only"
-        found.error(handler, "YS306", message, "Payload keys arrive by name: remove the / from its parameters.")
+        found.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
         return
     if calls.payload is None:
         return
     for key in calls.payload:
         spot = loaded.spot(calls.job, "payload", key)
         if key == "run" and parameters.takes_run:
-            found.error(spot.key, "YS305", f"{spot}: run is given by the worker", "Give the key another name.")
+            found.error(spot.key, "YS305", f"{spot}: run is passed by the worker", "Give the key another name.")
         elif remedy := parameters.unknown(key):
             message = f"{spot}: {calls.handler} has no parameter {quoted(key)}"
             found.error(spot.key, "YS304", message, remedy)
-    if calls.has_cron and calls.is_whole:
-        # without cron the payload may come with each enqueue; in place of a misspelt key it may be there
-        expected, missing = parameters.expected, parameters.missing(calls.payload)
-        guessed = any(name in missing for key in calls.payload if key not in expected for name in expected)
-        if missing and not (guessed and not parameters.takes_any):
-            message = f"{handler}: {calls.handler} needs {', '.join(missing)}, which no payload gives"
-            is_method = missing[0] == "self" and "." in (calls.handler or "").partition(":")[2]
-            remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
-            remedy = "Make it a static method: a handler is called without an object." if is_method else remedy
-            found.error(handler, "YS305", message, remedy)
-
-
-def _check_on_dead(function: Function, spot: Spot, found: Findings) -> None:
-    args = function.args
-    positional = [*args.posonlyargs, *args.args]
-    required = len(positional) - len(args.defaults)
-    lonely = [a for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
-    if required > 1 or lonely or (not positional and args.vararg is None):
-        message = f"{spot}: {function.name} must take one argument, the run that is dead"
-        found.error(spot, "YS308", message, f"Write def {function.name}(run): ...")
+    if not calls.has_cron or not calls.is_whole:
+        return  # the payload may come with each enqueue, or in place of a misspelt key
+    missing = parameters.missing(calls.payload)
+    has_unknown_keys = not parameters.takes_any and any(key not in parameters.expected for key in calls.payload)
+    if missing and not has_unknown_keys:
+        message = f"{handler}: {calls.handler} needs {', '.join(missing)}, which the payload does not contain"
+        remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
+        if missing[0] == "self" and "." in (calls.handler or "").partition(":")[2]:
+            remedy = "Make it a static method: a handler is called without an object."
+        found.error(handler, "YS305", message, remedy)
 
 
 def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
-    """Import the handlers for real and bind the payloads to them. Runs the project's code."""
+    """Import the handlers and bind the payloads to them. Runs the project's code."""
     found = Findings(loaded.source)
     before = list(sys.path)
     sys.path[:0] = [str(folder) for folder in path]
     try:
         for calls in loaded.calls():
-            for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
-                if dotted is not None and (reason := _import_and_bind(dotted, calls if key == "handler" else None)):
-                    spot = loaded.spot(calls.job, key)
+            for key, dotted, spot in _called(loaded, calls):
+                if reason := _import_and_bind(dotted, calls if key == "handler" else None):
                     found.error(spot, "YS309", f"{spot}: {reason}", "Run it with: yamlsched invoke")
     finally:
         sys.path[:] = before
@@ -167,16 +173,13 @@ def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
 
 def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     """Return why the callable cannot be imported, or cannot take its arguments; "" if it can."""
-    import importlib
-
     module, name = lookup.split(dotted)
     try:
-        handler: Any = importlib.import_module(module)
-        for part in name.split("."):
-            handler = getattr(handler, part)
+        handler = pkgutil.resolve_name(f"{module}:{name}")
     except (Exception, SystemExit) as error:
         # whatever the project's code raises while it is imported is the finding
-        return f"importing {module} failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = " ".join(str(error).split())[:MAX_ERROR_CHARS]
+        return f"importing {module} failed: {type(error).__name__}: {reason}"
     if not callable(handler):
         return f"{dotted} is not a function (got a {type(handler).__name__})"
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
@@ -185,12 +188,12 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
         return ""
-    try:
-        if calls is None:
-            signature.bind(object())
-        elif calls.payload is not None:
-            run = {"run": None} if "run" in signature.parameters else {}
-            (signature.bind if calls.has_cron and calls.is_whole else signature.bind_partial)(**calls.payload, **run)
-    except TypeError as error:
-        return f"{dotted} does not accept its arguments: {error}"
-    return ""
+    if calls is None:
+        reason = _bind_error(signature.bind, [object()], {})
+    elif calls.payload is None:
+        return ""
+    else:
+        run = {"run": None} if "run" in signature.parameters else {}
+        bind = signature.bind if calls.has_cron and calls.is_whole else signature.bind_partial
+        reason = _bind_error(bind, [], {**calls.payload, **run})
+    return f"{dotted} does not accept its arguments: {reason}" if reason else ""

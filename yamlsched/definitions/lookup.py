@@ -7,14 +7,25 @@ does not determine is unknown, not wrong.
 from __future__ import annotations
 
 import ast
-import os
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from os.path import isdir, isfile  # these do not raise where a folder cannot be read
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from importlib.util import find_spec
+from inspect import Parameter, Signature
+from os.path import isdir, isfile  # unlike Path's, these do not raise if a folder cannot be read
 from pathlib import Path
+from pkgutil import iter_modules
 
 from yamlsched.definitions import bindings
 from yamlsched.definitions.bindings import Bindings, Function
@@ -40,7 +51,7 @@ class Missing:
 
 def forget() -> None:
     """Drop what has been read: files may have changed."""
-    for cached in (look_up, _find, _modules, _listed, _parsed, _bindings, _members, _public):
+    for cached in (look_up, _find, _finder, _modules, _bindings, _members):
         cached.cache_clear()
 
 
@@ -51,72 +62,94 @@ def split(dotted: str) -> tuple[str, str]:
 
 
 @cache
-def look_up(dotted: str, path: tuple[Path, ...]) -> Function | Missing | None:
-    """Return the function that a dotted path names, why there is none, or None if the source does not say."""
+def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Missing | None:
+    """Return how the function that a dotted path names can be called, or why there is none.
+
+    None if the source does not determine it.
+    """
     module, name = split(dotted)
     file = _find(module, path)
     if isinstance(file, Missing):
         return file
-    return _named(file, module, name, path, MAX_IMPORT_HOPS)
+    found = _named(file, module, name, path, MAX_IMPORT_HOPS)
+    if found is None or isinstance(found, Missing):
+        return found
+    return None if found.decorator_list else _signature(found.args)  # a decorator may change the parameters
+
+
+def _signature(args: ast.arguments) -> Signature:
+    """Return what ``inspect.signature`` would, with None for every default."""
+    by_position = [*args.posonlyargs, *args.args]
+    required = len(by_position) - len(args.defaults)
+    found = []
+    for number, arg in enumerate(by_position):
+        kind = Parameter.POSITIONAL_ONLY if number < len(args.posonlyargs) else Parameter.POSITIONAL_OR_KEYWORD
+        found.append(Parameter(arg.arg, kind, default=Parameter.empty if number < required else None))
+    if args.vararg:
+        found.append(Parameter(args.vararg.arg, Parameter.VAR_POSITIONAL))
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        found.append(Parameter(arg.arg, Parameter.KEYWORD_ONLY, default=None if default else Parameter.empty))
+    if args.kwarg:
+        found.append(Parameter(args.kwarg.arg, Parameter.VAR_KEYWORD))
+    return Signature(found, __validate_parameters__=False)
 
 
 @cache
 def _find(module: str, path: tuple[Path, ...]) -> Path | Missing | None:
-    """Return the source file of a module, or the folder of a package without one.
+    """Return the source file of a module, or a folder of a package without one.
 
     None if the module exists without source, or may exist.
     """
     parts = module.split(".")
     if parts[0] in sys.builtin_module_names:
         return None
-    folders, parents = list(path), list[Path]()
+    folders, parents, file = list(path), list[Path](), None
     for depth, part in enumerate(parts):
-        step = _step(part, folders)
-        if depth == 0 and (step is None or (isinstance(step, list) and not _inits(step[0]))):
+        file, inside = _step(part, folders)
+        if depth == 0 and file is None:
             # an editable install has no folder in the path; a package without __init__.py has folders anywhere
-            known, elsewhere = _installed(part)
-            if step is None and known and not elsewhere:
+            is_known, elsewhere = _installed(part)
+            inside += elsewhere
+            if is_known and not inside:
                 return None
-            step = [*(step or ()), *elsewhere] or None
-        if step is None:
+        if file is None and not inside:
             return None if any(map(_is_dynamic, parents)) else _no_module(parts, depth, folders, path)
-        if isinstance(step, list):
-            folders = step
-            parents.append(folders[0] / "__init__.py")
-        elif step.suffix != ".py":
-            return None
-        elif depth < len(parts) - 1:
-            return _inside_module(step, parts, depth)
+        if inside:
+            folders = inside
+            parents += [file] if file else []
+        elif file and file.suffix == ".py" and depth < len(parts) - 1:
+            return _inside_module(file, parts, depth)
         else:
-            return step
-    inits = _inits(folders[0])
-    if not inits:
+            break
+    if file is None:
         return folders[0]
-    return folders[0] / "__init__.py" if inits[0] == "__init__.py" else None
+    return file if file.suffix == ".py" else None
 
 
-def _step(part: str, folders: list[Path]) -> Path | list[Path] | None:
-    """Return the file of a module, or the folders of a package, as the import system would choose."""
-    portions = []
+@cache
+def _finder(folder: Path) -> FileFinder:
+    """Return what the import system finds modules in a folder with. It runs no code."""
+    return FileFinder(
+        str(folder),
+        (ExtensionFileLoader, EXTENSION_SUFFIXES),
+        (SourceFileLoader, SOURCE_SUFFIXES),
+        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    )
+
+
+def _step(part: str, folders: list[Path]) -> tuple[Path | None, list[Path]]:
+    """Return the file of a module or a package, and the folders of its submodules if it is a package.
+
+    A package without ``__init__.py`` has no file.
+    """
+    portions: list[Path] = []
     for folder in folders:
-        package = folder / part
-        if _inits(package):
-            return [package]
-        if files := _files(part, folder):
-            return folder / files[0]
-        if isdir(package):
-            portions.append(package)
-    return portions or None
-
-
-def _inits(package: Path) -> list[str]:
-    return _files("__init__", package) if isdir(package) else []
-
-
-def _files(part: str, folder: Path) -> list[str]:
-    """Return the files of a module in the import system's order: compiled, source, byte code."""
-    compiled = [name for name in _listed(folder) if name.startswith(f"{part}.") and name.endswith((".so", ".pyd"))]
-    return compiled + [name for name in (f"{part}.py", f"{part}.pyc") if isfile(folder / name)]
+        spec = _finder(folder).find_spec(part)
+        inside = [Path(location) for location in (spec and spec.submodule_search_locations) or ()]
+        if spec and spec.origin:
+            return Path(spec.origin), inside
+        portions += inside
+    return None, portions
 
 
 def _installed(name: str) -> tuple[bool, list[Path]]:
@@ -124,8 +157,6 @@ def _installed(name: str) -> tuple[bool, list[Path]]:
 
     Asking for a top-level name runs no code.
     """
-    from importlib.util import find_spec
-
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):
@@ -137,37 +168,22 @@ def _installed(name: str) -> tuple[bool, list[Path]]:
 
 
 def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Path, ...]) -> Missing:
-    name = ".".join(parts[: depth + 1])
-    searched = folders if depth else list(path[:1])
-    siblings = sorted({sibling for folder in searched for sibling in _modules(folder)})
+    siblings = _modules(tuple(folders if depth else path[:1]))
+    known = ", ".join(siblings[:MAX_LISTED])
     if depth:
         message = f"{'.'.join(parts[:depth])} has no module {quoted(parts[depth])}"
-        known = f"It has: {', '.join(siblings[:MAX_LISTED])}." if siblings else "The package is empty."
+        known = f"It has: {known}." if siblings else "The package is empty."
     else:
-        message = f"no module {quoted(name)} in paths, beside the file or installed"
-        known = f"Modules there: {', '.join(siblings[:MAX_LISTED])}." if siblings else "Check the spelling and paths."
+        message = f"no module {quoted(parts[0])} in paths, next to this file or installed"
+        known = f"Modules there: {known}." if siblings else "Check the spelling and paths."
     return Missing("YS303", message, _suggestion(parts[depth], siblings, known))
 
 
 @cache
-def _modules(folder: Path) -> list[str]:
-    """Return the names of the modules and packages in a folder."""
-    found = []
-    for name in _listed(folder):
-        stem, _, suffix = name.partition(".")
-        if stem.isidentifier() and not stem.startswith("__"):
-            is_package = not suffix and isfile(folder / name / "__init__.py")
-            found += [stem] * (is_package or suffix == "py")
-    return found
-
-
-@cache
-def _listed(folder: Path) -> list[str]:
-    """Return the names in a folder; none if it cannot be read."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+def _modules(folders: tuple[Path, ...]) -> list[str]:
+    """Return the names of the modules and packages in folders."""
+    names = {found.name for found in iter_modules(map(str, folders))}
+    return sorted(name for name in names if name.isidentifier() and not name.startswith("__"))
 
 
 def _inside_module(file: Path, parts: list[str], depth: int) -> Missing | None:
@@ -183,27 +199,23 @@ def _inside_module(file: Path, parts: list[str], depth: int) -> Missing | None:
 
 
 @cache
-def _parsed(file: Path) -> ast.Module | Missing | None:
-    """Return the syntax tree of a file, why it has none, or None if it is too large to be read."""
+def _bindings(file: Path) -> Bindings | Missing | None:
+    """Return the names that a file binds, why it cannot be read, or None if it is too large."""
+    if isdir(file):
+        return Bindings()  # a package without __init__.py
     try:
         with open(file, "rb") as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns about escapes in the project's strings
             data = source.read(MAX_SOURCE_BYTES + 1)
-            return ast.parse(data, filename=file.name) if len(data) <= MAX_SOURCE_BYTES else None
+            if len(data) > MAX_SOURCE_BYTES:
+                return None
+            tree = ast.parse(data, filename=file.name)
     except SyntaxError as error:
         line = f" line {error.lineno}" if error.lineno else ""
         return Missing("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
     except (OSError, ValueError, RecursionError, MemoryError):
         return Missing("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
-
-
-@cache
-def _bindings(file: Path) -> Bindings | Missing | None:
-    if isdir(file):
-        return Bindings()  # a package without __init__.py
-    tree = _parsed(file)
-    own_name = file.parent.name if file.stem == "__init__" else file.stem
-    return bindings.read(tree.body, own_name) if isinstance(tree, ast.Module) else tree
+    return bindings.read(tree.body, file.parent.name if file.stem == "__init__" else file.stem)
 
 
 def _is_dynamic(file: Path) -> bool:
@@ -212,12 +224,6 @@ def _is_dynamic(file: Path) -> bool:
         return False
     names = _bindings(file)
     return names.is_dynamic if isinstance(names, Bindings) else names is None
-
-
-@cache
-def _public(file: Path) -> list[str]:
-    names = _bindings(file)
-    return names.functions() if isinstance(names, Bindings) else []
 
 
 def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], hops: int) -> Function | Missing | None:
@@ -236,7 +242,7 @@ def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], ho
         if not isinstance(submodule, Missing):
             return None if statement or rest else _submodule(submodule, module, first)
     if statement is None:
-        return _no_function(module, name, _public(file))
+        return _no_function(module, name, names.functions)
     if isinstance(statement, ast.ImportFrom):
         return _imported(statement, file, module, first, rest, path, hops)
     if rest:
@@ -306,7 +312,7 @@ def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function 
         return None
     method = names.statements.get(rest)
     owner = f"{module}:{name}"
-    return _no_function(owner, rest, names.functions()) if method is None else _callable(method, owner, rest, ())
+    return _no_function(owner, rest, names.functions) if method is None else _callable(method, owner, rest, ())
 
 
 def _imported(

@@ -1,9 +1,10 @@
-"""Where handlers are looked for: in the directories of ``--path``, in ``paths`` of the file, and beside the file."""
+"""Where handlers are looked up: in the directories of ``--path``, in ``paths`` of the file, and next to the file."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from os.path import isdir  # does not raise where a directory cannot be looked into
+from os.path import isdir  # unlike Path.is_dir, this does not raise if a directory cannot be read
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,11 @@ def search_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = 
     """
     folder = file.resolve().parent
     return (*(Path(path).resolve() for path in given), *((folder / path).resolve() for path in paths), folder)
+
+
+def import_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+    """Return all directories from which handlers are imported: those of ``search_path``, then ``sys.path``."""
+    return (*search_path(file, paths, given), *(Path(entry) for entry in sys.path if entry))
 
 
 def check(loaded: Loaded, file: Path) -> list[Diagnostic]:

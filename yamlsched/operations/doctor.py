@@ -6,7 +6,6 @@ import hashlib
 import ipaddress
 import os
 import socket
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -44,9 +43,9 @@ class Check:
 
 def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> tuple[Loaded | None, list[Check]]:
     """Check the file and its handlers, without importing them; ``paths`` are further folders with handlers."""
-    from yamlsched.definitions import handlers, schedule_file
-    from yamlsched.definitions import paths as handler_paths
+    from yamlsched.definitions import checks, schedule_file
     from yamlsched.definitions.load import load
+    from yamlsched.definitions.paths import import_path
     from yamlsched.definitions.schema import editor_copy
 
     if not file.is_file():
@@ -66,8 +65,7 @@ def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> 
         place = f" in environment {environment}" if environment else ""
         found = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
     found += [Check("schema", "warn", one.message, one.remedy) for one in editor_copy.check(loaded, file)]
-    path = [*handler_paths.search_path(file, loaded.paths, paths), *(Path(entry) for entry in sys.path if entry)]
-    diagnostics = (*handler_paths.check(loaded, file), *handlers.check(loaded, path))
+    diagnostics = checks.check_handlers(loaded, file, import_path(file, loaded.paths, paths))
     missing = [diagnostic.message for diagnostic in diagnostics if diagnostic.severity == "error"]
     if missing:
         what = f"{len(missing)} cannot be found or called, the first: {missing[0]}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from yamlsched.definitions import handlers
 from yamlsched.definitions.load import load
-from yamlsched.definitions.paths import search_path
+from yamlsched.definitions.paths import import_path
 from yamlsched.errors import Refused
 
 
@@ -26,6 +25,6 @@ def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any], path
     found = loaded.jobs.get(job)
     if found is None or loaded.namespace != namespace:
         return
-    path = [*search_path(file, loaded.paths, paths), *(Path(entry) for entry in sys.path if entry)]
+    path = import_path(file, loaded.paths, paths)
     if error := handlers.misfit(found.handler, {**found.payload, **payload}, path):
         raise Refused(f'job "{job}": {error}')

@@ -13,7 +13,8 @@ from typing import Any
 
 from yamlsched.definitions.job import Job, Retention
 from yamlsched.store.files import FileState
-from yamlsched.sync.in_force import FileVersion, Verdict, explain
+from yamlsched.sync import FileVersion, Verdict
+from yamlsched.sync.in_force import explain
 
 MAX_JSON_SLOTS = 100
 """Slots of one kind that the JSON document lists; the counts include all of them."""

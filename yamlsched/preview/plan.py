@@ -29,7 +29,7 @@ from yamlsched.store import definitions, files, preview, slots
 from yamlsched.store.preview import AppliedDefinition
 from yamlsched.store.slots import KeyHolder
 from yamlsched.sync import ScheduleFile, slot_plan
-from yamlsched.sync.in_force import decide, is_up_to_date
+from yamlsched.sync.in_force import decide
 from yamlsched.times import rfc3339
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def read(
         state = files.state(connection, namespace, schedule.presented(), at)
         stored = preview.definitions(connection, namespace)
         differences = definitions.differences(connection, namespace, [to_row(job) for job in loaded.jobs.values()])
-        is_recomputed = state.in_force_id is not None and not is_up_to_date(
-            state.in_force_yamlsched, state.in_force_tzdata, schedule.version
+        is_recomputed = state.in_force_id is not None and not schedule.version.is_covered_by(
+            state.in_force_yamlsched, state.in_force_tzdata
         )
         changed = {one.id for one in differences if one.id is not None}
         slots_due = _account(connection, namespace, stored, changed, at, is_recomputed)

@@ -22,7 +22,7 @@ from yamlsched.preview.model import (
     SlotChanges,
     SyncPlan,
 )
-from yamlsched.sync.in_force import Verdict
+from yamlsched.sync import Verdict
 from yamlsched.terminal import escape_control, escape_line, join_first, truncate
 from yamlsched.times import rfc3339
 from yamlsched.zones import zone

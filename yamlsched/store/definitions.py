@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from yamlsched.runs import LOST_WORKER
 from yamlsched.store.statements import load
 
 if TYPE_CHECKING:
@@ -139,6 +140,6 @@ def cancel_retired(
 
     ``after`` are definition and run with which the batch before ended.
     """
-    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit}
+    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit, **LOST_WORKER}
     runs = connection.execute(load("definitions")["cancel_retired"], given).fetchall()
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

@@ -1,42 +1,44 @@
-"""Running runs: claim, heartbeat, outcomes. Every write names the claim it believes in, and says what it changed."""
+"""Running runs: claim, heartbeat, outcomes. Every write names the claim that it expects and returns what it changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
-from yamlsched.runs import ClaimedRun, Outcome, Status
+from yamlsched.runs import LOST_WORKER, ClaimedRun, Outcome, Status, released
 from yamlsched.store.statements import load
 
 MAX_OUTCOMES_PER_STATEMENT = 100
-"""Outcomes that one ``finish`` writes; its join is quick for a short list only."""
-
+"""Outcomes in one ``finish``: its join is fast for a short list only."""
 MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
-"""Runs, and characters of their payloads, that one statement of a fan-out writes: each is quick, and none is long."""
-
-
+"""Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is short."""
 BEFORE_ALL = ("-infinity", 0)
-"""Before every run; see ``ClaimResult.past``."""
+"""The position before every run; see ``ClaimResult.past``."""
 OURS, LOST = "ours", "lost"
-"""What became of a run, beside the states that are final or waiting; see ``ownership``."""
+"""Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The definitions whose runs a worker may claim: those with ids up to ``newest``, but the ``others``."""
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``."""
 
     newest: int = 2**63 - 1
     others: tuple[int, ...] = ()
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"newest": self.newest, "others": list(self.others)}
+
 
 @dataclass
 class ClaimResult:
-    """What a claim took. ``dead`` and ``lost`` are rows about runs that their workers lost.
+    """What a claim took. ``lost``: runs whose worker has died; ``dead``: runs that had no attempts left.
 
     ``after`` is where the next walk over jobs with exclusive runs starts; 0 means that this one reached the end.
     ``is_contended``: other workers were claiming the same runs. ``is_truncated``: many due runs that may not be claimed
@@ -53,6 +55,20 @@ class ClaimResult:
     past: tuple[str, int] = BEFORE_ALL
 
 
+@cache
+def _maker(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[ClaimedRun, Any]]:
+    count = len(ClaimedRun._fields)
+    if columns[:count] != ClaimedRun._fields:
+        raise TypeError(f"a claim returns the columns {columns}, which do not start with the fields of ClaimedRun")
+    rest: Any = namedtuple("rest", columns[count:])  # type: ignore[misc]
+    return lambda values: (ClaimedRun._make(values[:count]), rest._make(values[count:]))
+
+
+def claimed_row(cursor: psycopg.AsyncCursor[Any]) -> Callable[[Sequence[Any]], tuple[ClaimedRun, Any]]:
+    """Return what makes pairs of the rows of a claim: the run, and the other columns by name."""
+    return _maker(tuple(column.name for column in cursor.description or ()))
+
+
 async def claim(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,
@@ -62,36 +78,27 @@ async def claim(
     after: int = 0,
     now: datetime | None = None,
 ) -> ClaimResult:
-    """Take up to ``limit`` due runs under ``token``, which must be new; what is to be buried counts among them."""
-    parameters = {
-        "namespace": namespace,
-        "token": token,
-        "limit": limit,
-        "newest": scope.newest,
-        "others": list(scope.others),
-        "after": after,
-        "now": now,
-    }
+    """Claim up to ``limit`` due runs under ``token``, which must be new; runs that are marked dead count among them."""
+    given = {"namespace": namespace, "token": token, "limit": limit, "after": after, "now": now}
     claimed = ClaimResult()
     exclusive, heads = 0, 0
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(load("runs")["claim"], parameters)
-        for row in await cursor.fetchall():
-            if row[0] == "cut":
+    async with connection.cursor(row_factory=claimed_row) as cursor:
+        await cursor.execute(load("runs")["claim"], {**given, **scope.parameters, **LOST_WORKER})
+        for run, row in await cursor.fetchall():
+            if row.kind == "cut":
                 claimed.is_truncated = True
                 continue
-            run = ClaimedRun._make(row[4:])
-            if row[0] == "lost":
+            if row.kind == "lost":
                 claimed.lost.append(run)
                 continue
-            heads = row[1]
-            if row[2]:
+            heads = row.heads
+            if row.exclusive:
                 exclusive += 1
-                claimed.after = max(claimed.after, row[3])
-            (claimed.runs if row[0] == "claimed" else claimed.dead).append(run)
+                claimed.after = max(claimed.after, row.definition_id)
+            (claimed.runs if row.kind == "claimed" else claimed.dead).append(run)
     claimed.is_contended = exclusive < heads and len(claimed.runs) < limit
     if exclusive == heads < limit:
-        claimed.after = 0  # the walk came to its end: the next one begins anew
+        claimed.after = 0  # the walk reached the end: the next one starts anew
     claimed.runs.sort()
     return claimed
 
@@ -105,25 +112,17 @@ async def claim_waiting(
     past: tuple[str, int] = BEFORE_ALL,
     now: datetime | None = None,
 ) -> ClaimResult:
-    """Take up to ``limit`` due runs of the usual kind under ``token``: what waits, and may execute beside others.
-
-    What comes before ``past`` is passed over.
-    """
-    parameters = {
-        "namespace": namespace,
-        "token": token,
-        "limit": limit,
-        "newest": scope.newest,
-        "others": list(scope.others),
-        "past_run_at": past[0],
-        "past_id": past[1],
-        "now": now,
-    }
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(load("runs")["claim_waiting"], parameters)
+    """Claim up to ``limit`` due runs after ``past`` that wait and may execute beside others, as most runs do."""
+    given = {"namespace": namespace, "token": token, "limit": limit, "now": now}
+    async with connection.cursor(row_factory=claimed_row) as cursor:
+        await cursor.execute(
+            load("runs")["claim_waiting"],
+            {**given, **scope.parameters, "past_run_at": past[0], "past_id": past[1]},
+        )
         rows = await cursor.fetchall()
-    runs = sorted(ClaimedRun._make(row[:-2]) for row in rows)
-    return ClaimResult(runs, past=rows[0][-2:] if rows else past)
+    for _, row in rows[:1]:
+        past = (row.past_run_at, row.past_id)
+    return ClaimResult(sorted(run for run, _ in rows), past=past)
 
 
 def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def _array(numbers: Iterable[int]) -> str:
 async def succeed(
     connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
 ) -> bool:
-    """Write that ``runs`` have succeeded, without a result; False if that is not (known to be) so for all of them."""
+    """Write that ``runs`` have succeeded, without a result; False unless that was written for all of them."""
     token, attempt = runs[0].locked_by, runs[0].attempt
     if all(run.locked_by == token and run.attempt == attempt for run in runs):
         parameters = {"ids": _array(run.id for run in runs), "attempt": attempt, "token": token, "now": now}
@@ -156,7 +155,7 @@ async def succeed(
 async def heartbeat(
     connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
 ) -> set[int]:
-    """Renew the leases of ``runs``, each for as long as it was claimed; return the ids of those that are still ours."""
+    """Renew the leases of ``runs``, each for its own duration; return the ids of those that are still ours."""
     renewed: set[int] = set()
     for lease in {run.lease for run in runs}:
         fence = _fence(run for run in runs if run.lease == lease)
@@ -166,9 +165,9 @@ async def heartbeat(
 
 
 async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> dict[int, str]:
-    """Return what became of ``runs``: ``OURS``, ``LOST``, or the status in which our claim has left it.
+    """Return, by id, whose ``runs`` are: ``OURS``, ``LOST``, or the status in which our claim has left a run.
 
-    ``locked_by`` is new for each claim and stays when the run leaves it, so it tells by itself whose doing that was.
+    ``locked_by`` is new for each claim and stays when the claim ends, so it shows which claim wrote the status.
     """
     cursor = await connection.execute(load("runs")["ownership"], {"ids": [run.id for run in runs]})
     rows = {row.id: row for row in await cursor.fetchall()}
@@ -178,7 +177,7 @@ async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[Cla
         if row is None or row.locked_by != run.locked_by:
             answer[run.id] = LOST
         elif row.status == Status.RUNNING:
-            answer[run.id] = OURS if row.attempts == run.attempt else LOST  # edited by hand: no write of ours will fit
+            answer[run.id] = OURS if row.attempts == run.attempt else LOST  # edited by hand: our fence will not match
         else:
             answer[run.id] = row.status
     return answer
@@ -222,16 +221,21 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
     }
 
 
-async def release_claim(connection: psycopg.AsyncConnection[Any], namespace: str, token: str) -> int:
-    """Give back, at no cost, what a claim took whose answer never arrived; return how many runs that were."""
-    cursor = await connection.execute(
-        load("runs")["release_claim"], {"namespace": namespace, "token": token, "now": None}
-    )
-    return len(await cursor.fetchall())
+async def release_claim(
+    connection: psycopg.AsyncConnection[Any], namespace: str, token: str, now: datetime | None = None
+) -> int:
+    """Release, at no cost, what a claim took whose answer never arrived; return how many runs that were.
+
+    The claim may have happened, but none of its runs was started.
+    """
+    cursor = await connection.execute(load("runs")["running_under"], {"namespace": namespace, "token": token})
+    unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
+    runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
+    return len(await finish(connection, [(run, released(run)) for run in runs], now))
 
 
 def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None) -> bool:
-    """Write the success of a run inside its handler's own transaction; False: the run is not ours any more."""
+    """Write the success of a run inside its handler's own transaction; return False if the run is no longer ours."""
     run_id, attempt, token = fence
     parameters = {"id": run_id, "attempt": attempt, "token": token, "result": result}
     return connection.execute(load("runs")["succeed_in"], parameters).rowcount == 1
@@ -244,7 +248,7 @@ def enqueue_from(connection: psycopg.Connection[Any], namespace: str, run_id: in
 
 
 def is_large(enqueued: list[Any]) -> bool:
-    """Say whether a fan-out takes more than one statement of the usual size."""
+    """Return whether a fan-out takes more than one statement."""
     count = sum(len(texts) for _, texts, _, _ in enqueued)
     return (
         count > MAX_FAN_OUT_RUNS or sum(len(text) for _, texts, _, _ in enqueued for text in texts) > MAX_FAN_OUT_CHARS
@@ -252,7 +256,7 @@ def is_large(enqueued: list[Any]) -> bool:
 
 
 def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of ``enqueue_many`` for what the handler of a run has enqueued, in parts of bounded size."""
+    """Yield parameters of ``enqueue_many`` for what the handler of a run has enqueued: one statement for each part."""
     for job, texts, keys, due in enqueued:
         start = size = 0
         for end, text in enumerate(texts, 1):
@@ -276,28 +280,28 @@ def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
 
 
 def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> Scope:
-    """Return what a worker may claim whose file has jobs of these names."""
+    """Return what a worker whose file has jobs of these names may claim."""
     row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
     assert row is not None
     return Scope(row.newest, tuple(row.others))
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:
-    """Return how many runs are due, those beyond ``most`` not counted."""
+    """Return how many runs are due, at most ``most``."""
     cursor = await connection.execute(load("runs")["due"], {"namespace": namespace, "most": most})
     row: Any = await cursor.fetchone()
     return min(most, int(row.runs))
 
 
 async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Let the session hear when runs are made."""
+    """Subscribe the session to notifications about new runs."""
     await connection.execute(load("runs")["listen"])
 
 
 async def finish_with(
     connection: psycopg.AsyncConnection[Any], namespace: str, run: ClaimedRun, outcome: Outcome, enqueued: list[Any]
 ) -> dict[int, datetime | None]:
-    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither when the run is not ours.
+    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the run is not ours.
 
     The outcome comes last: until then the row is not locked, and its lease is renewed however long the rest takes.
     """

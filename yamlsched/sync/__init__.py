@@ -4,8 +4,6 @@ An idle tick imports this, so nothing here imports what reads schedules.yaml or 
 """
 
 from yamlsched.sync.flow import (
-    ScheduleFile,
-    SyncResult,
     account_for_due_slots,
     account_for_owed_slots,
     claimable_jobs,
@@ -16,7 +14,7 @@ from yamlsched.sync.flow import (
     poll,
     sync,
 )
-from yamlsched.sync.in_force import FileVersion, Verdict
+from yamlsched.sync.model import FileVersion, ScheduleFile, SyncResult, Verdict
 
 __all__ = [
     "FileVersion",

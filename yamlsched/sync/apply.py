@@ -18,8 +18,7 @@ from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import FileState
 from yamlsched.sync import converge, in_force
-from yamlsched.sync.flow import ScheduleFile, SyncResult
-from yamlsched.sync.in_force import Verdict
+from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, is_older, newest_version
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -122,18 +121,18 @@ def _apply(
     if result.verdict in NOT_APPLIED:
         _hold_back(schedule, state, result)
     if result.verdict in (Verdict.APPLY, Verdict.RENEW):
-        is_older = state.in_force_id is not None and not in_force.is_up_to_date(
-            state.in_force_yamlsched, state.in_force_tzdata, version
+        is_newer_here = state.in_force_id is not None and not version.is_covered_by(
+            state.in_force_yamlsched, state.in_force_tzdata
         )
-        is_behind = in_force.is_older(version.tzdata_version, state.in_force_tzdata or "")
-        changes = converge.converge(connection, namespace, loaded.jobs, now, is_older, is_behind)
+        is_behind = is_older(version.tzdata_version, state.in_force_tzdata or "")
+        changes = converge.converge(connection, namespace, loaded.jobs, now, is_newer_here, is_behind)
         if result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
             store.mark_applied(connection, namespace, presented, retention, changes.now)
         elif state.in_force_id is not None:
             # of hosts with crossed versions each would otherwise find the other's older, again and again
-            newest = in_force.newest_version(state.in_force_yamlsched, version.yamlsched_version)
-            tzdata = in_force.newest_version(state.in_force_tzdata, version.tzdata_version)
+            newest = newest_version(state.in_force_yamlsched, version.yamlsched_version)
+            tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
             store.mark_renewed(connection, state.in_force_id, newest, tzdata)
         result.changes = changes
 

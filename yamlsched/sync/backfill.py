@@ -134,9 +134,9 @@ def backfill(
 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[tuple[str, datetime]]]:
     assert job.schedule is not None
-    expression = parse_cron(job.schedule)
-    found = slots(expression, zone(job.timezone), first - timedelta(microseconds=1), last)
-    while chunk := [(slot_key(job.job_type, expression, slot), slot.at) for slot in islice(found, CHUNK)]:
+    cron = parse_cron(job.schedule)
+    found = slots(cron, zone(job.timezone), first - timedelta(microseconds=1), last)
+    while chunk := [(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK)]:
         yield chunk
 
 

@@ -6,127 +6,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import socket
 import time
-from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from yamlsched import __version__
-from yamlsched.definitions import schedule_file
 from yamlsched.errors import Refused
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import Snapshot
-from yamlsched.sync import in_force
-from yamlsched.sync.in_force import FileVersion, Verdict
+from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, is_older
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.definitions.job import Job
     from yamlsched.store.definitions import Definition
-    from yamlsched.store.slots import Gap
-    from yamlsched.sync.converge import Changes
     from yamlsched.sync.due import DueResult
 
 MAX_SYNC_SECONDS = 25.0
 """A sync that makes runs for longer leaves the rest to the next tick."""
-
-
-@dataclass(frozen=True)
-class ScheduleFile:
-    """A schedules.yaml as a host presents it. ``environment`` is empty where none is given.
-
-    ``handler_path`` are the folders, besides the file's own, in which handlers are looked for before the file is
-    applied; None: they are not checked. ``by_hand``: a person presents it, not a tick that comes again.
-    """
-
-    data: bytes = field(repr=False)
-    path: str
-    environment: str = ""
-    host: str = field(default_factory=socket.gethostname)
-    handler_path: tuple[str, ...] | None = None
-    by_hand: bool = False
-
-    @classmethod
-    def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
-        """Raises EnvironmentFailed where the file cannot be read."""
-        data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
-        return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
-
-    @cached_property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
-
-    @cached_property
-    def version(self) -> FileVersion:
-        import tzdata  # type: ignore[import-untyped]
-
-        return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
-
-    def presented(self) -> dict[str, Any]:
-        """Return what the statements on files want to know."""
-        version = self.version
-        return {
-            "hash": version.hash,
-            "environment": version.environment,
-            "host": self.host,
-            "path": self.path,
-            "yamlsched_version": version.yamlsched_version,
-            "tzdata_version": version.tzdata_version,
-            "by_hand": self.by_hand,
-        }
-
-
-@dataclass
-class SyncResult:
-    """What a sync did and found. ``messages`` are for people.
-
-    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` says
-    whether it could be. ``is_validated`` says that this version of yamlsched has applied the file: then its schema
-    needs no second check.
-    """
-
-    namespace: str | None
-    verdict: Verdict | None = None
-    changes: Changes | None = None
-    made: DueResult | None = None
-    messages: list[str] = field(default_factory=list)
-    has_findings: bool = False
-    jobs: dict[str, Job] | None = None
-    is_readable: bool = True
-    is_validated: bool = False
-
-    @property
-    def may_claim(self) -> bool:
-        """Return whether this host may make and claim runs: not those of another environment."""
-        return self.namespace is not None and self.verdict is not Verdict.OTHER_ENVIRONMENT
-
-    def find(self, *messages: str) -> None:
-        """Note what needs attention."""
-        self.messages.extend(messages)
-        self.has_findings = self.has_findings or bool(messages)
-
-    @property
-    def runs(self) -> int:
-        """How many runs were made, by settling or because they were due."""
-        return (self.made.runs if self.made else 0) + (self.changes.settled.runs if self.changes else 0)
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """The slots that were recorded as skipped."""
-        return (self.changes.settled.gaps if self.changes else []) + (self.made.gaps if self.made else [])
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.has_findings else 0
 
 
 def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None) -> Snapshot:
@@ -137,10 +38,8 @@ def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | No
 def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Say whether the file is in force and needs no reading."""
     version = schedule.version
-    return (snapshot.in_force_hash, snapshot.in_force_environment) == (
-        version.hash,
-        version.environment,
-    ) and in_force.is_up_to_date(snapshot.in_force_yamlsched, snapshot.in_force_tzdata, version)
+    is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
+    return is_same and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
 
 
 def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
@@ -182,16 +81,16 @@ def sync(
 
 def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Return whether there is anything to sync."""
-    is_behind = in_force.is_older(schedule.version.tzdata_version, snapshot.in_force_tzdata or "")
+    is_behind = is_older(schedule.version.tzdata_version, snapshot.in_force_tzdata or "")
     return snapshot.has_due_jobs or is_behind or not is_current(snapshot, schedule)
 
 
 def _leaves_slots(connection: Connection[Any], result: SyncResult, tzdata_version: str, now: datetime | None) -> bool:
     """Return whether hosts with newer time zone data make the slots: two versions could make one slot twice."""
     known = store.tzdata_in_use(connection, str(result.namespace), now)
-    if any(in_force.is_older(tzdata_version, other) for other in known.presented):
+    if any(is_older(tzdata_version, other) for other in known.presented):
         return True
-    if in_force.is_older(tzdata_version, known.in_force or ""):
+    if is_older(tzdata_version, known.in_force or ""):
         result.find(
             f"this host has time zone data {tzdata_version}, and the slots were computed with {known.in_force}. No "
             "host with that data ticks any more, so slots are computed with the older data. Upgrade tzdata on this host"

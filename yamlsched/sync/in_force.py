@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import NamedTuple
 
 from yamlsched.store.files import FileState
+from yamlsched.sync.model import FileVersion, Verdict
 from yamlsched.times import rfc3339
 
 ROLLBACK_AFTER = timedelta(minutes=5)
@@ -19,31 +17,12 @@ OPERATOR_LOCK_WAIT = timedelta(seconds=30)
 """The same for ``yamlsched sync``."""
 
 
-class Verdict(StrEnum):
-    """What to do with a sound file."""
-
-    CURRENT = "current"  # it is in force
-    RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
-    APPLY = "apply"
-    HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
-    OTHER_ENVIRONMENT = "other_environment"
-
-
-class FileVersion(NamedTuple):
-    """The file that is presented, and by which versions."""
-
-    hash: str
-    environment: str
-    yamlsched_version: str
-    tzdata_version: str
-
-
 def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
     """Say what becomes of a file, given where it stands. ``at_once`` is the wish of a person who knows."""
     if state.in_force_id is None:
         return Verdict.APPLY
     if (state.in_force_hash, state.in_force_environment) == (version.hash, version.environment):
-        known = is_up_to_date(state.in_force_yamlsched, state.in_force_tzdata, version)
+        known = version.is_covered_by(state.in_force_yamlsched, state.in_force_tzdata)
         return Verdict.CURRENT if known else Verdict.RENEW
     if at_once:
         return Verdict.APPLY
@@ -54,33 +33,6 @@ def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
     alone_since = max(state.presented_since_at, state.newer_presented_at or state.presented_since_at)
     is_steady = state.now - alone_since >= ROLLBACK_AFTER
     return Verdict.APPLY if is_steady and not state.is_newer_presented else Verdict.HELD_BACK
-
-
-def is_up_to_date(yamlsched_version: str | None, tzdata_version: str | None, version: FileVersion) -> bool:
-    """Say whether what was applied with these versions needs no second look by version."""
-    return not is_older(yamlsched_version, version.yamlsched_version) and not is_older(
-        tzdata_version, version.tzdata_version
-    )
-
-
-def is_older(version: str | None, other: str) -> bool:
-    """Return whether a version of yamlsched, or of time zone data, is older than another.
-
-    >>> is_older("1.9.0", "1.10.0"), is_older("2025b", "2026a"), is_older("1.0rc1", "1.0"), is_older("1.0", "1.0")
-    (True, True, True, False)
-    """
-    return _version_key(version or "") < _version_key(other)
-
-
-def _version_key(version: str) -> list[tuple[int, int | str]]:
-    """Return what versions are compared by, part by part: letters come before the end (1.0rc1), numbers after it."""
-    found = re.findall(r"[0-9]+|[a-z]+", version.lower())
-    return [(2, int(part)) if part.isdigit() else (0, part) for part in found] + [(1, 0)]
-
-
-def newest_version(*versions: str | None) -> str:
-    """Return the newest_version of versions."""
-    return max((version for version in versions if version), key=_version_key)
 
 
 def is_of_another_environment(state: FileState, version: FileVersion) -> bool:

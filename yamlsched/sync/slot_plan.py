@@ -88,13 +88,13 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
         return OwedSlots(definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base)))
-    expression, where = parse_cron(definition.schedule), zone(definition.timezone)
+    cron, where = parse_cron(definition.schedule), zone(definition.timezone)
 
     gaps: list[Gap] = []
     start = base
     for reason, until in _blanket_skips(definition, now):
         if until > start:
-            span = _span(expression, where, start, until)
+            span = _span(cron, where, start, until)
             if span:
                 gaps.append(Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason))
             start = until
@@ -102,7 +102,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     found: tuple[Slot, ...] = ()
     if start < now:
         limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
-        due = _due_slots(expression, where, start, now, definition.catchup == "latest", limit)
+        due = _due_slots(cron, where, start, now, definition.catchup == "latest", limit)
         found, following = due.candidates, due.following.at if due.following else None
         if due.superseded:
             first, last, count = due.superseded.first, due.superseded.last, due.superseded.count
@@ -113,7 +113,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
     accounted = found[-1].at if found else gaps[-1].last if gaps else definition.last_slot_at
-    keyed = [(slot_key(definition.job_type, expression, slot), slot) for slot in found]
+    keyed = [(slot_key(definition.job_type, cron, slot), slot) for slot in found]
     return OwedSlots(definition, gaps, keyed, accounted, following)
 
 
@@ -147,24 +147,24 @@ def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, dat
 
 @lru_cache(maxsize=16384)
 def _due_slots(
-    expression: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
+    cron: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
 ) -> DueSlots:
     """Return what the slots in (start, now] mean. Many jobs share an expression, and then they owe the same slots."""
-    first = slots.next_slot(expression, where, start)
+    first = slots.next_slot(cron, where, start)
     if first is None or first.at > now:
         return DueSlots((), following=first)
-    second = slots.next_slot(expression, where, first.at)
+    second = slots.next_slot(cron, where, first.at)
     if second is None or second.at > now:
         return DueSlots((first,), following=second)
     if not latest:
-        found = tuple(islice(slots.slots(expression, where, start, now), limit and limit + 1))
+        found = tuple(islice(slots.slots(cron, where, start, now), limit and limit + 1))
         if limit and len(found) > limit:
             return DueSlots(found[:limit], following=found[limit])
-        return DueSlots(found, following=_next(expression, where, now))
-    newest = slots.newest_slot(expression, where, start, now)
+        return DueSlots(found, following=_next(cron, where, now))
+    newest = slots.newest_slot(cron, where, start, now)
     assert newest is not None
-    superseded = slots.span(expression, where, start, newest.at - MICROSECOND)
-    return DueSlots((newest,), superseded, following=_next(expression, where, now))
+    superseded = slots.span(cron, where, start, newest.at - MICROSECOND)
+    return DueSlots((newest,), superseded, following=_next(cron, where, now))
 
 
 def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]) -> SlotPlan:

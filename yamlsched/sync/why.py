@@ -70,13 +70,13 @@ class DayReport:
 def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
     """Explain what became of the slots of a date of the job's wall clock."""
     assert job.schedule is not None
-    expression, where = parse_cron(job.schedule), zone(job.timezone)
+    cron, where = parse_cron(job.schedule), zone(job.timezone)
     first, last = bounds(day, where)
     just_before = first - timedelta(microseconds=1)
-    found = slots.slots(expression, where, just_before, last)
+    found = slots.slots(cron, where, just_before, last)
     report = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, SLOTS_OF_A_DAY)]
-    before = slots.newest_slot(expression, where, just_before - YEARS, just_before)
-    after = slots.next_slot(expression, where, last)
+    before = slots.newest_slot(cron, where, just_before - YEARS, just_before)
+    after = slots.next_slot(cron, where, last)
     return DayReport(
         job.job_type,
         day,
@@ -115,14 +115,14 @@ def off_reason(job: Definition, now: datetime) -> str | None:
 def explain_slot(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> SlotReport:
     """Explain what became of ``at``, for a job that has a cron."""
     assert job.schedule is not None
-    expression, where = parse_cron(job.schedule), zone(job.timezone)
-    mismatch = slots.mismatch(expression, where, at)
+    cron, where = parse_cron(job.schedule), zone(job.timezone)
+    mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
     keys = [f"{job.job_type}:{rfc3339(at, 'minutes')}", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
     if not mismatch:
-        found = slots.newest_slot(expression, where, at - slots.MINUTE, at)
+        found = slots.newest_slot(cron, where, at - slots.MINUTE, at)
         assert found is not None
-        report.key = slot_key(job.job_type, expression, found)
+        report.key = slot_key(job.job_type, cron, found)
         keys.append(report.key)
         if found.note:
             report.lines.append(found.note)
@@ -173,10 +173,10 @@ def _gap(history: Any) -> str:
 
 def _no_slot(report: SlotReport, job: Definition, mismatch: str) -> None:
     assert job.schedule is not None
-    expression, where = parse_cron(job.schedule), zone(job.timezone)
+    cron, where = parse_cron(job.schedule), zone(job.timezone)
     report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
-    before = slots.newest_slot(expression, where, report.at - YEARS, report.at)
-    after = slots.next_slot(expression, where, report.at)
+    before = slots.newest_slot(cron, where, report.at - YEARS, report.at)
+    after = slots.next_slot(cron, where, report.at)
     if before:
         report.previous_slot = before.at
         report.lines.append(f"slot before: {short_utc(before.at)} ({local_time(before.at, where)})")

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations, log
-from yamlsched.runs import ClaimedRun, End, Ending, Outcome, Status, one_line
+from yamlsched.runs import LOST_WORKER, ClaimedRun, End, Ending, Outcome, Status, one_line
 
 if TYPE_CHECKING:
     from yamlsched.store.runs import ClaimResult
@@ -44,7 +44,7 @@ class RunReport:
         lost = {run.id for run in claim.lost}
         for run in claim.dead:
             self._count(run, Status.DEAD)
-            error = "lost its worker" if run.id in lost else "no attempts are left: the run was edited by hand"
+            error = LOST_WORKER["lost_error"] if run.id in lost else "no attempts are left: the run was edited by hand"
             log.error("run.dead", **_names(run), attempt=_of(run), error=error)
         if log.is_enabled("debug"):
             for run in claim.runs:

@@ -55,14 +55,14 @@ class Linter:
 
 
 @lru_cache(maxsize=16384)
-def interval(expression: Cron) -> timedelta:
+def interval(cron: Cron) -> timedelta:
     """Return the shortest time between two slots on the wall clock."""
     days: list[int] = []
     for month in range(1, 13):
         first = datetime(2024, month, 1).toordinal()
-        days += [first + day - 1 for day in matching_days(expression.date_fields, 2024, month)]
+        days += [first + day - 1 for day in matching_days(cron.date_fields, 2024, month)]
     apart = min((b - a for a, b in itertools.pairwise(days)), default=366)
-    times = expression.times
+    times = cron.times
     gaps = [b - a for a, b in itertools.pairwise(times)]
     gaps.append(apart * DAY - times[-1] + times[0])
     return timedelta(minutes=min(gaps))

@@ -60,24 +60,24 @@ def _wall(zone: ZoneInfo, change: datetime) -> tuple[datetime, datetime]:
     return before, change.astimezone(zone).replace(tzinfo=None)
 
 
-def _swallowed(expression: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+def _swallowed(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     """Return a note if a gap leaves out all slots of the day of an expression that names its hours."""
     before, after = _wall(zone, change)
-    if after <= before or expression.fields[fields.HOUR].startswith("*"):
+    if after <= before or cron.fields[fields.HOUR].startswith("*"):
         return []
     for midnight in _midnights(before, after):
-        gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in expression.times)
-        if gone and midnight.day in matching_days(expression.date_fields, midnight.year, midnight.month):
+        gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in cron.times)
+        if gone and midnight.day in matching_days(cron.date_fields, midnight.year, midnight.month):
             return [f"no slot on {midnight.date()}, when {before:%H:%M} to {after:%H:%M} does not exist"]
     return []
 
 
-def _repeated(expression: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+def _repeated(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     before, after = _wall(zone, change)
     for midnight in _midnights(after, before):
-        for minute in expression.times:
+        for minute in cron.times:
             wall = midnight + timedelta(minutes=minute)
-            if after <= wall < before and wall.day in matching_days(expression.date_fields, wall.year, wall.month):
+            if after <= wall < before and wall.day in matching_days(cron.date_fields, wall.year, wall.month):
                 return [f"{wall:%H:%M} occurs twice on {wall.date()} (clocks go back): runs only the first time"]
     return []
 

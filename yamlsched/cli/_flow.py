@@ -1,0 +1,111 @@
+"""What the verbs of the service share: their options, and how they show messages."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from yamlsched import log
+from yamlsched.cli._settings import Settings
+from yamlsched.service.common import Target, WorkOptions
+
+
+def _grace(context: click.Context, option: click.Parameter, value: str) -> timedelta:
+    from yamlsched import durations
+
+    try:
+        return durations.parse(value)
+    except ValueError as error:
+        raise click.UsageError(f"--grace: {error}") from error
+
+
+def _connections(context: click.Context, option: click.Parameter, value: int | None) -> int | None:
+    if value is not None:
+        from yamlsched.handling.sessions import MIN_CONNECTIONS
+
+        if value < MIN_CONNECTIONS:
+            raise click.BadParameter(f"{value} is less than {MIN_CONNECTIONS}, which a worker and one handler need")
+    return value
+
+
+TARGET_OPTIONS = [
+    click.option(
+        "--skip-handler-checks",
+        is_flag=True,
+        help="Apply the file without checking handlers and payloads, for a host without the code.",
+    ),
+    click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated."),
+]
+WORK_OPTIONS = [
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, 1000),
+        help="Maximum number of parallel runs on this host (number of cores, at least 4).",
+    ),
+    click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
+    click.option(
+        "--max-connections",
+        type=click.IntRange(1),
+        callback=_connections,
+        help="Maximum database connections of one worker, including its handlers' (6 + 2 per parallel run).",
+    ),
+    click.option(
+        "--grace",
+        default="30s",
+        show_default=True,
+        callback=_grace,
+        help="How long handlers may keep running after SIGTERM, such as 30s.",
+    ),
+]
+
+
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that reads the file for its database."""
+    for option in reversed(TARGET_OPTIONS):
+        function = option(function)
+    return function
+
+
+def work_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that runs handlers."""
+    for option in reversed([*WORK_OPTIONS, *TARGET_OPTIONS]):
+        function = option(function)
+    return function
+
+
+def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False) -> Target:
+    """Return what the command line selects. The embedded database is always upgraded, a server only by ``migrate``."""
+    return Target(
+        file=settings.file,
+        database=settings.database,
+        environment=settings.env,
+        handler_folders=tuple(options["paths"]),
+        checks_handlers=not options["skip_handler_checks"],
+        may_migrate=migrate or settings.is_embedded,
+    )
+
+
+def limits(options: Mapping[str, Any]) -> WorkOptions:
+    """Return the limits of a worker that the command line sets."""
+    names = ("concurrency", "max_runs", "max_connections", "max_seconds", "grace")
+    return WorkOptions(**{name: options[name] for name in names})
+
+
+def show_messages(messages: Sequence[str]) -> None:
+    """Print messages. They may quote what other hosts have written, which must not control the terminal."""
+    if not messages:
+        return
+    from yamlsched.cli._output import printable
+
+    with contextlib.suppress(OSError):  # stderr is closed: the work is done all the same
+        for message in messages:
+            print(printable(message), file=sys.stderr)
+
+
+def configure_log(settings: Settings) -> None:
+    log.configure(settings.verbosity, settings.log_format == "json")

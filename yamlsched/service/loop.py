@@ -1,0 +1,231 @@
+"""Work until stopped, and follow the file meanwhile: a sync each minute, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from yamlsched import log, store
+from yamlsched.errors import EnvironmentFailed, YamlschedError
+from yamlsched.runs import Status
+from yamlsched.service.common import (
+    OnMessages,
+    Target,
+    WorkOptions,
+    WorkResult,
+    failure,
+    housekeep,
+    poll_database,
+    send_heartbeats,
+    sync_if_needed,
+)
+from yamlsched.service.workers import WorkerTask, create_worker, run_worker
+from yamlsched.store import history, runs
+from yamlsched.sync import ScheduleFile, SyncResult, account_for_due_slots, claimable_jobs
+from yamlsched.sync.flow import MAX_SYNC_SECONDS
+from yamlsched.worker import clock, systemd
+from yamlsched.worker.helper_process import run_in_helper
+from yamlsched.worker.worker import Worker, wait
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from yamlsched.definitions.job import Job
+    from yamlsched.store.runs import Scope
+
+SYNC_INTERVAL_SECONDS = 60
+SYNC_TIMEOUT_SECONDS = 300.0
+HEARTBEAT_TIMEOUT_SECONDS = 20.0
+CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable file are run"
+
+
+def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
+    """Work and sync until stopped. ``tasks`` are executed beside the worker.
+
+    A run that dies is logged, and is no finding: only a loop that may not start has findings.
+    """
+    result = WorkResult()
+    schedule = target.read_file()
+    with target.database() as dsn, store.connect(dsn) as connection:
+        snapshot = poll_database(connection, schedule, target.may_migrate)
+        synced = sync_if_needed(connection, schedule, snapshot)
+        on_messages(result.add(synced))
+        if not synced.may_claim:
+            result.has_findings = True
+            return result
+        namespace = str(synced.namespace)
+        jobs = claimable_jobs(connection, schedule, synced)
+        worker = create_worker(connection, dsn, namespace, jobs, target, options, is_continuous=True)
+        file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or {}, frozenset(jobs))
+        sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now)
+        try:
+            run_worker(worker, result, sync_task.run, systemd.keep_notified, *tasks)
+        finally:
+            send_heartbeats(result.outcomes)
+    result.has_findings = False
+    return result
+
+
+@dataclass(frozen=True)
+class FollowedFile:
+    """The file that the worker's jobs are from; no ``hash``: none that could be read."""
+
+    hash: str | None
+    jobs: Mapping[str, Job]  # whose entry is valid
+    claimable: frozenset[str]  # names of those that the worker may claim
+
+
+@dataclass(frozen=True)
+class SyncUpdate:
+    """What a sync found. ``file`` is None if the worker's jobs stay the same, ``scope`` if it was not read."""
+
+    now: datetime  # of the database
+    messages: list[str]
+    has_findings: bool
+    may_claim: bool
+    namespace: str | None = None
+    file: FollowedFile | None = None
+    scope: Scope | None = None
+
+
+@dataclass
+class SyncTask:
+    """Syncs at each minute of the database's clock, and at once on SIGHUP, which also renews the children."""
+
+    target: Target
+    dsn: str
+    namespace: str
+    on_messages: OnMessages
+    file: FollowedFile
+    now: datetime  # of the database, a moment ago
+    may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
+
+    async def run(self, worker: Worker) -> None:
+        """Sync until the worker ends. A sync that fails is logged, and tried again the next minute."""
+        hangup = asyncio.Event()
+        is_hangup = False
+
+        def on_hangup() -> None:
+            nonlocal is_hangup
+            is_hangup = True
+            hangup.set()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+        messages: list[str] = []
+        next_at = clock.now() + _until_next_minute(self.now)
+        while True:
+            await wait(hangup, max(0.0, next_at - clock.now()))
+            if is_hangup:
+                log.info("worker.reloading")
+                worker.pool.retire()
+            is_hangup = False
+            started = clock.now()
+            try:
+                async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
+                    update = await run_in_helper(self._sync)
+            except (YamlschedError, psycopg.Error, TimeoutError) as error:
+                log.warning("sync.failed", error=failure(error) or f"took over {SYNC_TIMEOUT_SECONDS:.0f} s")
+                next_at = started + SYNC_INTERVAL_SECONDS
+                await self._send_heartbeats(worker, is_healthy=False)
+                continue
+            next_at = clock.now() + _until_next_minute(update.now)
+            if update.messages != messages:
+                messages = update.messages
+                self.on_messages(messages)
+            self._apply(update, worker)
+            await self._send_heartbeats(worker, is_healthy=not update.has_findings)
+
+    async def _send_heartbeats(self, worker: Worker, is_healthy: bool) -> None:
+        """Send the heartbeats of the minute that is over. If that is cut short, the next ones report its outcomes."""
+        outcomes = worker.report.take_jobs()
+        is_healthy = is_healthy and Status.DEAD not in outcomes.values()
+        try:
+            async with asyncio.timeout(HEARTBEAT_TIMEOUT_SECONDS):
+                await run_in_helper(partial(send_heartbeats, outcomes, is_healthy))
+        except BaseException as error:
+            worker.report.restore_jobs(outcomes)
+            if not isinstance(error, (TimeoutError, EnvironmentFailed)):
+                raise
+            log.warning("heartbeat.failed", error=str(error) or f"took over {HEARTBEAT_TIMEOUT_SECONDS:.0f} s")
+
+    def _apply(self, update: SyncUpdate, worker: Worker) -> None:
+        """Let the worker follow what a sync found."""
+        if update.namespace not in (None, worker.work.namespace):
+            raise EnvironmentFailed(
+                f'the namespace of {self.target.file} changed from "{worker.work.namespace}" to '
+                f'"{update.namespace}": restart the worker'
+            )
+        self.may_claim = update.may_claim
+        worker.pause_claims(not update.may_claim)
+        if update.scope is None:
+            return
+        if update.file is not None:
+            self.file = update.file
+            claimable = {name: job for name, job in self.file.jobs.items() if name in self.file.claimable}
+            worker.reload(claimable, update.scope)
+        elif update.scope != worker.work.scope:
+            worker.work = replace(worker.work, scope=update.scope)
+
+    def _sync(self) -> SyncUpdate:
+        """Sync, in a process of its own: reading a large file would delay the renewal of leases."""
+        with store.connect(self.dsn) as connection:
+            try:
+                schedule = self.target.read_file()
+            except EnvironmentFailed as error:
+                return self._sync_without_file(connection, str(error))
+            snapshot = poll_database(connection, schedule, may_migrate=False)
+            result = sync_if_needed(connection, schedule, snapshot)
+            if result.namespace is None:
+                result.namespace = self.namespace
+                self._account_for_due_slots(connection, result)
+            file, scope = self._claimable(connection, schedule, result)
+        if not result.is_readable:
+            result.find(CONTINUES_WITH_LAST_FILE)
+        if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot):
+            result.has_findings = True
+        return SyncUpdate(
+            snapshot.now, result.messages, result.has_findings, result.may_claim, result.namespace, file, scope
+        )
+
+    def _claimable(
+        self, connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
+    ) -> tuple[FollowedFile | None, Scope | None]:
+        """Return the file to follow, None if it is the same with the same claimable jobs, and the scope of its jobs.
+
+        A file that cannot be read changes nothing: the worker continues with the last one that could be.
+        """
+        if not result.may_claim or not result.is_readable:
+            return None, None
+        is_same = schedule.sha256 == self.file.hash and result.changes is None
+        if is_same and result.jobs is None:
+            result.jobs = dict(self.file.jobs)
+        jobs = claimable_jobs(connection, schedule, result)
+        scope = runs.scope(connection, str(result.namespace), jobs)
+        if is_same and jobs.keys() == self.file.claimable:
+            return None, scope
+        return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs)), scope
+
+    def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
+        """Create the runs of due slots though the file cannot be opened; the worker continues as it is."""
+        result = SyncResult(self.namespace)
+        result.find(f"{error}; {CONTINUES_WITH_LAST_FILE}")
+        if self.may_claim:
+            self._account_for_due_slots(connection, result)
+        return SyncUpdate(history.now(connection), result.messages, True, self.may_claim)
+
+    def _account_for_due_slots(self, connection: Connection[Any], result: SyncResult) -> None:
+        import tzdata  # type: ignore[import-untyped]
+
+        account_for_due_slots(connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SYNC_SECONDS)
+
+
+def _until_next_minute(now: datetime) -> float:
+    return SYNC_INTERVAL_SECONDS - now.timestamp() % SYNC_INTERVAL_SECONDS

@@ -1,0 +1,18 @@
+"""Apply a file as an operator decides to, and account for due slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from yamlsched import store
+from yamlsched import sync as syncing
+from yamlsched.service.common import Target
+from yamlsched.sync import SyncResult
+
+
+def sync(target: Target) -> SyncResult:
+    """Bring the database to the file, also to one that a tick would hold back, or one for another environment."""
+    schedule = replace(target.read_file(), by_hand=True)
+    with target.database() as dsn, store.connect(dsn) as connection:
+        store.migrations.ensure_current(connection, apply=target.may_migrate)
+        return syncing.sync(connection, schedule, at_once=True)

@@ -1,0 +1,50 @@
+"""One tick: sync, then work, then housekeeping."""
+
+from __future__ import annotations
+
+from yamlsched import store
+from yamlsched.service.common import (
+    OnMessages,
+    Target,
+    WorkOptions,
+    WorkResult,
+    housekeep,
+    poll_database,
+    send_heartbeats,
+    sync_if_needed,
+)
+from yamlsched.sync import claimable_jobs
+
+
+def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkResult:
+    """Apply the file if it changed, create the runs of due slots, run everything that is due, and prune.
+
+    A step that fails does not stop those after it if they can be done. The heartbeats are sent in any case.
+    """
+    result = WorkResult()
+    is_healthy = False
+    try:
+        _tick(target, options, on_messages, result)
+        is_healthy = not result.has_findings
+    finally:
+        send_heartbeats(result.outcomes, is_healthy)
+    return result
+
+
+def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result: WorkResult) -> None:
+    schedule = target.read_file()
+    with target.database() as dsn:
+        with store.connect(dsn) as connection:
+            snapshot = poll_database(connection, schedule, target.may_migrate)
+            synced = sync_if_needed(connection, schedule, snapshot)
+            on_messages(result.add(synced))
+            if not synced.may_claim:
+                return
+            namespace = str(synced.namespace)
+            if snapshot.has_claimable_runs or synced.made is not None:
+                jobs = claimable_jobs(connection, schedule, synced)
+                if jobs:
+                    from yamlsched.service.workers import create_worker, run_worker
+
+                    run_worker(create_worker(connection, dsn, namespace, jobs, target, options), result)
+        result.has_findings |= not housekeep(dsn, namespace, snapshot)

@@ -1,0 +1,30 @@
+"""Run what is due, once, without a sync."""
+
+from __future__ import annotations
+
+from yamlsched import store
+from yamlsched.errors import Refused
+from yamlsched.service.common import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_heartbeats
+from yamlsched.service.workers import WorkerTask, create_worker, run_worker
+from yamlsched.sync import claimable_jobs, inspect_file
+
+
+def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
+    """Run everything that is due. ``tasks`` are executed beside the worker until it ends.
+
+    Raises Refused if the file has not been applied to the database.
+    """
+    result = WorkResult()
+    schedule = target.read_file()
+    with target.database() as dsn, store.connect(dsn) as connection:
+        snapshot = poll_database(connection, schedule, target.may_migrate)
+        found = inspect_file(connection, schedule, snapshot)
+        on_messages(result.add(found))
+        if found.namespace is None:
+            raise Refused(f'{target.file} has not been applied to this database yet: run "yamlsched sync" first')
+        if not found.may_claim:
+            return result
+        jobs = claimable_jobs(connection, schedule, found)
+        run_worker(create_worker(connection, dsn, found.namespace, jobs, target, options), result, *tasks)
+    send_heartbeats(result.outcomes)
+    return result

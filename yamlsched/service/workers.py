@@ -1,0 +1,56 @@
+"""Building and running a worker: the one place that knows how."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from yamlsched.definitions.job import Job
+from yamlsched.service.common import Target, WorkOptions, WorkResult
+from yamlsched.store import runs as store
+from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
+from yamlsched.worker.worker import Limits, Work, Worker
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+WorkerTask = Callable[[Worker], Coroutine[Any, Any, None]]
+"""Is executed beside a worker until the worker ends."""
+
+
+def create_worker(
+    connection: Connection[Any],
+    dsn: str,
+    namespace: str,
+    jobs: Mapping[str, Job],
+    target: Target,
+    options: WorkOptions,
+    is_continuous: bool = False,
+) -> Worker:
+    """Return a worker for the due runs of ``jobs``.
+
+    A worker claims only jobs that its own file maps to a handler: a row in the database can never name code to run.
+    Closes ``connection``: no session must be open when the worker forks.
+    """
+    scope = store.scope(connection, namespace, jobs)
+    connection.close()
+    limits = Limits(
+        max_seconds=options.max_seconds,
+        max_runs=options.max_runs,
+        max_connections=options.max_connections,
+        grace=options.grace,
+    )
+    concurrency = options.concurrency or default_concurrency()
+    permits = ConcurrencyPermits(permit_folder(target.file), concurrency)
+    work = Work(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
+    return Worker(work, permits, concurrency, limits, is_continuous)
+
+
+def run_worker(worker: Worker, result: WorkResult, *tasks: WorkerTask) -> None:
+    """Run a worker until it ends, and add to ``result`` what became of jobs. A run that died is a finding."""
+    try:
+        report = asyncio.run(worker.run(*tasks))
+        result.has_findings |= report.has_dead
+    finally:
+        result.outcomes.update(worker.report.jobs)

@@ -1,0 +1,155 @@
+"""The values of a sync: the file that a host presents, and what a sync did and found."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from yamlsched import __version__
+from yamlsched.definitions import schedule_file
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.job import Job
+    from yamlsched.store.slots import Gap
+    from yamlsched.sync.converge import Changes
+    from yamlsched.sync.due import DueResult
+
+
+class FileVersion(NamedTuple):
+    """The file that is presented, and by which versions."""
+
+    hash: str
+    environment: str
+    yamlsched_version: str
+    tzdata_version: str
+
+    def is_covered_by(self, yamlsched_version: str | None, tzdata_version: str | None) -> bool:
+        """Return whether what was applied with these versions needs no second look with this one's."""
+        is_yamlsched_older = is_older(yamlsched_version, self.yamlsched_version)
+        return not is_yamlsched_older and not is_older(tzdata_version, self.tzdata_version)
+
+
+def is_older(version: str | None, other: str) -> bool:
+    """Return whether a version of yamlsched, or of time zone data, is older than another.
+
+    >>> is_older("1.9.0", "1.10.0"), is_older("2025b", "2026a"), is_older("1.0rc1", "1.0"), is_older("1.0", "1.0")
+    (True, True, True, False)
+    """
+    return _version_key(version or "") < _version_key(other)
+
+
+def _version_key(version: str) -> list[tuple[int, int | str]]:
+    """Return what versions are compared by, part by part: letters come before the end (1.0rc1), numbers after it."""
+    found = re.findall(r"[0-9]+|[a-z]+", version.lower())
+    return [(2, int(part)) if part.isdigit() else (0, part) for part in found] + [(1, 0)]
+
+
+def newest_version(*versions: str | None) -> str:
+    """Return the newest_version of versions."""
+    return max((version for version in versions if version), key=_version_key)
+
+
+class Verdict(StrEnum):
+    """What to do with a sound file."""
+
+    CURRENT = "current"  # it is in force
+    RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
+    APPLY = "apply"
+    HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
+    OTHER_ENVIRONMENT = "other_environment"
+
+
+@dataclass(frozen=True)
+class ScheduleFile:
+    """A schedules.yaml as a host presents it. ``environment`` is empty where none is given.
+
+    ``handler_path`` are the folders, besides the file's own, in which handlers are looked for before the file is
+    applied; None: they are not checked. ``by_hand``: a person presents it, not a tick that comes again.
+    """
+
+    data: bytes = field(repr=False)
+    path: str
+    environment: str = ""
+    host: str = field(default_factory=socket.gethostname)
+    handler_path: tuple[str, ...] | None = None
+    by_hand: bool = False
+
+    @classmethod
+    def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
+        """Raises EnvironmentFailed where the file cannot be read."""
+        data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
+        return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def version(self) -> FileVersion:
+        import tzdata  # type: ignore[import-untyped]
+
+        return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
+
+    def presented(self) -> dict[str, Any]:
+        """Return what the statements on files want to know."""
+        version = self.version
+        return {
+            "hash": version.hash,
+            "environment": version.environment,
+            "host": self.host,
+            "path": self.path,
+            "yamlsched_version": version.yamlsched_version,
+            "tzdata_version": version.tzdata_version,
+            "by_hand": self.by_hand,
+        }
+
+
+@dataclass
+class SyncResult:
+    """What a sync did and found. ``messages`` are for people.
+
+    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` says
+    whether it could be. ``is_validated`` says that this version of yamlsched has applied the file: then its schema
+    needs no second check.
+    """
+
+    namespace: str | None
+    verdict: Verdict | None = None
+    changes: Changes | None = None
+    made: DueResult | None = None
+    messages: list[str] = field(default_factory=list)
+    has_findings: bool = False
+    jobs: dict[str, Job] | None = None
+    is_readable: bool = True
+    is_validated: bool = False
+
+    @property
+    def may_claim(self) -> bool:
+        """Return whether this host may make and claim runs: not those of another environment."""
+        return self.namespace is not None and self.verdict is not Verdict.OTHER_ENVIRONMENT
+
+    def find(self, *messages: str) -> None:
+        """Note what needs attention."""
+        self.messages.extend(messages)
+        self.has_findings = self.has_findings or bool(messages)
+
+    @property
+    def runs(self) -> int:
+        """How many runs were made, by settling or because they were due."""
+        return (self.made.runs if self.made else 0) + (self.changes.settled.runs if self.changes else 0)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The slots that were recorded as skipped."""
+        return (self.changes.settled.gaps if self.changes else []) + (self.made.gaps if self.made else [])
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.has_findings else 0
