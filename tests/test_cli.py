@@ -1,4 +1,4 @@
-"""The command line as a whole: verbs, help, exit codes, and what an idle tick costs in imports."""
+"""The command line as a whole: verbs, help, exit codes, and the imports of an idle tick."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERBS = cli.list_commands(click.Context(cli))
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_that_says_what_it_does(verb: str) -> None:
+def test_every_verb_has_help_with_a_summary(verb: str) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     context = click.Context(
@@ -84,13 +84,13 @@ def test_a_misspelt_verb_is_a_usage_error_and_gets_a_suggestion(words: list[str]
     assert hint in done.stderr
 
 
-def test_a_missing_file_is_a_failed_environment_and_names_the_remedy(tmp_path: Path) -> None:
+def test_a_missing_file_exits_3_with_a_remedy(tmp_path: Path) -> None:
     done = yamlsched("tick", cwd=tmp_path)
     assert done.returncode == 3
     assert "schedules.yaml cannot be read: No such file or directory; name the schedule with --file" in done.stderr
 
 
-def test_a_database_that_cannot_be_reached_is_a_failed_environment_in_one_line_without_the_password(
+def test_an_unreachable_database_exits_3_with_one_line_without_the_password(
     tmp_path: Path,
 ) -> None:
     done = yamlsched("tick", "--dsn", f"postgresql://u:hunter2@/x?host={tmp_path}")
@@ -100,27 +100,27 @@ def test_a_database_that_cannot_be_reached_is_a_failed_environment_in_one_line_w
     assert "hunter2" not in done.stderr
 
 
-def test_a_tick_without_tables_on_a_server_says_what_to_run(server: str) -> None:
+def test_a_tick_without_tables_says_which_command_to_run(server: str) -> None:
     done = yamlsched("tick", "--dsn", server)
     assert done.returncode == 3
     assert done.stderr == 'yamlsched: the database has no tables of yamlsched yet: run "yamlsched migrate"\n'
 
 
-def test_tables_of_a_newer_version_stop_an_older_yamlsched(own_dsn: str, db_of: Callable[[str], Any]) -> None:
+def test_an_older_yamlsched_refuses_tables_of_a_newer_version(own_dsn: str, db_of: Callable[[str], Any]) -> None:
     db_of(own_dsn).execute("insert into yamlsched.migrations (version, name, checksum) values (9999, 'later', '')")
     done = yamlsched("tick", "--dsn", own_dsn)
     assert done.returncode == 3
     assert "the database has tables of version 9999, made by a newer yamlsched" in done.stderr
 
 
-def test_an_edited_migration_is_noticed(own_dsn: str, db_of: Callable[[str], Any]) -> None:
+def test_an_edited_migration_is_detected(own_dsn: str, db_of: Callable[[str], Any]) -> None:
     db_of(own_dsn).execute("update yamlsched.migrations set checksum = 'other' where version = 1")
     done = yamlsched("migrate", "--dsn", own_dsn)
     assert done.returncode == 3
     assert "migration 0001_tables was applied from a different file" in done.stderr
 
 
-def test_the_printed_migrations_make_the_same_tables(empty_dsn: str) -> None:
+def test_the_printed_migrations_create_the_same_tables(empty_dsn: str) -> None:
     script = yamlsched("migrate", "--sql").stdout
     with psycopg.connect(empty_dsn) as connection:
         connection.execute(script.encode())

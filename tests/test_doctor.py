@@ -1,4 +1,4 @@
-"""Databases that yamlsched cannot work with, or not well: what doctor, migrate and a worker make of them."""
+"""How doctor, migrate and a worker handle databases that are unsuitable or badly configured."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def a_database(server: str, encoding: str) -> Iterator[str]:
         admin.execute(f"drop database {name} with (force)".encode())
 
 
-# where nothing can be written
+# -- read-only databases
 
 
 @pytest.mark.parametrize("attributes", ["any", "read-write"])
-def test_the_doctor_fails_where_nothing_can_be_written(own_dsn: str, db_of: Any, cli: Cli, attributes: str) -> None:
+def test_the_doctor_fails_for_a_read_only_database(own_dsn: str, db_of: Any, cli: Cli, attributes: str) -> None:
     name = conninfo_to_dict(own_dsn)["dbname"]
     db_of(own_dsn).execute(f'alter database "{name}" set default_transaction_read_only = on')
 
@@ -56,7 +56,7 @@ def test_the_doctor_fails_where_nothing_can_be_written(own_dsn: str, db_of: Any,
     assert cli("tick", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes)).code == 3
 
 
-def test_the_doctor_says_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reports_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = doctor.doctor.server(db)
     standby = type(seen)(**{**vars(seen), "is_standby": True, "is_read_only": True})
     monkeypatch.setattr(doctor.doctor, "server", lambda connection: standby)
@@ -66,12 +66,10 @@ def test_the_doctor_says_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.
     assert (found.level, found.what) == ("fail", "the server is a standby: nothing can be written")
 
 
-# encodings and versions
+# -- encodings and versions
 
 
-def test_migrate_refuses_a_database_that_does_not_know_its_encoding_and_the_doctor_says_so(
-    server: str, cli: Cli
-) -> None:
+def test_migrate_refuses_a_sql_ascii_database_and_the_doctor_reports_it(server: str, cli: Cli) -> None:
     with a_database(server, "SQL_ASCII") as dsn:
         result = cli("migrate", "--dsn", dsn)
         assert result.code == 3
@@ -83,7 +81,7 @@ def test_migrate_refuses_a_database_that_does_not_know_its_encoding_and_the_doct
         assert "fail  encoding" in result.out
 
 
-def test_a_character_that_the_database_does_not_have_is_recorded_escaped(server: str, tmp_path: Path) -> None:
+def test_a_character_that_the_encoding_lacks_is_recorded_with_an_escape(server: str, tmp_path: Path) -> None:
     with a_database(server, "LATIN1") as dsn:
         with store.connect(dsn) as connection:
             migrations.migrate(connection)
@@ -110,7 +108,7 @@ def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkey
     assert "is not supported: yamlsched works with versions 99 to 18" in result.err
 
 
-# what a network can see, and what transactions expect
+# -- encryption and isolation levels
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkey
         ("verify-full", True, "ok", "is encrypted"),
     ],
 )
-def test_the_doctor_says_whether_a_connection_over_a_network_is_encrypted(
+def test_the_doctor_reports_whether_a_network_connection_is_encrypted(
     mode: str, is_encrypted: bool, level: str, words: str
 ) -> None:
     found = doctor.encryption_of("db.example.org", mode, is_encrypted)
@@ -131,11 +129,11 @@ def test_the_doctor_says_whether_a_connection_over_a_network_is_encrypted(
     assert "sslmode=" in found.remedy or level == "ok"
 
 
-def test_a_connection_that_stays_on_the_host_need_not_be_encrypted(db: Db) -> None:
+def test_a_connection_on_the_same_host_need_not_be_encrypted(db: Db) -> None:
     assert list(doctor.encryption(db)) == []
 
 
-def test_the_doctor_says_that_transactions_of_handlers_are_not_read_committed(own_dsn: str, db_of: Any) -> None:
+def test_the_doctor_warns_about_isolation_levels_above_read_committed(own_dsn: str, db_of: Any) -> None:
     name = conninfo_to_dict(own_dsn)["dbname"]
     db_of(own_dsn).execute(f"alter database \"{name}\" set default_transaction_isolation = 'serializable'")
 
@@ -146,7 +144,7 @@ def test_the_doctor_says_that_transactions_of_handlers_are_not_read_committed(ow
     assert "default_transaction_isolation is serializable" in found.what
 
 
-# a role that may only enqueue
+# -- a role that may only enqueue
 
 
 @pytest.fixture
@@ -177,23 +175,21 @@ def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: st
         (["purge", "--at", "17:30"], "cannot read the job's time zone"),
     ],
 )
-def test_what_such_a_role_cannot_enqueue_is_refused_in_plain_words(
-    enqueuer: str, cli: Cli, arguments: list[str], words: str
-) -> None:
+def test_such_a_role_gets_clear_errors(enqueuer: str, cli: Cli, arguments: list[str], words: str) -> None:
     result = cli("enqueue", *arguments, "--dsn", enqueuer)
 
     assert result.code == 1
     assert words in result.err
 
 
-def test_such_a_role_does_nothing_else(enqueuer: str, cli: Cli) -> None:
+def test_such_a_role_can_do_nothing_else(enqueuer: str, cli: Cli) -> None:
     result = cli("runs", "--dsn", enqueuer)
 
     assert result.code == 3
     assert "permission denied" in result.err
 
 
-def test_an_encoding_that_is_unknown_is_refused_before_anything_is_created(server: str) -> None:
+def test_an_unknown_encoding_is_refused_before_anything_is_created(server: str) -> None:
     with (
         a_database(server, "SQL_ASCII") as dsn,
         store.connect(dsn) as connection,

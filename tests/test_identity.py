@@ -1,4 +1,4 @@
-"""Which database this is: made by migrate, kept by a dump and its restore, renewed on demand."""
+"""The identity of a database: created by migrate, kept by a dump and its restore, replaced on demand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def the_identity(connection: Db) -> str:
     return found.identity
 
 
-def test_migrate_gives_each_database_an_identity_and_leaves_it_alone_from_then_on(empty_dsn: str, db: Db) -> None:
+def test_migrate_creates_the_identity_once(empty_dsn: str, db: Db) -> None:
     with store.connect(empty_dsn) as connection:
         store.migrations.migrate(connection)
         first = the_identity(connection)
@@ -45,14 +45,14 @@ def test_migrate_gives_each_database_an_identity_and_leaves_it_alone_from_then_o
     assert str(uuid.UUID(first)) == first
 
 
-def test_there_is_one_identity_at_most(db: Db) -> None:
+def test_there_is_at_most_one_identity(db: Db) -> None:
     with pytest.raises(psycopg.errors.UniqueViolation):
         db.execute("insert into yamlsched.database_identity default values")
     with pytest.raises(psycopg.errors.CheckViolation):
         db.execute("insert into yamlsched.database_identity (only_row) values (false)")
 
 
-def test_the_verb_shows_it_and_a_new_one_is_on_record(db: Db, cli: Cli) -> None:
+def test_the_verb_shows_it_and_a_new_one_is_recorded(db: Db, cli: Cli) -> None:
     a_file_row(db)
     before = the_identity(db)
     assert cli("db", "identity") == (0, f"{before}\n", "")
@@ -66,7 +66,7 @@ def test_the_verb_shows_it_and_a_new_one_is_on_record(db: Db, cli: Cli) -> None:
 
 
 def an_effect(db: Db, dsn: str, run: int) -> str:
-    """Enter an effect of a running run, as its handler does, and return the key that a provider gets."""
+    """Claim an effect of a running run, as its handler does, and return the provider's key."""
     row = db.execute("select attempts, locked_by from yamlsched.job_runs where id = %s", [run]).fetchone()
     attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, PostgresBackend(dsn, "default", row.locked_by))  # type: ignore[union-attr]
     with attempt.once("post", in_doubt="repeat") as effect:
@@ -78,18 +78,18 @@ def an_effect(db: Db, dsn: str, run: int) -> str:
 def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_others(
     empty_dsn: str, own_dsn: str, db_of: Any, tmp_path: Path
 ) -> None:
-    # given a dump made while a run was running
+    # given a dump with a running run
     original, tools, file = db_of(own_dsn), embedded.find_binaries(False), tmp_path / "dump.sql"
     run = a_run(original, a_job(original), "running")
     dump.dump_to_file(own_dsn, tools, file)
     key = an_effect(original, own_dsn, run)
 
-    # when it is restored into a database that has been migrated, and holds no data
+    # when it is restored into a migrated database without data
     with store.connect(empty_dsn) as connection:
         store.migrations.migrate(connection)
     dump.restore(empty_dsn, tools, file, clean=False)
 
-    # then the run's effect has the same key there, until the copy gets an identity of its own
+    # then the run's effect has the same key there, until the copy gets its own identity
     copy = db_of(empty_dsn)
     assert the_identity(copy) == the_identity(original)
     assert an_effect(copy, empty_dsn, run) == key
@@ -98,7 +98,7 @@ def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_othe
     assert an_effect(copy, empty_dsn, run) != key
 
 
-def test_a_database_without_identity_is_found_by_the_doctor_and_mended(db: Db, cli: Cli) -> None:
+def test_the_doctor_finds_a_database_without_identity_and_migrate_fixes_it(db: Db, cli: Cli) -> None:
     db.execute("delete from yamlsched.database_identity")
 
     found = doctor.tables(db)
@@ -111,15 +111,15 @@ def test_a_database_without_identity_is_found_by_the_doctor_and_mended(db: Db, c
     assert doctor.tables(db).level == "ok"
 
 
-# --- standbys
+# -- standbys
 
 
 def standbys(db: Db) -> list[Any]:
     return [finding for finding in doctor.server(db) if finding.name == "standbys"]
 
 
-def test_the_doctor_warns_of_a_standby_for_which_no_commit_waits(own_dsn: str, db_of: Any) -> None:
-    # given a session that replicates, as a standby does
+def test_the_doctor_warns_about_an_asynchronous_standby(own_dsn: str, db_of: Any) -> None:
+    # given a replication session, as of a standby
     db = db_of(own_dsn)
     standby = pq.PGconn.connect(f"{own_dsn} replication=true".encode())
     try:

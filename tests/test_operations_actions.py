@@ -1,4 +1,4 @@
-"""retry, cancel, pause, resume, enqueue: what operators do, and that it is recorded."""
+"""retry, cancel, pause, resume and enqueue: the actions of operators, and their records."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def trail(db: Db) -> list[tuple[str, str, str]]:
     return [(r.who, r.verb, r.target) for r in rows]
 
 
-def test_a_dead_run_gets_its_budget_anew_on_top_of_the_attempts_made(db: Db) -> None:
-    # given a run that died of its fifth attempt, with what it left behind
+def test_a_retried_dead_run_gets_max_attempts_more_attempts(db: Db) -> None:
+    # given a run that died in its fifth attempt
     job = a_job(db, max_attempts=3)
     run = a_run(db, job, "dead", result="(to_jsonb(1))")
 
     # when it is retried
     [answer] = actions.retry(db, [run], "ann", now=NOON)
 
-    # then it is queued and due, its attempts stay counted, and its last owner and error stay known
+    # then it is queued and due, and keeps its attempts, its last owner and its last error
     after = row(db, run)
     assert answer == actions.ActionResult(f"run {run}", True, "is queued again")
     assert (after.status, after.attempts, after.max_attempts, after.run_at) == ("queued", 5, 8, NOON)
@@ -51,7 +51,7 @@ def test_a_dead_run_gets_its_budget_anew_on_top_of_the_attempts_made(db: Db) -> 
     assert trail(db) == [("ann", "retry", f"run:{run}")]
 
 
-def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> None:
+def test_a_waiting_run_becomes_due_and_keeps_its_status_and_attempts(db: Db) -> None:
     job = a_job(db)
     failed = a_run(db, job, "failed", run_at=NOON + timedelta(hours=1))
     queued = a_run(db, job, "queued", run_at=NOON + timedelta(hours=1))
@@ -63,7 +63,7 @@ def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> No
     assert [(row(db, r).status, row(db, r).run_at, row(db, r).max_attempts) for r in (failed, queued, due)] == [
         ("failed", NOON, 5),
         ("queued", NOON, 5),
-        ("queued", NOON - timedelta(hours=1), 5),  # one that is due already does not lose its place
+        ("queued", NOON - timedelta(hours=1), 5),  # a run that is already due keeps its position
     ]
 
 
@@ -97,7 +97,7 @@ def test_what_waits_is_made_due_and_keeps_its_state_and_its_budget(db: Db) -> No
         ),
     ],
 )
-def test_a_run_that_may_not_be_retried_is_left_alone_and_the_answer_says_why(
+def test_a_run_that_may_not_be_retried_does_not_change_and_the_result_has_the_reason(
     db: Db, status: str, values: dict[str, Any], job_values: dict[str, Any], why: str
 ) -> None:
     run = a_run(db, a_job(db, **job_values), status, **values)
@@ -110,7 +110,7 @@ def test_a_run_that_may_not_be_retried_is_left_alone_and_the_answer_says_why(
     assert trail(db) == []
 
 
-def test_a_succeeded_run_is_run_again_with_force_only(db: Db) -> None:
+def test_a_succeeded_run_is_run_again_only_with_force(db: Db) -> None:
     run = a_run(db, a_job(db), "succeeded")
 
     [answer] = actions.retry(db, [run], "ann", force=True)
@@ -120,7 +120,7 @@ def test_a_succeeded_run_is_run_again_with_force_only(db: Db) -> None:
 
 
 @pytest.mark.parametrize("status, left", [("succeeded", 0), ("dead", 0), ("queued", 2)])
-def test_a_retry_of_what_is_finished_counts_lost_sessions_from_the_beginning(db: Db, status: str, left: int) -> None:
+def test_a_retry_of_a_finished_run_resets_its_lost_sessions(db: Db, status: str, left: int) -> None:
     run = a_run(db, a_job(db), status, sessions_lost=2)
 
     actions.retry(db, [run], "ann", force=True)
@@ -128,7 +128,7 @@ def test_a_retry_of_what_is_finished_counts_lost_sessions_from_the_beginning(db:
     assert row(db, run).sessions_lost == left
 
 
-def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> None:
+def test_a_run_that_changed_after_it_was_chosen_is_not_retried(db: Db) -> None:
     run = a_run(db, a_job(db), "queued", run_at=NOON)
 
     [answer] = actions.retry(db, [run], "ann", expected=["dead"])
@@ -136,7 +136,7 @@ def test_a_run_that_left_the_state_it_was_chosen_in_is_left_alone(db: Db) -> Non
     assert answer == actions.ActionResult(f"run {run}", False, "is now queued")
 
 
-def test_a_run_that_left_the_state_it_was_chosen_in_is_not_cancelled(db: Db) -> None:
+def test_a_run_that_changed_after_it_was_chosen_is_not_cancelled(db: Db) -> None:
     run = a_run(db, a_job(db), "running")
 
     [answer] = actions.cancel(db, [run], "ann", expected=["queued"])
@@ -144,7 +144,7 @@ def test_a_run_that_left_the_state_it_was_chosen_in_is_not_cancelled(db: Db) -> 
     assert (answer.changed, row(db, run).status) == (False, "running")
 
 
-def test_a_job_that_left_the_file_is_not_paused(db: Db) -> None:
+def test_a_retired_job_is_not_paused(db: Db) -> None:
     job = a_job(db, retired_at=NOON)
 
     [answer] = pausing.pause(db, "default", [job], "ann")
@@ -153,7 +153,7 @@ def test_a_job_that_left_the_file_is_not_paused(db: Db) -> None:
     assert value(db, "select paused_at from yamlsched.job_definitions") is None
 
 
-def test_runs_that_nobody_named_are_left_alone(db: Db) -> None:
+def test_other_runs_do_not_change(db: Db) -> None:
     job = a_job(db)
     named, others = a_run(db, job, "queued"), [a_run(db, job, status) for status in ("queued", "failed", "running")]
     before = [row(db, run) for run in others]
@@ -165,7 +165,7 @@ def test_runs_that_nobody_named_are_left_alone(db: Db) -> None:
     assert [row(db, run) for run in others] == before
 
 
-def test_a_retry_of_a_paused_job_says_that_the_run_will_wait(db: Db) -> None:
+def test_a_retry_of_a_paused_job_reports_that_the_run_waits(db: Db) -> None:
     run = a_run(db, a_job(db, paused_at=NOON), "dead")
 
     [answer] = actions.retry(db, [run], "ann")
@@ -173,8 +173,8 @@ def test_a_retry_of_a_paused_job_says_that_the_run_will_wait(db: Db) -> None:
     assert answer.what == "is queued again; it waits until the job is resumed: yamlsched resume purge"
 
 
-def test_a_retry_waits_for_the_worker_that_is_just_finishing_the_run(db: Db, dsn: str) -> None:
-    # given a worker whose transaction has finished the run but not committed
+def test_a_retry_waits_for_a_worker_that_is_finishing_the_run(db: Db, dsn: str) -> None:
+    # given a worker whose uncommitted transaction has finished the run
     run = a_run(db, a_job(db), "running")
     with store.connect(dsn) as worker, store.connect(dsn) as operator, psycopg.connect(dsn, autocommit=True) as watcher:
         worker.execute("begin")
@@ -184,15 +184,15 @@ def test_a_retry_waits_for_the_worker_that_is_just_finishing_the_run(db: Db, dsn
             [run],
         )
 
-        # when an operator retries it meanwhile, and the worker commits while the operator waits
+        # when an operator retries it, and the worker commits while the operator waits
         answers = commit_while_waiting(worker, watcher, operator, lambda: actions.retry(operator, [run], "ann"))
 
-    # then the operator's answer is about the run as the worker left it
+    # then the result describes the run after the worker's commit
     assert [a.what for a in answers] == ["is queued again"]
 
 
 def commit_while_waiting(worker: Any, watcher: Any, waiting: Any, act: Any) -> Any:
-    """Call ``act`` on ``waiting``; commit on ``worker`` once it is seen to wait for a lock."""
+    """Call ``act`` on ``waiting``; commit on ``worker`` once ``waiting`` waits for a lock."""
     import threading
 
     def commit() -> None:
@@ -209,15 +209,15 @@ def commit_while_waiting(worker: Any, watcher: Any, waiting: Any, act: Any) -> A
         thread.join()
 
 
-def test_cancel_takes_the_lease_of_a_running_run_away_so_that_its_worker_can_write_nothing(db: Db) -> None:
-    # given a slot's run of a job that waits, running
+def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_nothing(db: Db) -> None:
+    # given a running slot run of a job with overlap wait
     job = a_job(db)
     run = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
 
     # when it is cancelled
     [answer] = actions.cancel(db, [run], "ann", reason="wrong day")
 
-    # then it is final, the job is free, and the worker's fence finds nothing
+    # then it is final, the next slot run may start, and the worker's fence matches no row
     after = row(db, run)
     assert answer.what == "is cancelled; its handler is killed at its worker's next heartbeat"
     assert (after.status, after.locked_until, after.exclusive_of) == ("cancelled", None, None)
@@ -232,7 +232,7 @@ def test_cancel_takes_the_lease_of_a_running_run_away_so_that_its_worker_can_wri
 
 
 @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled"])
-def test_what_is_finished_cannot_be_cancelled(db: Db, status: str) -> None:
+def test_a_finished_run_cannot_be_cancelled(db: Db, status: str) -> None:
     run = a_run(db, a_job(db), status)
     before = row(db, run)
 
@@ -242,7 +242,7 @@ def test_what_is_finished_cannot_be_cancelled(db: Db, status: str) -> None:
     assert row(db, run) == before
 
 
-def test_a_retry_wakes_workers_that_listen(db: Db, dsn: str) -> None:
+def test_a_retry_notifies_listening_workers(db: Db, dsn: str) -> None:
     run = a_run(db, a_job(db), "dead")
     with store.connect(dsn) as listener:
         listener.execute("listen yamlsched")
@@ -253,12 +253,12 @@ def test_a_retry_wakes_workers_that_listen(db: Db, dsn: str) -> None:
     assert notice.payload == "default"
 
 
-def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, cli: Cli) -> None:
+def test_a_filter_chooses_runs_asks_for_confirmation_and_reports_each_run(db: Db, cli: Cli) -> None:
     # given two dead runs of one job, and one of another
     purge, mail = a_job(db, "purge"), a_job(db, "mail")
     first, second, other = a_run(db, purge, "dead"), a_run(db, purge, "dead"), a_run(db, mail, "dead")
 
-    # when all dead ones of the first are to be retried where nobody can be asked
+    # when all dead runs of the first job are retried without a terminal
     refused = cli("retry", "--job", "purge", "--dead")
 
     # then nothing happens without --yes
@@ -273,7 +273,7 @@ def test_the_filter_chooses_asks_and_answers_for_each_run(db: Db, cli: Cli) -> N
 
 
 @pytest.mark.parametrize(("answer", "code", "status"), [("n", 1, "dead"), ("y", 0, "queued")])
-def test_on_a_terminal_a_person_is_asked(
+def test_on_a_terminal_the_verb_asks_for_confirmation(
     db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, status: str
 ) -> None:
     run = a_run(db, a_job(db), "dead")
@@ -290,7 +290,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, cli: Cli) -> None:
+def test_one_refused_run_makes_exit_code_1_and_the_others_are_changed(db: Db, cli: Cli) -> None:
     job = a_job(db)
     dead, running = a_run(db, job, "dead"), a_run(db, job, "running")
 
@@ -304,7 +304,7 @@ def test_one_refusal_makes_exit_code_1_and_the_others_are_done(db: Db, cli: Cli)
     ]
 
 
-def test_runs_are_named_by_their_keys_too(db: Db, cli: Cli) -> None:
+def test_runs_can_be_named_by_their_keys(db: Db, cli: Cli) -> None:
     run = a_run(db, a_job(db), "queued", idempotency_key="purge:2026-01-14")
 
     assert cli("cancel", "purge:2026-01-14").out == f"run {run} is cancelled\n"
@@ -313,29 +313,29 @@ def test_runs_are_named_by_their_keys_too(db: Db, cli: Cli) -> None:
     assert 'no run has the key "purge:2026-01-15"' in unknown.err
 
 
-def test_runs_and_options_together_or_neither_are_wrong_usage(cli: Cli) -> None:
+def test_runs_together_with_filters_or_neither_is_a_usage_error(cli: Cli) -> None:
     assert cli("retry").code == 2
     assert cli("retry", "--job", "purge").code == 2
     assert cli("cancel").code == 2
     assert cli("cancel", "12", "--job", "purge").code == 2
 
 
-def test_cancelling_a_job_that_has_nothing_to_do_says_so(db: Db, cli: Cli) -> None:
+def test_cancelling_a_job_without_unfinished_runs_reports_this(db: Db, cli: Cli) -> None:
     a_run(db, a_job(db), "dead")
 
     assert cli("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs match\n")
     assert cli("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no runs match\n")
 
 
-def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
-    # given a job with a slot that is owed, at two in the night
+def test_a_pause_first_accounts_for_owed_slots_and_stores_who_why_and_until(db: Db) -> None:
+    # given a job with an owed slot at 02:00
     job = a_job(db, next_slot_at=datetime(2026, 1, 14, 2, tzinfo=UTC))
     db.execute("update yamlsched.job_definitions set effective_from = '2026-01-13T12:00Z'")
 
     # when it is paused at noon for two hours
     [answer] = pausing.pause(db, "default", [job], "ann", reason="upgrade", until=timedelta(hours=2), now=NOON)
 
-    # then the slot before the pause has its run, and the pause says all that the others want to know
+    # then the slot before the pause has its run, and the pause has its operator, reason and end
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
     assert answer == actions.ActionResult("purge", True, "is paused, until 2026-01-14T14:00:00Z")
     assert definition is not None
@@ -353,7 +353,7 @@ def test_a_pause_settles_first_and_keeps_who_why_and_until(db: Db) -> None:
         ({"until": timedelta(hours=5)}, "2026-01-14T18:00:00Z", "upgrade"),
     ],
 )
-def test_pausing_again_changes_only_what_is_given_and_says_what_holds(
+def test_pausing_again_changes_only_the_given_options_and_reports_the_result(
     db: Db, given: dict[str, Any], until: str, reason: str
 ) -> None:
     # given a nightly job that is paused for four hours
@@ -363,7 +363,7 @@ def test_pausing_again_changes_only_what_is_given_and_says_what_holds(
     # when it is paused again an hour later
     [answer] = pausing.pause(db, "default", [job], "bob", **given, now=NOON + timedelta(hours=1))
 
-    # then the rest stays as it was, and so does the slot that comes after the pause, or falls into it
+    # then everything else is unchanged, also the slots during and after the pause
     assert answer.what == f"remains paused, until {until}; reason: {reason}"
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
     assert definition is not None
@@ -373,7 +373,7 @@ def test_pausing_again_changes_only_what_is_given_and_says_what_holds(
     assert value(db, "select (paused_until, paused_reason)::text from yamlsched.job_definitions") == "(,)"
 
 
-def test_a_pause_whose_end_has_passed_begins_anew(db: Db) -> None:
+def test_pausing_after_the_end_of_a_pause_starts_a_new_one(db: Db) -> None:
     job = a_job(db, schedule=None, paused_at=NOON - timedelta(days=2), paused_until=NOON - timedelta(days=1))
 
     [answer] = pausing.pause(db, "default", [job], "ann", now=NOON)
@@ -382,7 +382,7 @@ def test_a_pause_whose_end_has_passed_begins_anew(db: Db) -> None:
     assert value(db, "select paused_at from yamlsched.job_definitions") == NOON
 
 
-def test_a_pause_that_would_be_over_is_refused(db: Db) -> None:
+def test_a_pause_with_an_end_in_the_past_is_refused(db: Db) -> None:
     job = a_job(db, schedule=None)
 
     with pytest.raises(Refused, match="already: write a later --until"):
@@ -392,14 +392,14 @@ def test_a_pause_that_would_be_over_is_refused(db: Db) -> None:
 
 
 def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> None:
-    # given a job that was paused at noon of the day before yesterday
+    # given a job that was paused two days ago at noon
     job = a_job(db, next_slot_at=datetime(2026, 1, 13, 2, tzinfo=UTC), paused_at=NOON - timedelta(days=2))
     db.execute("update yamlsched.job_definitions set effective_from = '2026-01-12T12:00Z'")
 
     # when it is resumed
     [answer] = pausing.resume(db, "default", [job], "ann", now=NOON)
 
-    # then its two slots are accounted for as paused, and the next one is tomorrow's
+    # then its two slots are recorded as paused, and the next one is tomorrow
     assert answer == actions.ActionResult("purge", True, "resumed")
     gap = db.execute("select slots, reason from yamlsched.skipped_slots").fetchone()
     assert gap == (2, "paused")
@@ -408,7 +408,7 @@ def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> 
     assert value(db, "select paused_at is null and paused_by is null from yamlsched.job_definitions")
 
 
-def test_pause_and_resume_by_the_command_line(db: Db, cli: Cli) -> None:
+def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
     a_job(db, "purge", schedule=None, tags=["nightly"])
     a_job(db, "mail", schedule=None)
 
@@ -423,7 +423,7 @@ def test_pause_and_resume_by_the_command_line(db: Db, cli: Cli) -> None:
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
 
 
-def test_enqueue_says_whether_the_run_was_made_or_was_there(db: Db, cli: Cli) -> None:
+def test_enqueue_reports_whether_the_run_was_created_or_existed(db: Db, cli: Cli) -> None:
     a_job(db)
 
     made = cli(
@@ -453,7 +453,7 @@ def a_schedule_with_a_handler(folder: Path) -> None:
         ('{"days": 3, "run": 1}', 'jobs.purge has no parameter "run". It takes: days, dry.'),
     ],
 )
-def test_a_payload_that_cannot_fit_the_handler_of_the_file_is_refused_before_it_is_written(
+def test_a_payload_that_does_not_fit_the_handler_of_the_file_is_refused(
     db: Db, cli: Cli, tmp_path: Path, payload: str, message: str
 ) -> None:
     a_schedule_with_a_handler(tmp_path)
@@ -467,13 +467,11 @@ def test_a_payload_that_cannot_fit_the_handler_of_the_file_is_refused_before_it_
 
     assert value(db, "select array_agg(status) from yamlsched.job_runs") == ["dead"]
     a_job(db, "other")
-    assert cli("enqueue", "other", "--payload", payload).code == 0  # nothing is known about this handler
+    assert cli("enqueue", "other", "--payload", payload).code == 0  # the parameters of this handler are unknown
 
 
-def test_a_payload_is_not_checked_against_the_handler_that_another_namespace_gives_the_job(
-    db: Db, cli: Cli, tmp_path: Path
-) -> None:
-    # given a job of this name in another namespace than that of the file, with a handler that takes something else
+def test_a_payload_is_not_checked_against_a_handler_of_another_namespace(db: Db, cli: Cli, tmp_path: Path) -> None:
+    # given a job of this name in another namespace, with a handler that has other parameters
     a_schedule_with_a_handler(tmp_path)
     dead = a_run(db, a_job(db, namespace="billing"), "dead")
 
@@ -492,7 +490,7 @@ def test_a_call_of_on_dead_takes_no_payload(db: Db, cli: Cli) -> None:
     assert row(db, call).status == "dead"
 
 
-def test_a_retry_may_bring_another_payload_for_one_run(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_a_retry_of_one_run_can_replace_its_payload(db: Db, cli: Cli, tmp_path: Path) -> None:
     a_schedule_with_a_handler(tmp_path)
     job = a_job(db, payload=Jsonb({"days": 30, "dry": True}))
     run, other = (a_run(db, job, "dead", payload="('{\"dyas\": 3}'::jsonb)") for _ in range(2))
@@ -507,7 +505,7 @@ def test_a_retry_may_bring_another_payload_for_one_run(db: Db, cli: Cli, tmp_pat
     assert value(db, f"select payload from yamlsched.job_runs where id = {other}") == {"dyas": 3}
 
 
-def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, cli: Cli) -> None:
+def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli) -> None:
     a_job(db)
     db.execute(
         "insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, pruned_at) "
@@ -546,9 +544,7 @@ def test_a_key_that_was_used_and_pruned_makes_nothing_and_is_said_so(db: Db, cli
         (["purge", "--at", "tomorrow"], 2, '"tomorrow" is not a valid time: write 2026-01-14T02:00Z'),
     ],
 )
-def test_what_cannot_be_enqueued_is_said_in_one_line(
-    db: Db, cli: Cli, arguments: list[str], code: int, message: str
-) -> None:
+def test_each_error_of_enqueue_is_one_line(db: Db, cli: Cli, arguments: list[str], code: int, message: str) -> None:
     a_job(db)
     a_job(db, "gone", retired_at=NOON)
     a_job(db, "off", enabled=False)
@@ -562,7 +558,7 @@ def test_what_cannot_be_enqueued_is_said_in_one_line(
     assert value(db, "select count(*) from yamlsched.job_runs where job_type <> 'mail'") == 0
 
 
-def test_enqueue_at_is_an_instant_or_a_duration_from_now(db: Db, cli: Cli) -> None:
+def test_at_of_enqueue_is_a_time_or_a_duration_from_now(db: Db, cli: Cli) -> None:
     a_job(db)
 
     cli("enqueue", "purge", "--at", "2026-01-14T02:00:00+01:00", "--key", "a")

@@ -1,4 +1,4 @@
-"""status, metrics, the views and the doctor: how things stand, and what wants a person."""
+"""status, metrics, views and doctor: the state of a namespace, and what needs attention."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def a_healthy_job(db: Db, job_type: str = "purge", **values: Any) -> int:
     return a_job(db, job_type, **{"next_slot_at": datetime.now(UTC) + HOUR, **values})
 
 
-# --- the view job_health, as status reads it
+# -- the view job_health
 
 
-def test_last_success_is_the_latest_to_end_even_of_a_run_made_long_ago(db: Db) -> None:
+def test_the_last_success_is_the_latest_by_its_end_also_of_an_old_run(db: Db) -> None:
     # given a run that succeeded, and an older one that was retried and succeeded later
     job = a_job(db)
     a_run(db, job, "succeeded", finished_at=NOON)
@@ -67,7 +67,7 @@ def test_a_run_of_on_dead_is_neither_a_success_nor_a_failure_of_its_job(db: Db) 
     assert (the_job(db).last_success_at, the_job(db).failure_streak) == (None, 1)
 
 
-def test_the_streak_counts_what_died_or_is_failing_since_the_last_success(db: Db) -> None:
+def test_the_streak_counts_dead_and_failing_runs_since_the_last_success(db: Db) -> None:
     job = a_job(db)
     a_run(db, job, "dead", finished_at=NOON - HOUR, failed_at=NOON - HOUR)
     a_run(db, job, "succeeded", finished_at=NOON)
@@ -77,7 +77,7 @@ def test_the_streak_counts_what_died_or_is_failing_since_the_last_success(db: Db
     assert the_job(db).failure_streak == 2
 
 
-def test_a_retried_run_that_failed_before_the_last_success_is_no_streak(db: Db) -> None:
+def test_a_run_that_failed_before_the_last_success_does_not_count_for_the_streak(db: Db) -> None:
     job = a_job(db)
     a_run(db, job, "queued", failed_at=NOON - HOUR)
     a_run(db, job, "succeeded", finished_at=NOON)
@@ -85,7 +85,7 @@ def test_a_retried_run_that_failed_before_the_last_success_is_no_streak(db: Db) 
     assert the_job(db).failure_streak == 0
 
 
-def test_a_slot_that_no_sync_has_dealt_with_makes_the_job_overdue(db: Db) -> None:
+def test_a_slot_that_no_sync_has_processed_makes_the_job_overdue(db: Db) -> None:
     slot = datetime.now(UTC) - HOUR
     a_job(db, next_slot_at=slot)
 
@@ -93,14 +93,14 @@ def test_a_slot_that_no_sync_has_dealt_with_makes_the_job_overdue(db: Db) -> Non
     assert value(db, "select job_type from yamlsched.overdue_jobs") == "purge"
 
 
-def test_a_due_run_that_no_worker_takes_makes_the_job_overdue(db: Db) -> None:
+def test_a_due_run_that_no_worker_claims_makes_the_job_overdue(db: Db) -> None:
     due = datetime.now(UTC) - HOUR
     a_run(db, a_job(db), run_at=due, created_at=due)
 
     assert (the_job(db).overdue_since, the_job(db).overdue_why) == (due, "no worker has claimed its run")
 
 
-def test_a_run_is_not_late_since_before_it_was_created(db: Db) -> None:
+def test_a_run_is_late_at_the_earliest_from_its_creation_on(db: Db) -> None:
     created = datetime.now(UTC) - HOUR
     a_run(db, a_job(db), run_at=datetime(1970, 1, 1, tzinfo=UTC), created_at=created)
 
@@ -109,7 +109,7 @@ def test_a_run_is_not_late_since_before_it_was_created(db: Db) -> None:
 
 
 @pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": NOON}, {"retired_at": NOON}])
-def test_a_job_that_is_off_is_not_overdue_whatever_waits(db: Db, values: dict[str, Any]) -> None:
+def test_a_paused_disabled_or_retired_job_is_never_overdue(db: Db, values: dict[str, Any]) -> None:
     long_ago = datetime.now(UTC) - HOUR
     a_run(db, a_job(db, next_slot_at=long_ago, **values), run_at=long_ago, created_at=long_ago)
 
@@ -123,15 +123,15 @@ def test_a_job_with_nothing_due_is_not_overdue(db: Db) -> None:
     assert the_job(db).overdue_since is None
 
 
-def test_a_pause_that_is_over_does_not_hide_that_a_job_is_overdue(db: Db) -> None:
+def test_a_job_can_be_overdue_after_its_pause_has_ended(db: Db) -> None:
     a_job(db, next_slot_at=datetime.now(UTC) - HOUR, paused_at=NOON, paused_until=NOON + HOUR)
 
     assert the_job(db).overdue_since is not None
     assert not the_job(db).paused
 
 
-def test_what_waits_for_another_slot_of_its_job_is_not_overdue(db: Db) -> None:
-    # given a job with overlap wait whose run takes long: its next slot and another run of it wait
+def test_a_run_that_waits_for_another_slot_of_its_job_is_not_overdue(db: Db) -> None:
+    # given a job with overlap wait and a long run, for which its next slot and another run wait
     job = a_job(db, overlap="wait", next_slot_at=datetime.now(UTC) - HOUR)
     running = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
     due = datetime.now(UTC) - HOUR
@@ -160,12 +160,12 @@ def test_a_run_within_lease_and_timeout_is_not_stuck(db: Db) -> None:
     assert value(db, "select count(*) from yamlsched.stuck_runs") == 0
 
 
-def test_no_view_reads_what_is_finished_and_well(own_dsn: str) -> None:
+def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
     # given jobs with twenty thousand finished runs, of which two died, and ten unfinished
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)
 
-        # when each view is read whole
+        # when each view is read completely
         db.execute(
             "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key, state, "
             "done_at) select 'default', 'run:' || r.id || ':mail', r.id, 1, 'w', gen_random_uuid(), gen_random_uuid(), "
@@ -175,12 +175,12 @@ def test_no_view_reads_what_is_finished_and_well(own_dsn: str) -> None:
         views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_health", "effects_in_doubt")
         read = {view: rows_read(db, f"select * from yamlsched.{view}".encode()) for view in views}
 
-    # then what it costs is what is unfinished, dead or newest
+    # then it reads only unfinished, dead and newest runs
     assert read["dead_runs"] == 2
     assert max(read.values()) < 100
 
 
-# --- what wants a person
+# -- problems
 
 
 def test_a_healthy_namespace_has_no_problems(db: Db) -> None:
@@ -189,7 +189,7 @@ def test_a_healthy_namespace_has_no_problems(db: Db) -> None:
     assert reasons(db) == []
 
 
-def test_the_reason_for_deaths_is_the_error_of_what_died(db: Db) -> None:
+def test_the_problem_for_dead_runs_contains_their_error(db: Db) -> None:
     job = a_healthy_job(db)
     dead = a_run(db, job, "dead", last_error="disk full")
     a_run(db, job, "dead", last_error="smtp refused", idempotency_key=f"on_dead:{dead}")
@@ -202,7 +202,7 @@ def test_the_reason_for_deaths_is_the_error_of_what_died(db: Db) -> None:
     assert reasons(db) == ["purge: 1 run died within 1h: OSError: smtp refused"]
 
 
-def test_each_threshold_is_a_reason(db: Db) -> None:
+def test_each_exceeded_threshold_is_a_problem(db: Db) -> None:
     job = a_healthy_job(db)
     a_run(db, job, "dead")
     due = datetime.now(UTC) - timedelta(minutes=20)
@@ -215,7 +215,7 @@ def test_each_threshold_is_a_reason(db: Db) -> None:
     assert reasons(db, Thresholds(max_dead=1, max_late=HOUR)) == []
 
 
-def test_what_died_long_ago_is_no_reason(db: Db) -> None:
+def test_runs_that_died_long_ago_are_not_a_problem(db: Db) -> None:
     a_run(db, a_healthy_job(db), "dead", finished_at="(now() - interval '2 hours')")
 
     assert reasons(db) == []
@@ -230,7 +230,7 @@ def test_the_tags_of_a_job_set_its_own_thresholds(db: Db) -> None:
     assert reasons(db) == ["strict: no success for 1d3h, the limit is 1d2h"]
 
 
-def test_a_paused_job_owes_no_success(db: Db) -> None:
+def test_a_paused_job_needs_no_recent_success(db: Db) -> None:
     a_healthy_job(db, tags=["max-age:1h"], paused_at=NOON)
 
     assert reasons(db) == []
@@ -256,7 +256,7 @@ def in_doubt(db: Db) -> list[Any]:
     return db.execute("select key, waits_for from yamlsched.effects_in_doubt order by key").fetchall()
 
 
-def test_an_effect_is_in_doubt_when_nobody_knows_and_while_nobody_is_inside(db: Db) -> None:
+def test_an_effect_is_in_doubt_if_its_result_is_unknown_and_no_attempt_is_inside(db: Db) -> None:
     job = a_healthy_job(db, overlap="allow")
     dead, running, retried = (a_run(db, job, status) for status in ("dead", "running", "failed"))
     keys = {
@@ -276,7 +276,7 @@ def test_an_effect_is_in_doubt_when_nobody_knows_and_while_nobody_is_inside(db: 
     assert dict(ours) == dict(sorted(keys.items()))
 
 
-def test_an_effect_in_doubt_is_a_reason_until_it_is_settled_unless_a_retry_resolves_it(db: Db, cli: Cli) -> None:
+def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_resolves_it(db: Db, cli: Cli) -> None:
     job = a_healthy_job(db)
     dead = a_run(db, job, "dead", finished_at="(now() - interval '2 hours')")
     key = an_effect(db, dead, "in_doubt")
@@ -307,7 +307,7 @@ def test_an_effect_in_doubt_is_a_reason_until_it_is_settled_unless_a_retry_resol
 @pytest.mark.parametrize(
     "effects, more", [(10, None), (11, "1 more effect is in doubt"), (12, "2 more effects are in doubt")]
 )
-def test_of_many_effects_in_doubt_the_oldest_ten_are_named_and_all_are_counted(
+def test_only_the_oldest_ten_effects_in_doubt_are_named_but_all_are_counted(
     db: Db, effects: int, more: str | None
 ) -> None:
     a_healthy_job(db)
@@ -322,7 +322,7 @@ def test_of_many_effects_in_doubt_the_oldest_ten_are_named_and_all_are_counted(
     assert health.effects_in_doubt(health.read(db, "default", HOUR), "person") == effects
 
 
-def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:
+def test_a_missing_and_an_old_tick_are_problems(db: Db) -> None:
     assert reasons(db) == ['no tick has ever presented a schedule for namespace "default"']
 
     a_file_row(db, last_presented_at=datetime.now(UTC) - timedelta(hours=7))
@@ -330,8 +330,8 @@ def test_no_tick_ever_and_no_tick_of_late_are_reasons(db: Db) -> None:
     assert reasons(db) == ["no tick for 7h, the last came from web-1"]
 
 
-def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) -> None:
-    # given a host that has presented the old file for days when another was applied
+def test_a_different_file_is_a_problem_after_the_time_of_a_rolling_deployment(db: Db) -> None:
+    # given a host that has presented the old file for days when another one was applied
     now = datetime.now(UTC)
     newer = a_file_row(db, applied_at=now - timedelta(minutes=9))
     a_file_row(
@@ -349,7 +349,7 @@ def test_another_file_is_a_reason_once_a_rolling_deploy_would_be_over(db: Db) ->
     assert of_metrics(db, "yamlsched_other_files") == 1
 
 
-def test_what_a_host_presented_before_its_latest_file_is_no_reason(db: Db) -> None:
+def test_earlier_files_of_a_host_are_not_a_problem(db: Db) -> None:
     now = datetime.now(UTC)
     minute = timedelta(minutes=1)
     a_file_row(
@@ -365,7 +365,7 @@ def test_what_a_host_presented_before_its_latest_file_is_no_reason(db: Db) -> No
     assert [file.hash[0] for file in health.read(db, "default", HOUR).files] == ["a"]
 
 
-# --- status
+# -- status
 
 
 def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
@@ -399,7 +399,7 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     assert "\x1b" not in result.out
 
 
-def test_of_many_jobs_only_those_that_are_not_well_are_listed(db: Db, cli: Cli) -> None:
+def test_of_many_jobs_only_those_with_problems_are_listed(db: Db, cli: Cli) -> None:
     for number in range(40):
         a_job(db, f"job_{number}", schedule=None)
     a_run(db, a_job(db, "bad", schedule=None), "dead")
@@ -412,7 +412,7 @@ def test_of_many_jobs_only_those_that_are_not_well_are_listed(db: Db, cli: Cli) 
     assert "job_7 " in cli("status", "--all").out
 
 
-def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, cli: Cli) -> None:
+def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> None:
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
     well = cli("status", "--check")
     assert (well.code, re.sub(r"\d+s", "now", well.out), well.err) == (0, "ok: 1 job, last tick now ago\n", "")
@@ -428,22 +428,22 @@ def test_check_says_each_reason_in_a_line_and_exits_1(db: Db, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("mended", ["as before", "otherwise"])
-def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
+def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
     db: Db, cli: Cli, tmp_path: Path, mended: str
 ) -> None:
-    # given a place that presented a sound file
+    # given a path that presented a valid file
     file = tmp_path / "schedules.yaml"
     sound = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
     file.write_text(sound)
     assert cli("sync").code == 0
 
-    # when two mistakes are deployed, and minutes pass
+    # when two invalid versions are deployed, and minutes pass
     file.write_text(
         "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *', retires: 3, max_attempts: 0}\n"
     )
     assert [cli("sync").code, cli("sync").code] == [1, 1]
 
-    # then monitors hear it, from when on it was
+    # then --check reports it with the time of the first
     since = value(db, "select refused_at from yamlsched.schedule_files where mistakes = 2")
     told = (
         f"{socket.gethostname()}:{file} has presented a file with 2 errors since {since:%Y-%m-%dT%H:%M:%SZ}; "
@@ -455,7 +455,7 @@ def test_a_file_with_mistakes_is_a_reason_until_a_sound_one_lies_there(
     assert (refused["mistakes"], refused["place"]) == (2, f"{socket.gethostname()}:{file}")
     assert of_metrics(db, "yamlsched_refused_files") == 1
 
-    # when a sound file lies there again
+    # when a valid file is there again
     file.write_text(sound if mended == "as before" else sound.replace("0 2", "0 3"))
     cli("sync")
 
@@ -470,7 +470,7 @@ def test_a_database_that_cannot_be_reached_is_exit_3_for_monitors(cli: Cli) -> N
     assert result.err.startswith("yamlsched: no connection to the database: ")
 
 
-# --- metrics
+# -- metrics
 
 
 def families(text: str) -> dict[str, Any]:
@@ -482,7 +482,7 @@ def of(family: Any, **labels: str) -> float:
     return float(sample.value)
 
 
-def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, cli: Cli) -> None:
+def test_the_prometheus_parser_reads_the_metrics(db: Db, cli: Cli) -> None:
     # given runs in all states, with known durations
     job = a_healthy_job(db)
     for took in ("0.1 seconds", "0.100001 seconds", "70 seconds"):
@@ -514,7 +514,7 @@ def test_prometheus_own_parser_reads_what_metrics_writes(db: Db, cli: Cli) -> No
     assert abs(of(found["yamlsched_job_last_success_timestamp_seconds"]) - datetime.now(UTC).timestamp()) < 60
 
 
-def test_a_run_of_on_dead_is_no_recent_run_of_its_job(db: Db) -> None:
+def test_a_run_of_on_dead_is_not_counted_as_a_recent_run_of_its_job(db: Db) -> None:
     job = a_healthy_job(db)
     dead = a_run(db, job, "dead")
     a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
@@ -532,7 +532,7 @@ def test_an_empty_namespace_has_metrics_that_parse(cli: Cli) -> None:
     assert "yamlsched_tick_age_seconds" not in found
 
 
-def test_a_textfile_is_replaced_whole_and_readable_by_its_collector(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_a_textfile_is_replaced_atomically_and_readable_by_its_collector(db: Db, cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "yamlsched.prom"
     file.write_text("old")
     a_job(db)
@@ -570,10 +570,10 @@ def test_every_alert_has_a_page_in_the_runbook() -> None:
         assert f"### {alert}\n" in book
 
 
-# --- the doctor
+# -- doctor
 
 
-def test_the_doctor_of_a_sound_set_up_finds_nothing_to_fail(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_the_doctor_finds_no_failure_in_a_valid_setup(db: Db, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("def run(): pass\n")
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n")
     cli("sync")
@@ -587,7 +587,7 @@ def test_the_doctor_of_a_sound_set_up_finds_nothing_to_fail(db: Db, cli: Cli, tm
     }
 
 
-def test_the_doctor_finds_a_handler_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+def test_the_doctor_finds_a_missing_handler(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: nowhere.run, cron: '0 2 * * *'}\n")
 
     result = cli("doctor")
@@ -597,7 +597,7 @@ def test_the_doctor_finds_a_handler_that_is_not_there(cli: Cli, tmp_path: Path) 
     assert "nowhere" in result.out
 
 
-def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(cli: Cli, tmp_path: Path) -> None:
+def test_the_doctor_does_not_report_that_an_invalid_file_will_be_applied(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, retires: 3}\n")
 
     result = cli("doctor")
@@ -609,7 +609,7 @@ def test_the_doctor_does_not_promise_that_a_broken_file_is_applied(cli: Cli, tmp
     assert re.search("ok +pooler +none was detected", result.out)
 
 
-def test_the_doctor_says_what_to_do_without_a_database(cli: Cli) -> None:
+def test_the_doctor_reports_what_to_do_without_a_database(cli: Cli) -> None:
     result = cli("doctor", "--dsn", "host=/nowhere")
 
     assert result.code == 1
@@ -637,7 +637,7 @@ def test_the_doctor_measures_the_clock_against_the_database(db: Db) -> None:
 @pytest.mark.parametrize(
     ("age", "level"), [(timedelta(seconds=30), "ok"), (timedelta(minutes=6), "fail"), (None, "warn")]
 )
-def test_the_doctor_hears_whether_there_are_ticks(db: Db, age: timedelta | None, level: str) -> None:
+def test_the_doctor_reports_whether_there_are_ticks(db: Db, age: timedelta | None, level: str) -> None:
     now = health.read(db, "default", HOUR)
     heard = replace(now, last_tick_at=None if age is None else now.now - age, last_tick_host="web-1")
 

@@ -1,4 +1,4 @@
-"""runs and show: what happened, found again."""
+"""runs and show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
-def test_each_filter_chooses_what_it_says(db: Db) -> None:
+def test_each_filter_selects_its_runs(db: Db) -> None:
     purge, mail = a_job(db, "purge", tags=["nightly", "disk"]), a_job(db, "mail", tags=["nightly"])
     dead = a_run(db, purge, "dead", finished_at=NOON, failed_at=NOON)
     running = a_run(db, purge, "running", started_at=NOON, exclusive=True)
@@ -58,7 +58,7 @@ def test_each_filter_chooses_what_it_says(db: Db) -> None:
     assert found(worker="web") == []
 
 
-def test_pages_follow_each_other_without_a_gap_or_a_repetition(db: Db, cli: Cli) -> None:
+def test_pages_have_no_gaps_and_no_duplicates(db: Db, cli: Cli) -> None:
     job = a_job(db)
     runs = [a_run(db, job) for _ in range(5)]
 
@@ -119,7 +119,7 @@ def test_piped_output_has_no_colours_and_no_matching_run_is_not_an_error(db: Db,
 
 
 def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
-    # given a run that failed twice, succeeded, did an effect once, fanned out, and was touched by an operator
+    # given a run that failed twice, succeeded, had an effect, fanned out, and was changed by an operator
     job = a_job(db)
     parent = a_run(db, job, "succeeded")
     run = a_run(
@@ -150,7 +150,7 @@ def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
     # when it is shown by its key
     result = cli("show", "purge:2026-01-14")
 
-    # then everything is there, and nothing that a handler printed reaches the terminal raw
+    # then everything is shown, and output of handlers is escaped
     for part in (
         f"run       {run} of purge (handlers.purge:run)",
         "status    succeeded",
@@ -206,8 +206,8 @@ def test_show_suggests_settling_an_effect_in_doubt_before_a_retry(db: Db, cli: C
     assert step in cli("show", dead).out
 
 
-def test_a_run_cancelled_while_it_waited_has_no_duration(db: Db, cli: Cli) -> None:
-    # given a run that was given back, and one that is running
+def test_a_run_that_was_cancelled_while_it_waited_has_no_duration(db: Db, cli: Cli) -> None:
+    # given a released run, and one that is running
     job, begun = a_job(db), "(now() - interval '3 days')"
     given_back = a_run(db, job, "queued", started_at=begun)
     running = a_run(db, job, "running", started_at=begun)
@@ -230,26 +230,26 @@ def test_an_unknown_run_and_a_pruned_one_get_different_messages(db: Db, cli: Cli
     assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in cli("show", "purge:2026-01-14").err
 
 
-def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_path: Path, cli: Cli) -> None:
-    # without a file and without jobs it is the default one
+def test_the_namespace_is_that_of_the_file_or_the_only_one(db: Db, tmp_path: Path, cli: Cli) -> None:
+    # without a file and without jobs it is "default"
     assert history.namespace_of(db, None, Path("schedules.yaml")) == "default"
 
-    # the only one there is
+    # the only one
     a_job(db, namespace="billing")
     assert history.namespace_of(db, None, Path("schedules.yaml")) == "billing"
 
-    # of several, it must be said
+    # with several, --namespace is required
     a_job(db)
     with pytest.raises(Refused, match=r"several namespaces \(billing, default\): pass --namespace or --file"):
         history.namespace_of(db, None, Path("schedules.yaml"))
     assert history.namespace_of(db, "billing", Path("schedules.yaml")) == "billing"
 
-    # or the file says it, also one whose jobs are all wrong
+    # or the file names it, even if all of its jobs are invalid
     file = tmp_path / "jobs.yaml"
     file.write_text("version: 1\nnamespace: mailing\njobs: {a: 1}\n")
     assert history.namespace_of(db, None, file) == "mailing"
 
-    # and a file that cannot be parsed stands for what its host and path presented last
+    # a file that cannot be parsed has the namespace that its host and path presented last
     file.write_text("version: [\n")
     with pytest.raises(Refused, match="has no valid namespace"):
         history.namespace_of(db, None, file)
@@ -259,7 +259,7 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one_there_is(db: Db, tmp_
     assert history.namespace_of(db, None, file) == "mailing"
 
 
-def test_what_is_dead_unfinished_or_of_one_key_is_found_without_reading_history(own_dsn: str) -> None:
+def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_the_history(own_dsn: str) -> None:
     nothing: dict[str, Any] = dict.fromkeys(
         ("definition", "definitions", "since", "until", "key", "key_like", "worker", "before")
     )

@@ -1,4 +1,4 @@
-"""How results are written, and how times are read."""
+"""How results are printed, and how times are parsed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("module", [_output, times])
-def test_the_examples_in_docstrings_hold(module: Any) -> None:
+def test_the_examples_in_docstrings_are_correct(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
 
@@ -38,7 +38,7 @@ def test_the_examples_in_docstrings_hold(module: Any) -> None:
         ("now", timedelta(0)),
     ],
 )
-def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timedelta) -> None:
+def test_a_time_is_rfc_3339_or_a_duration(text: str, meant: datetime | timedelta) -> None:
     assert times.parse_instant(text) == meant
 
 
@@ -51,7 +51,7 @@ def test_an_instant_is_rfc_3339_or_a_duration(text: str, meant: datetime | timed
         ("", '"" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'),
     ],
 )
-def test_what_is_no_instant_is_told_what_to_write(text: str, message: str) -> None:
+def test_the_error_for_an_invalid_time_shows_the_formats(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         times.parse_instant(text)
 
@@ -64,7 +64,7 @@ def test_a_duration_reaches_back_or_ahead() -> None:
 
 
 @given(st.lists(st.lists(st.text(max_size=8), min_size=3, max_size=3), max_size=5))
-def test_a_table_has_a_line_for_each_row_whatever_is_in_it(rows: list[list[str]]) -> None:
+def test_a_table_has_one_line_per_row_for_any_content(rows: list[list[str]]) -> None:
     lines = _output.table(("A", "B", "C"), rows).split("\n")
 
     assert len(lines) == len(rows) + 1
@@ -73,7 +73,7 @@ def test_a_table_has_a_line_for_each_row_whatever_is_in_it(rows: list[list[str]]
 
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let stdout be a terminal of a width."""
+    """Make stdout a terminal of this width."""
 
     def set_width(columns: int) -> None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

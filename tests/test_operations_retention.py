@@ -1,4 +1,4 @@
-"""Housekeeping: what is over is pruned, and nothing else, ever."""
+"""Housekeeping prunes only finished runs whose retention has ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def left(db: Db) -> set[int]:
 
 
 @pytest.mark.parametrize(("status", "days"), [("succeeded", 7), ("dead", 90), ("cancelled", 30)])
-def test_each_state_is_kept_for_its_time_from_when_the_run_ended(db: Db, status: str, days: int) -> None:
+def test_each_status_is_kept_for_its_retention_from_the_end_of_the_run(db: Db, status: str, days: int) -> None:
     job = a_job(db)
     ended(db, job, status, NOON - days * DAY - SECOND)
     kept = ended(db, job, status, NOON - days * DAY)
@@ -51,7 +51,7 @@ def test_each_state_is_kept_for_its_time_from_when_the_run_ended(db: Db, status:
     assert done == HousekeepingReport(runs=1, complete=True)
 
 
-def test_the_file_in_force_says_for_how_long(db: Db) -> None:
+def test_retention_comes_from_the_file_in_force(db: Db) -> None:
     job = a_job(db)
     a_file_row(db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"}))
     a_file_row(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
@@ -64,7 +64,7 @@ def test_the_file_in_force_says_for_how_long(db: Db) -> None:
     assert value(db, "select housekept_at from yamlsched.schedule_files where host = 'web-1'") == NOON
 
 
-def test_what_is_unfinished_is_never_pruned_however_old(db: Db) -> None:
+def test_unfinished_runs_are_never_pruned(db: Db) -> None:
     job = a_job(db)
     long_ago = NOON - 3650 * DAY
     unfinished = {
@@ -78,7 +78,7 @@ def test_what_is_unfinished_is_never_pruned_however_old(db: Db) -> None:
     assert left(db) == unfinished
 
 
-def test_a_key_outlives_its_run_and_then_is_forgotten_after_its_own_time(db: Db) -> None:
+def test_a_key_is_remembered_after_its_run_for_its_own_retention(db: Db) -> None:
     # given a run with a key and one without
     job = a_job(db)
     run = ended(db, job, "succeeded", NOON - 8 * DAY, idempotency_key="purge:2026-01-06", scheduled_for=NOON - 8 * DAY)
@@ -87,7 +87,7 @@ def test_a_key_outlives_its_run_and_then_is_forgotten_after_its_own_time(db: Db)
     # when they are pruned
     housekeep(db, "default", PLENTY, NOON)
 
-    # then the key is remembered, with what it named
+    # then the key is remembered, with its run
     [used] = db.execute("select * from yamlsched.used_keys").fetchall()
     assert (used.idempotency_key, used.run_id, used.job_type) == ("purge:2026-01-06", run, "purge")
     assert (used.scheduled_for, used.pruned_at) == (NOON - 8 * DAY, NOON)
@@ -97,7 +97,7 @@ def test_a_key_outlives_its_run_and_then_is_forgotten_after_its_own_time(db: Db)
     assert housekeep(db, "default", PLENTY, NOON + 365 * DAY + SECOND).keys == 1
 
 
-def test_the_audit_trail_of_a_run_goes_with_it(db: Db) -> None:
+def test_the_failures_of_a_run_are_pruned_with_it(db: Db) -> None:
     run = ended(db, a_job(db), "dead", NOON - 100 * DAY)
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
@@ -118,7 +118,7 @@ values ('default', %s, %s, 1, 'w', gen_random_uuid(), gen_random_uuid(), 'done',
 
 
 def test_an_effect_outlives_its_run(db: Db) -> None:
-    # given two effects of equal age, one of a run that is still there and could be retried
+    # given two effects of equal age, one of an existing run that could be retried
     kept = ended(db, a_job(db), "dead", NOON - DAY)
     for run in (kept, 999_999):
         db.execute(AN_EFFECT, [f"run:{run}:mail", run, NOON - 400 * DAY, NOON - 400 * DAY])
@@ -132,7 +132,7 @@ def test_an_effect_outlives_its_run(db: Db) -> None:
 @pytest.mark.parametrize(
     "age, kept", [(0 * SECOND, 1), (DAY, 1), (365 * DAY - SECOND, 1), (365 * DAY, 1), (365 * DAY + SECOND, 0)]
 )
-def test_a_business_key_is_known_for_as_long_as_effects_are_kept_although_its_run_is_gone(
+def test_a_business_key_is_kept_for_the_retention_of_effects_although_its_run_was_pruned(
     db: Db, age: timedelta, kept: int
 ) -> None:
     db.execute(AN_EFFECT, ["weekly_report:12345:2026-W03", 999_999, NOON - age, NOON - age])
@@ -142,15 +142,17 @@ def test_a_business_key_is_known_for_as_long_as_effects_are_kept_although_its_ru
     assert value(db, "select count(*) from yamlsched.effects") == kept
 
 
-def test_another_namespace_is_left_alone(db: Db) -> None:
+def test_another_namespace_is_not_pruned(db: Db) -> None:
     ended(db, a_job(db, namespace="billing"), "succeeded", NOON - 100 * DAY)
 
     assert housekeep(db, "default", PLENTY, NOON).runs == 0
     assert housekeep(db, "billing", PLENTY, NOON).runs == 1
 
 
-def test_batches_go_on_where_the_last_one_ended_until_nothing_is_left(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given runs of several jobs, mingled with some that are kept longer, and batches of three
+def test_batches_continue_where_the_last_one_ended_until_nothing_is_left(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given runs of several jobs, mixed with some that are kept longer, and batches of three
     monkeypatch.setattr(retention, "BATCH_ROWS", 3)
     jobs = [a_job(db, name) for name in ("purge", "mail", "sync")]
     kept = set()
@@ -168,7 +170,7 @@ def test_batches_go_on_where_the_last_one_ended_until_nothing_is_left(db: Db, mo
     assert steps[:2] == [3, 6]
 
 
-def test_when_the_time_is_up_it_stops_between_batches_and_says_that_there_is_more(
+def test_at_its_time_limit_it_stops_between_batches_and_reports_that_there_is_more(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_ROWS", 3)
@@ -183,8 +185,8 @@ def test_when_the_time_is_up_it_stops_between_batches_and_says_that_there_is_mor
     assert value(db, "select housekept_at is null from yamlsched.schedule_files where id = %s", file)
 
 
-def test_a_run_that_somebody_holds_is_left_for_the_next_time(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given an operator at work on every run of a batch, all of which ended in one instant
+def test_a_locked_run_is_left_for_the_next_time(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given an operator's transaction that locks every run of a batch, all with the same end
     monkeypatch.setattr(retention, "BATCH_ROWS", 2)
     job = a_job(db)
     for _ in range(2):
@@ -193,7 +195,7 @@ def test_a_run_that_somebody_holds_is_left_for_the_next_time(db: Db, dsn: str, m
         operator.execute("begin")
         operator.execute("update yamlsched.job_runs set status = 'queued', finished_at = null, dead_at = null")
 
-        # when housekeeping comes by
+        # when housekeeping runs
         done = housekeep(db, "default", PLENTY, NOON)
         operator.execute("commit")
 
@@ -201,7 +203,7 @@ def test_a_run_that_somebody_holds_is_left_for_the_next_time(db: Db, dsn: str, m
     assert (done.runs, len(left(db))) == (0, 2)
 
 
-def test_what_a_retired_job_left_undone_is_cancelled_a_day_later(db: Db) -> None:
+def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later(db: Db) -> None:
     job = a_job(db, retired_at=NOON)
     run = a_run(db, job, "queued")
 
@@ -212,7 +214,7 @@ def test_what_a_retired_job_left_undone_is_cancelled_a_day_later(db: Db) -> None
     assert "removed from schedules.yaml" in row(db, run).last_error
 
 
-def test_a_retention_without_end_is_no_fault(db: Db) -> None:
+def test_an_endless_retention_is_valid(db: Db) -> None:
     a_file_row(db, retention=Jsonb({"succeeded": "999999d", "keys": "999999d"}))
     kept = ended(db, a_job(db), "succeeded", NOON - 3650 * DAY)
 
@@ -220,7 +222,7 @@ def test_a_retention_without_end_is_no_fault(db: Db) -> None:
     assert left(db) == {kept}
 
 
-def test_prune_says_what_it_did(db: Db, cli: Cli) -> None:
+def test_prune_reports_its_work(db: Db, cli: Cli) -> None:
     ended(db, a_job(db), "succeeded", NOON - 100 * DAY)
 
     assert cli("prune").out == "pruned 1 run, 0 keys, 0 effects; cancelled 0 runs of removed jobs\n"
@@ -233,7 +235,7 @@ KEPT = {"succeeded": 7, "dead": 90, "cancelled": 30}
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(runs=st.lists(st.tuples(STATES, st.integers(0, 120)), max_size=12), batch=st.integers(1, 4))
-def test_whatever_there_is_what_goes_is_what_is_over_and_every_key_stays_used(
+def test_for_any_runs_only_expired_ones_are_pruned_and_every_key_remains_used(
     db: Db, runs: list[tuple[str, int]], batch: int
 ) -> None:
     for table in ("job_runs", "used_keys", "job_definitions"):

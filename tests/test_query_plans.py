@@ -1,4 +1,4 @@
-"""What the statements of a tick and a worker read beside a million finished runs: what is due, and nothing else."""
+"""With a million finished runs, the statements of a tick and a worker read only due and unfinished runs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory
         sync(connection, schedule)
         fill(connection)
         filled: Any = connection.execute("select count(*) as runs from yamlsched.job_runs").fetchone()
-        assert filled.runs == FINISHED + DUE  # else the plans say nothing
+        assert filled.runs == FINISHED + DUE  # or the plans are meaningless
         yield connection, schedule
 
 
 def fill(connection: psycopg.Connection[Any]) -> None:
-    """Insert without indexes and make them afterwards, which takes a third of the time."""
+    """Insert without indexes and create them afterwards, which takes a third of the time."""
     indexes = connection.execute(
         "select indexname, indexdef from pg_indexes where tablename = 'job_runs' and indexname <> 'job_runs_pkey'"
     ).fetchall()
@@ -68,7 +68,7 @@ def fill(connection: psycopg.Connection[Any]) -> None:
 
 
 def explained(connection: psycopg.Connection[Any], statement: bytes, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Carry out ``statement``, take it back, and return its plan."""
+    """Execute ``statement``, roll it back, and return its plan."""
     with connection.transaction(force_rollback=True):
         row = connection.execute(b"explain (analyze, buffers, format json) " + statement, parameters).fetchone()
     assert row is not None
@@ -81,7 +81,7 @@ def pages(plan: dict[str, Any]) -> int:
 
 
 def scans(plan: dict[str, Any]) -> Iterator[str]:
-    """Yield what is read from end to end."""
+    """Yield the tables that are read by sequential scans."""
     if plan["Node Type"] == "Seq Scan":
         yield plan["Relation Name"]
     for part in plan.get("Plans", []):
@@ -89,7 +89,7 @@ def scans(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Claim some runs for good, and return the parameters that name them."""
+    """Claim some runs, commit, and return the parameters that name them."""
     rows = connection.execute(load("runs")["claim"], claim("held")).fetchall()
     ids = [row.id for row in rows]
     return {"ids": ids, "attempts": [1] * len(ids), "tokens": ["held"] * len(ids), "now": None}
@@ -103,7 +103,7 @@ def claim(token: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_claim_heartbeat_outcomes_and_the_look_of_an_idle_tick_read_nothing_that_is_finished(million: Any) -> None:
+def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_run(million: Any) -> None:
     connection, schedule = million
 
     claiming = explained(connection, load("runs")["claim"], claim("explained"))
@@ -120,7 +120,7 @@ def test_claim_heartbeat_outcomes_and_the_look_of_an_idle_tick_read_nothing_that
 
 
 @pytest.mark.slow
-def test_a_claim_that_rescues_reads_only_what_is_open(million: Any) -> None:
+def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
     connection, _ = million
     held(connection)
     connection.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
@@ -155,7 +155,7 @@ def prepare(connection: psycopg.Connection[Any], name: str) -> list[str]:
 
 
 def execute(connection: psycopg.Connection[Any], name: str, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Carry the prepared statement out, for good, and return its plan."""
+    """Execute the prepared statement, commit, and return its plan."""
     values = ", ".join(f"%({each})s::{TYPES[each]}" for each in names)
     with psycopg.ClientCursor(connection) as cursor:  # type: ignore[type-var]
         cursor.execute(f"explain (analyze, buffers, format json) execute {name} ({values})".encode(), given)
@@ -165,7 +165,7 @@ def execute(connection: psycopg.Connection[Any], name: str, names: list[str], gi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["claim_waiting", "claim"])
-def test_a_claim_that_is_planned_once_reads_only_what_is_due(million: Any, name: str) -> None:
+def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any, name: str) -> None:
     connection, _ = million
     with store.connect(connection.info.dsn, SESSION) as worker:
         names = prepare(worker, name)
@@ -178,9 +178,9 @@ def test_a_claim_that_is_planned_once_reads_only_what_is_due(million: Any, name:
 
 
 @pytest.mark.parametrize("name", ["claim_waiting", "claim"])
-def test_a_plan_that_was_made_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, name: str) -> None:
+def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, name: str) -> None:
     with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
-        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")  # it would have all planned anew
+        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")  # it would plan everything again
         job = a_job(other)
         names = prepare(connection, name)
         execute(connection, name, names, claim("none there"))
@@ -197,7 +197,7 @@ def test_a_plan_that_was_made_for_an_empty_table_is_good_for_a_full_one(own_dsn:
         assert other.execute("select count(*) from yamlsched.job_runs where status = 'running'").fetchone()[0] == LIMIT  # type: ignore[index]
 
 
-def test_a_claim_steps_over_nothing_that_an_old_transaction_keeps_in_the_index(own_dsn: str) -> None:
+def test_a_claim_skips_index_entries_that_an_old_transaction_keeps(own_dsn: str) -> None:
     with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
         other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
         other.execute(
@@ -227,7 +227,7 @@ FEW_PAGES = 400
 
 
 def hold_back(db: psycopg.Connection[Any], reason: str, exclusive: bool) -> int:
-    """Insert many due runs of a job that may not be claimed; return the job's id."""
+    """Insert a job with many due runs that may not be claimed; return its id."""
     values = {} if reason == "foreign" else {reason: HELD_BACK[reason]}
     job = a_job(db, "held_back", **values)
     db.execute(
@@ -259,8 +259,10 @@ def await_retries(db: psycopg.Connection[Any], exclusive: bool) -> None:
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
 @pytest.mark.parametrize("reason", [*HELD_BACK, None])
-def test_a_claim_costs_the_same_whatever_may_not_be_claimed(own_dsn: str, reason: str | None, exclusive: bool) -> None:
-    # given a great many runs that may not be claimed, and behind them one of each kind that may
+def test_a_claim_costs_the_same_however_many_runs_may_not_be_claimed(
+    own_dsn: str, reason: str | None, exclusive: bool
+) -> None:
+    # given very many runs that may not be claimed, and behind them one of each kind that may
     with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
         held = None
         if reason is None:
@@ -279,7 +281,7 @@ def test_a_claim_costs_the_same_whatever_may_not_be_claimed(own_dsn: str, reason
         names = prepare(connection, "claim")
         given = {**claim("A"), "limit": 1, "newest": max(jobs), "others": [held] if reason == "foreign" else []}
 
-        # when they are claimed one by one, and nothing is left
+        # when those are claimed one by one, until none is left
         plans = [execute(connection, "claim", names, {**given, "token": f"{n}", "after": 0}) for n in range(3)]
 
         # then each claim reads little

@@ -1,4 +1,4 @@
-"""What the end of an attempt does to its run, and what is kept of an error."""
+"""How the end of an attempt changes its run, and what is stored of an error."""
 
 from __future__ import annotations
 
@@ -65,15 +65,13 @@ def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, en
     if outcome.status is Status.FAILED:
         assert run.attempt < run.max_attempts
     if outcome.status is Status.QUEUED:
-        assert outcome.refund  # or attempts would run out without a failure
+        assert outcome.refund  # or retries could be exhausted without a failure
     if outcome.status is Status.DEAD:
         assert ending.end is End.DISCARDED or run.attempt >= run.max_attempts
 
 
 @given(claims, endings, randoms)
-def test_what_is_kept_of_an_error_can_be_stored_and_shown_and_is_bounded(
-    run: ClaimedRun, ending: Ending, random: float
-) -> None:
+def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, ending: Ending, random: float) -> None:
     outcome = after_attempt(run, ending, Backoff(), random)
 
     assert (outcome.error is not None) == (outcome.status in (Status.FAILED, Status.DEAD))
@@ -84,16 +82,14 @@ def test_what_is_kept_of_an_error_can_be_stored_and_shown_and_is_bounded(
         (outcome.output, MAX_OUTPUT_CHARS),
     ):
         if text is not None:
-            assert text.encode()  # no half of a surrogate pair
+            assert text.encode()  # no lone surrogate
             assert "\x00" not in text
             assert 0 < len(text) <= longest
     assert outcome.error is None or outcome.error.isprintable()
 
 
 @given(claims, st.sampled_from([End.RETRY_AFTER, End.SNOOZED]), st.none() | st.timedeltas(), randoms)
-def test_a_delay_that_a_handler_asks_for_is_kept_within_bounds(
-    run: ClaimedRun, end: End, delay: timedelta | None, random: float
-) -> None:
+def test_a_delay_of_a_handler_is_limited(run: ClaimedRun, end: End, delay: timedelta | None, random: float) -> None:
     outcome = after_attempt(run, Ending(end, delay=delay), Backoff(), random)
 
     if outcome.delay is not None:
@@ -115,7 +111,9 @@ def test_a_delay_that_a_handler_asks_for_is_kept_within_bounds(
         (End.RELEASED, 3, Status.QUEUED, True),
     ],
 )
-def test_how_an_attempt_ends_decides_about_the_run(end: End, attempt: int, status: Status, refund: bool) -> None:
+def test_the_end_of_an_attempt_determines_the_outcome_of_the_run(
+    end: End, attempt: int, status: Status, refund: bool
+) -> None:
     outcome = after_attempt(a_claim(attempt=attempt), Ending(end, "why"), Backoff(), 0.0)
 
     assert (outcome.status, outcome.refund) == (status, refund)
@@ -127,7 +125,7 @@ def test_retry_after_overrides_the_backoff() -> None:
     assert after_attempt(a_claim(), ending, Backoff(), 0.0).delay == timedelta(seconds=7)
 
 
-def test_secrets_are_taken_out_of_all_that_is_kept_for_people() -> None:
+def test_secrets_are_removed_from_stored_errors_and_output() -> None:
     ending = Ending(End.RAISED, "s3cret in error", "OSError", "s3cret in stack", output="s3cret in output")
 
     outcome = after_attempt(a_claim(), ending, Backoff(), 0.0, lambda text: text.replace("s3cret", "***"))
@@ -136,7 +134,7 @@ def test_secrets_are_taken_out_of_all_that_is_kept_for_people() -> None:
 
 
 @given(texts, st.integers(1, 600))
-def test_one_line_is_one_line_and_changes_nothing_that_is_one(text: str, longest: int) -> None:
+def test_one_line_returns_one_line_and_does_not_change_a_single_line(text: str, longest: int) -> None:
     line = one_line(text, longest)
 
     assert line.isprintable()
@@ -145,7 +143,7 @@ def test_one_line_is_one_line_and_changes_nothing_that_is_one(text: str, longest
 
 
 @given(st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00")))
-def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
+def test_a_storable_string_is_stored_unchanged(text: str) -> None:
     assert storable(text) == text
 
 
@@ -162,7 +160,7 @@ def test_text_that_can_be_stored_is_stored_as_it_is(text: str) -> None:
         (None, False, None),
     ],
 )
-def test_a_run_that_reports_a_death_names_it_in_its_key(
+def test_the_key_of_an_on_dead_call_contains_the_dead_run(
     key: str | None, is_on_dead_call: bool, dead: int | None
 ) -> None:
     run = a_claim(key=key)
@@ -180,7 +178,7 @@ def test_backoff_starts_over_when_an_operator_retries_a_dead_run() -> None:
 
 
 def test_backoff_does_not_depend_on_how_many_attempts_are_allowed() -> None:
-    # given a run from before its job's max_attempts was lowered
+    # given a run from before max_attempts of its job was lowered
     run = a_claim(attempt=4, max_attempts=10)
 
     outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0)

@@ -1,4 +1,4 @@
-"""The statements about definitions: each changes the runs that it names, and nothing beside them."""
+"""The statements about definitions: each changes only its own runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def statuses(db: Db) -> dict[int, str]:
 
 
 def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_under_a_lease(db: Db) -> None:
-    # given a job retired two days ago, one retired just now, and one at work, with runs in each state
+    # given a job retired two days ago, one retired now, and an active one, with runs in each state
     retired = a_job(db, "retired", retired_at=LONG_AGO)
     just_now = a_job(db, "just_now", retired_at=NOW - timedelta(hours=23))
     at_work = a_job(db, "at_work")
@@ -34,10 +34,10 @@ def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_u
     finished = db.execute("select id, finished_at, updated_at from yamlsched.job_runs where finished_at is not null")
     as_it_was = finished.fetchall()
 
-    # when what it left undone is cancelled
+    # when runs of retired jobs are cancelled
     cancelled = cancel_retired(db, "default", NOW)
 
-    # then those are the waiting runs of the first job, and the one whose lease is over
+    # then these are the waiting runs of the first job, and its run whose lease has ended
     expected = {before[retired, "queued"], before[retired, "failed"], lost}
     assert {run.id for run in cancelled} == expected
     assert {id for id, status in statuses(db).items() if status == "cancelled"} == expected | {
@@ -48,12 +48,12 @@ def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_u
     assert again.fetchall() == as_it_was
 
 
-def test_a_batch_of_retired_runs_goes_on_behind_the_one_before(db: Db) -> None:
+def test_a_batch_of_retired_runs_continues_after_the_previous_one(db: Db) -> None:
     one, other = (a_job(db, name, retired_at=LONG_AGO) for name in ("one", "other"))
     runs = [(job, a_run(db, job)) for job in (one, one, one, other)]
 
     first = cancel_retired(db, "default", NOW, limit=2)
-    # one of the first batch's runs comes back by an operator's retry: this pass leaves it alone
+    # an operator retries a run of the first batch: this pass does not cancel it again
     db.execute("update yamlsched.job_runs set status = 'queued', finished_at = null where id = %s", [first[0].id])
     second = cancel_retired(db, "default", NOW, after=(first[-1].definition_id, first[-1].id), limit=2)
 

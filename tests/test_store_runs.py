@@ -1,4 +1,4 @@
-"""Claim, heartbeat, outcomes and ownership, statement by statement; ``now`` is passed in."""
+"""The statements for claims, heartbeats, outcomes and ownership. Tests pass ``now``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(dsn: str) -> Iterator[Ask]:
-    """Call a function of the store on a session of its own, at noon where it is not said when."""
+    """Call a function of the store on its own session, at noon by default."""
     with asyncio.Runner() as runner:
         connection = runner.run(
             psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row)
@@ -54,7 +54,7 @@ def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> store.Cl
 
 
 def due(db: psycopg.Connection[Any], job: int, **values: Any) -> int:
-    """Make a run that has been due for a minute."""
+    """Insert a run that has been due for a minute."""
     return a_run(db, job, **{"run_at": NOON - MINUTE, **values})
 
 
@@ -63,7 +63,7 @@ def one(ask: Ask, token: str = "A", **named: Any) -> ClaimedRun:
     return run
 
 
-def test_a_claim_takes_what_is_due_oldest_first_and_counts_the_attempt(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_takes_due_runs_oldest_first_and_counts_the_attempt(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow", max_attempts=5)
     later = due(db, job, run_at=NOON - SECOND)
     earlier = due(db, job, run_at=NOON - MINUTE)
@@ -80,7 +80,7 @@ def test_a_claim_takes_what_is_due_oldest_first_and_counts_the_attempt(db: psyco
     assert (run.started_at, run.updated_at) == (NOON, NOON)
 
 
-def test_no_claim_takes_more_than_it_asked_for_of_both_kinds_together(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(db: psycopg.Connection[Any], ask: Ask) -> None:
     ad_hoc = a_job(db, "ad_hoc")
     for _ in range(5):
         due(db, ad_hoc)
@@ -103,7 +103,7 @@ def test_neither_kind_of_run_starves_the_other(db: psycopg.Connection[Any], ask:
     assert (kinds.count(True), kinds.count(False)) == (5, 5)
 
 
-def test_neither_kind_of_run_starves_the_other_where_claims_take_one_run(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_neither_kind_of_run_starves_the_other_when_claims_take_one_run(db: psycopg.Connection[Any], ask: Ask) -> None:
     ad_hoc = a_job(db, "ad_hoc")
     for number in range(30):
         due(db, ad_hoc)
@@ -111,10 +111,10 @@ def test_neither_kind_of_run_starves_the_other_where_claims_take_one_run(db: psy
 
     kinds = {one(ask, f"token {number}", limit=1).job_type == "ad_hoc" for number in range(30)}
 
-    assert kinds == {True, False}  # by chance they are not, once in half a billion times
+    assert kinds == {True, False}  # fails by chance once in half a billion times
 
 
-def test_a_walk_over_jobs_goes_on_where_it_stopped_and_comes_to_all_of_them(
+def test_a_walk_over_jobs_continues_where_it_stopped_and_reaches_all_of_them(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     for number in range(7):
@@ -130,9 +130,7 @@ def test_a_walk_over_jobs_goes_on_where_it_stopped_and_comes_to_all_of_them(
     assert after == 0
 
 
-def test_of_a_job_that_waits_for_itself_one_run_executes_at_a_time_in_order(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
+def test_runs_of_a_job_with_overlap_wait_execute_one_at_a_time_in_order(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     runs = [due(db, job, exclusive=True, run_at=NOON - MINUTE + number * SECOND) for number in range(3)]
 
@@ -146,10 +144,10 @@ def test_of_a_job_that_waits_for_itself_one_run_executes_at_a_time_in_order(
     assert order == runs
 
 
-def test_a_race_for_one_job_that_excludes_itself_is_lost_by_one_of_the_two(
+def test_of_two_concurrent_claims_of_an_exclusive_job_one_fails(
     db: psycopg.Connection[Any], dsn: str, ask: Ask
 ) -> None:
-    # given a claim that has not been committed yet
+    # given an uncommitted claim
     job = a_job(db)
     due(db, job, exclusive=True)
     with database.connect(dsn) as other, other.transaction():
@@ -158,7 +156,7 @@ def test_a_race_for_one_job_that_excludes_itself_is_lost_by_one_of_the_two(
             "started_at = %s, locked_until = %s",
             [job, NOON, NOON + LEASE],
         )
-        # when an older run of the job is made meanwhile, and claimed
+        # when an older run of the job is inserted and claimed
         due(db, job, exclusive=True, run_at=NOON - LEASE)
         lost: list[BaseException] = []
 
@@ -174,7 +172,7 @@ def test_a_race_for_one_job_that_excludes_itself_is_lost_by_one_of_the_two(
         while not db.execute(waits).fetchone():
             pass
 
-    # then the claim that came second fails as a whole
+    # then the second claim fails completely
     thread.join()
     assert len(lost) == 1
     assert db.execute("select count(*) as n from yamlsched.job_runs where status = 'running'").fetchone().n == 1  # type: ignore[union-attr]
@@ -186,7 +184,7 @@ def test_a_race_for_one_job_that_excludes_itself_is_lost_by_one_of_the_two(
     ids=["disabled", "retired", "paused until later", "paused"],
 )
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_runs_of_a_job_that_is_off_are_not_claimed(
+def test_runs_of_a_paused_disabled_or_retired_job_are_not_claimed(
     db: psycopg.Connection[Any], ask: Ask, values: dict[str, Any], exclusive: bool
 ) -> None:
     due(db, a_job(db, **values), exclusive=exclusive)
@@ -194,14 +192,14 @@ def test_runs_of_a_job_that_is_off_are_not_claimed(
     assert claim(ask).runs == []
 
 
-def test_a_pause_that_is_over_holds_nothing_up(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_pause_that_has_ended_prevents_no_claim(db: psycopg.Connection[Any], ask: Ask) -> None:
     run = due(db, a_job(db, paused_at=NOON - LEASE, paused_until=NOON))
 
     assert one(ask).id == run
 
 
 def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
-    # given two jobs of our file, one of another, and one that was added since
+    # given two jobs of the worker's file, one of another file, and one that was added later
     jobs = {name: a_job(db, name) for name in ("first", "foreign", "second")}
     scope = store.scope(db, "default", ["first", "second", "in the file only"])
     jobs["added since"] = a_job(db, "added_since")
@@ -215,10 +213,10 @@ def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask
     assert sorted(run.job_type for run in claimed.runs) == ["first", "first", "second", "second"]
 
 
-def test_the_usual_claim_takes_what_waits_beside_others_as_the_complete_one_does_and_nothing_else(
+def test_the_fast_path_claims_the_same_shareable_runs_as_the_complete_claim_and_nothing_else(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
-    # given jobs that may be claimed and jobs that may not
+    # given jobs whose runs may be claimed and jobs whose runs may not
     open_ = [a_job(db, "on"), a_job(db, "resumed", paused_at=NOON - 2 * MINUTE, paused_until=NOON - MINUTE)]
     shut = [
         a_job(db, "off", enabled=False),
@@ -246,7 +244,7 @@ def test_the_usual_claim_takes_what_waits_beside_others_as_the_complete_one_does
     taken = ask(store.claim_waiting, "default", "A", 100, scope).runs
 
     assert {run.id for run in taken} == set(usual)
-    # and what it says of them and does to them is what the complete claim says and does
+    # and it returns and writes the same as the complete claim
     rows = {id: row(db, id) for id in usual}
     db.execute("update yamlsched.job_runs set status = 'queued', locked_until = null where locked_by = 'A'")
     db.execute("update yamlsched.job_runs set attempts = attempts - 1 where locked_by = 'A'")
@@ -255,7 +253,9 @@ def test_the_usual_claim_takes_what_waits_beside_others_as_the_complete_one_does
     assert {id: row(db, id) for id in usual} == rows
 
 
-def test_the_usual_claim_takes_the_oldest_and_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+def test_the_fast_path_claims_the_oldest_runs_without_waiting_for_locks(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
     job = a_job(db)
     runs = [due(db, job, run_at=NOON - number * SECOND) for number in range(1, 6)]
     with database.connect(dsn) as other:
@@ -269,7 +269,7 @@ def test_the_usual_claim_takes_the_oldest_and_waits_for_nobody(db: psycopg.Conne
     assert [run.id for run in rest] == runs[:2]
 
 
-def test_the_usual_claim_goes_on_where_the_last_one_ended(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_the_fast_path_continues_where_the_last_claim_ended(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     runs = [due(db, job, run_at=NOON - MINUTE + number // 2 * SECOND) for number in range(5)]
 
@@ -285,7 +285,7 @@ def test_the_usual_claim_goes_on_where_the_last_one_ended(db: psycopg.Connection
     assert third.past == second.past
 
 
-def test_claims_that_race_take_each_run_once(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: str) -> None:
     job = a_job(db)
     db.execute(
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
@@ -312,10 +312,8 @@ def test_claims_that_race_take_each_run_once(db: psycopg.Connection[Any], dsn: s
     assert min(map(len, taken)) > 0
 
 
-def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_all_claimed_once(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    # given runs of several jobs, a lost one and one without attempts left among them, behind many of a paused job
+def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(db: psycopg.Connection[Any], ask: Ask) -> None:
+    # given runs of several jobs behind many runs of a paused job; one is lost, and one has no attempts left
     paused = a_job(db, "paused", paused_at=NOON - HOUR)
     for number in range(60):
         due(db, paused, run_at=NOON - HOUR + number * SECOND)
@@ -340,10 +338,10 @@ def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_all_claimed_once(
     )
 
 
-def test_what_lies_behind_many_runs_that_may_not_be_claimed_is_taken_only_if_it_is_due_and_excludes_nothing(
+def test_runs_behind_many_that_may_not_be_claimed_are_claimed_only_if_they_are_due_and_not_excluded(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
-    # given, behind many runs of a paused job, one that is due, one that is not, and two that exclude each other
+    # given, behind many runs of a paused job, one due run, one that is not due, and two that exclude each other
     paused = a_job(db, "paused", paused_at=NOON - HOUR)
     for number in range(80):
         due(db, paused, run_at=NOON - HOUR + number * SECOND)
@@ -369,7 +367,7 @@ def test_a_run_among_those_that_may_not_be_claimed_is_counted_once(db: psycopg.C
     assert sorted(run.id for run in claimed.runs) == expected
 
 
-def test_a_call_of_on_dead_that_loses_its_worker_each_time_is_itself_reported_to_nobody(
+def test_the_death_of_an_on_dead_call_that_loses_its_worker_is_not_reported(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=1)
@@ -394,7 +392,7 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     foreign = [run._replace(locked_by="B") for run in others]
     assert not ask(store.succeed, foreign)
     assert not ask(store.succeed, [more[1]._replace(attempt=2)])
-    assert not ask(store.succeed, [more[1], foreign[0]])  # what is ours is written all the same
+    assert not ask(store.succeed, [more[1], foreign[0]])  # the other outcomes are written
 
     states = {run.id: row(db, run.id).status for run in (*mine, *more, *others)}
     assert [states[run.id] for run in (*mine, *more)] == ["succeeded"] * 5
@@ -404,7 +402,7 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (NOON, NOON, None, "A")
 
 
-def test_a_heartbeat_renews_leases_that_are_ours_and_no_others(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_heartbeat_renews_only_the_leases_of_its_own_runs(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(3):
         due(db, job)
@@ -419,10 +417,10 @@ def test_a_heartbeat_renews_leases_that_are_ours_and_no_others(db: psycopg.Conne
 
 
 @pytest.mark.parametrize("edited", [LEASE / 10, LEASE * 10])
-def test_a_heartbeat_renews_by_the_lease_of_the_claim_whatever_the_job_says_by_now(
+def test_a_heartbeat_uses_the_lease_of_the_claim_after_an_edit_of_the_job(
     db: psycopg.Connection[Any], ask: Ask, edited: timedelta
 ) -> None:
-    # given runs with leases of two lengths, of jobs whose lease has been edited since
+    # given runs with leases of two lengths, of jobs whose lease was edited after the claim
     due(db, job := a_job(db, "usual"))
     due(db, brief := a_job(db, "brief"))
     db.execute("update yamlsched.job_definitions set lease = %s where id = %s", [LEASE / 4, brief])
@@ -432,13 +430,13 @@ def test_a_heartbeat_renews_by_the_lease_of_the_claim_whatever_the_job_says_by_n
     # when their worker renews them
     assert len(ask(store.heartbeat, list(runs.values()), now=NOON + MINUTE)) == 2
 
-    # then they hold for as long as the worker believes
+    # then they last as long as the worker computes
     assert row(db, runs["usual"].id).locked_until == NOON + MINUTE + LEASE
     assert row(db, runs["brief"].id).locked_until == NOON + MINUTE + LEASE / 4
 
 
-def test_a_heartbeat_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
-    # given a run that its handler's own transaction is about to finish, and one that a foreign key points at
+def test_a_heartbeat_does_not_wait_for_locks(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+    # given a run that a transaction of its handler is finishing, and one that a foreign key references
     job = a_job(db, overlap="allow")
     locked, pointed_at = due(db, job), due(db, job)
     runs = claim(ask).runs
@@ -450,7 +448,7 @@ def test_a_heartbeat_waits_for_nobody(db: psycopg.Connection[Any], dsn: str, ask
 
 
 @pytest.mark.parametrize("outcome", [SUCCESS, SUCCESS._replace(result='{"n": 1}'), FAILURE, DEATH, RELEASED])
-def test_an_outcome_is_written_by_the_claim_that_holds_the_run_and_by_no_other(
+def test_only_the_claim_that_holds_the_run_can_write_an_outcome(
     db: psycopg.Connection[Any], ask: Ask, outcome: Outcome
 ) -> None:
     due(db, a_job(db))
@@ -464,7 +462,7 @@ def test_an_outcome_is_written_by_the_claim_that_holds_the_run_and_by_no_other(
     assert row(db, run.id).status == outcome.status
 
 
-def test_a_success_leaves_a_result_and_no_trace_in_the_audit_trail(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_success_stores_a_result_and_adds_no_row_to_job_failures(db: psycopg.Connection[Any], ask: Ask) -> None:
     due(db, a_job(db))
     run = one(ask)
 
@@ -481,7 +479,7 @@ def test_a_success_leaves_a_result_and_no_trace_in_the_audit_trail(db: psycopg.C
     assert db.execute("select * from yamlsched.job_failures").fetchall() == []
 
 
-def test_a_failure_is_kept_on_the_run_and_in_the_audit_trail_and_is_due_again_later(
+def test_a_failure_is_stored_on_the_run_and_in_job_failures_and_the_run_is_due_again_later(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     due(db, a_job(db))
@@ -506,7 +504,7 @@ def test_a_failure_is_kept_on_the_run_and_in_the_audit_trail_and_is_due_again_la
     assert one(ask, "B", now=NOON + MINUTE + SECOND).attempt == 2
 
 
-def test_a_run_that_is_given_back_has_not_been_attempted(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_released_run_gets_its_attempt_back(db: psycopg.Connection[Any], ask: Ask) -> None:
     due(db, a_job(db))
     run = one(ask)
 
@@ -516,7 +514,7 @@ def test_a_run_that_is_given_back_has_not_been_attempted(db: psycopg.Connection[
     assert one(ask, "B").attempt == 1
 
 
-def test_a_lease_that_is_over_lets_another_worker_in_and_shuts_the_first_one_out(
+def test_after_a_lease_ends_another_worker_claims_the_run_and_the_first_one_can_write_nothing(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     due(db, a_job(db))
@@ -537,7 +535,7 @@ def test_a_lease_that_is_over_lets_another_worker_in_and_shuts_the_first_one_out
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_a_lease_that_ends_on_the_last_attempt_buries_the_run(
+def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     db: psycopg.Connection[Any], ask: Ask, exclusive: bool
 ) -> None:
     job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=3)
@@ -559,7 +557,7 @@ def test_a_lease_that_ends_on_the_last_attempt_buries_the_run(
     )
 
 
-def test_a_run_of_a_job_that_is_gone_is_buried_all_the_same(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_lost_run_of_a_retired_job_is_marked_dead_as_well(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     run_id = due(db, job, max_attempts=1)
     one(ask)
@@ -570,7 +568,7 @@ def test_a_run_of_a_job_that_is_gone_is_buried_all_the_same(db: psycopg.Connecti
     assert [dead.id for dead in taken.dead] == [run_id]
 
 
-def test_the_death_of_a_run_is_reported_once_and_the_death_of_the_report_is_not(
+def test_the_death_of_a_run_is_reported_once_and_the_death_of_its_on_dead_call_is_not(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     due(db, a_job(db, on_dead="handlers.alerts.mail_operator"))
@@ -586,7 +584,7 @@ def test_the_death_of_a_run_is_reported_once_and_the_death_of_the_report_is_not(
 
 
 def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: Ask) -> None:
-    # given a run that died, was retried, and died again, and once more of a lost worker
+    # given a run that died, was retried, died again, was retried, and died with its worker
     job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=2)
     run_id = due(db, job, max_attempts=1)
     keys = []
@@ -598,23 +596,23 @@ def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: 
         else:
             for late in (LEASE + SECOND, 2 * LEASE + 2 * SECOND):
                 claim(ask, f"late {late}", now=NOON + late)
-        # when each death is reported, and the report succeeds
+        # when each death is reported, and its on_dead call succeeds
         report = one(ask, f"R{number}", now=NOON + HOUR)
         assert (report.dead_run_id, report.is_on_dead_call) == (run_id, True)
         keys.append(report.key)
         ask(store.finish, [(report, SUCCESS)])
-        if number == 0:  # a report that was pruned is not made again
+        if number == 0:  # a pruned on_dead call is not created again
             prune(db, f"id = {report.id}")
         actions.retry(db, [run_id], "ann", now=NOON)
 
-    # then each has a report of its own
+    # then each death has its own call
     assert keys == [f"on_dead:{run_id}", f"on_dead:{run_id}:2", f"on_dead:{run_id}:4"]
     assert one(ask, "last", limit=1).id == run_id
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
 @pytest.mark.parametrize("status", ["queued", "failed"])
-def test_a_run_that_was_edited_to_have_no_attempts_left_is_dead_and_stops_no_claim(
+def test_a_run_that_was_edited_to_have_no_attempts_left_is_marked_dead_and_stops_no_claim(
     db: psycopg.Connection[Any], ask: Ask, status: str, exclusive: bool
 ) -> None:
     job = a_job(db, on_dead="handlers.alerts.mail_operator")
@@ -632,7 +630,7 @@ def test_a_run_that_was_edited_to_have_no_attempts_left_is_dead_and_stops_no_cla
     assert [run.dead_run_id for run in claim(ask, "C").runs] == [edited]
 
 
-def test_a_run_whose_attempts_were_edited_is_lost_to_its_worker_and_taken_up_after_its_lease(
+def test_a_run_whose_attempts_were_edited_is_lost_and_claimed_again_after_its_lease(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     due(db, a_job(db))
@@ -645,7 +643,7 @@ def test_a_run_whose_attempts_were_edited_is_lost_to_its_worker_and_taken_up_aft
     assert one(ask, "B", now=NOON + LEASE + SECOND).attempt == 4
 
 
-def test_a_slot_at_the_end_of_time_stops_no_claim(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_slot_at_the_maximum_timestamp_stops_no_claim(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     for slot in ("(timestamptz 'infinity')", "(timestamptz '-infinity')"):
         due(db, job, scheduled_for=slot)
@@ -655,10 +653,10 @@ def test_a_slot_at_the_end_of_time_stops_no_claim(db: psycopg.Connection[Any], a
     assert len(claim(ask, "B").runs) == 3
 
 
-def test_a_head_that_was_put_off_while_the_claim_read_is_not_taken(
+def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     db: psycopg.Connection[Any], dsn: str, ask: Ask
 ) -> None:
-    # given a claim that has read a job's head, and is held up before it locks it
+    # given a claim that has read the first run of a job, and is stopped before it locks it
     run = due(db, a_job(db), exclusive=True)
     heads = b"array(select h.id from heads h)"
     held_up = heads.replace(b"heads h", b"heads h, (select pg_advisory_xact_lock(4711)) l")
@@ -678,17 +676,17 @@ def test_a_head_that_was_put_off_while_the_claim_read_is_not_taken(
         ).fetchone():
             pass
 
-        # when meanwhile another worker claims the run, and its attempt fails
+        # when another worker claims the run, and its attempt fails
         ask(store.finish, [(one(ask, "B"), FAILURE)])
         holder.execute("select pg_advisory_unlock(4711)")
         thread.join()
 
-    # then the claim leaves it until its backoff is over
+    # then the claim does not take it before its backoff ends
     assert answers == [[]]
     assert (row(db, run).status, row(db, run).run_at) == ("failed", NOON + MINUTE)
 
 
-def test_the_fate_of_a_run_says_whose_doing_it_was(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_the_ownership_of_a_run_states_who_changed_it(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(6):
         due(db, job)
@@ -705,7 +703,7 @@ def test_the_fate_of_a_run_says_whose_doing_it_was(db: psycopg.Connection[Any], 
     assert list(ownership.values()) == [OURS, "succeeded", "failed", "queued", "cancelled", LOST]
 
 
-def test_a_claim_whose_answer_was_lost_is_given_back_at_no_cost(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_whose_answer_was_lost_is_released_at_no_cost(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     for _ in range(3):
         due(db, job)
@@ -722,7 +720,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_at_no_cost(db: psycopg.Conn
     assert {tuple(state) for state in states} == {("queued", 0)}
 
 
-def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     due(db, job)
     run = one(ask)
@@ -739,7 +737,7 @@ def test_what_a_run_enqueues_is_written_with_its_success_or_not_at_all(db: psyco
     assert sorted(child.idempotency_key for child in children) == ["purge:a", "purge:b"]
 
 
-def test_the_longest_delay_and_the_largest_texts_can_be_written(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_the_longest_delay_and_the_largest_strings_can_be_written(db: psycopg.Connection[Any], ask: Ask) -> None:
     due(db, a_job(db))
     run = one(ask)
     huge = FAILURE._replace(delay=timedelta(days=365), error="é" * 500, stack="é" * 16_000, output="é" * 65_536)

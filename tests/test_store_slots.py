@@ -1,4 +1,4 @@
-"""The statements of sync about slots: each changes what it names, and nothing beside it."""
+"""The statements of sync about slots: each changes only its own rows."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def gaps(db: Db) -> list[tuple[int, datetime, int, str]]:
     return [tuple(row) for row in rows.fetchall()]
 
 
-def test_a_gap_extends_one_of_its_own_job_and_reason_only(db: Db) -> None:
+def test_a_gap_extends_only_a_gap_of_its_job_and_reason(db: Db) -> None:
     # given gaps of two jobs, with two reasons, that end at the same instant
     one, other, third = a_job(db, "one"), a_job(db, "other"), a_job(db, "third")
     recorded = [(one, "overlap"), (other, "overlap"), (third, "paused")]
     store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, reason) for job, reason in recorded], NOON)
 
-    # when one of them goes on, and another goes on for another reason
+    # when one of them continues, and another continues for another reason
     later = NOON + MINUTE
     going_on = [Gap(job, "", later, later, 1, "overlap", follows=NOON) for job in (one, third)]
     store.record_gaps(db, going_on, later)
 
-    # then the first is longer, the other job's is as it was, and the other reason has a row of its own
+    # then the first is longer, the other job's gap is unchanged, and the other reason has its own row
     assert gaps(db) == [
         (one, later, 2, "overlap"),
         (other, NOON, 1, "overlap"),
@@ -41,7 +41,7 @@ def test_a_gap_extends_one_of_its_own_job_and_reason_only(db: Db) -> None:
     ]
 
 
-def test_a_job_that_another_sync_has_dealt_with_is_not_locked(db: Db) -> None:
+def test_a_job_that_another_sync_has_processed_is_not_locked(db: Db) -> None:
     due = a_job(db, "due", next_slot_at=NOON)
     done = a_job(db, "done", next_slot_at=NOON + MINUTE)
     off = a_job(db, "off", next_slot_at=None)
@@ -49,7 +49,7 @@ def test_a_job_that_another_sync_has_dealt_with_is_not_locked(db: Db) -> None:
     assert [definition.id for definition in store.lock_due_jobs(db, [due, done, off], NOON)] == [due]
 
 
-def test_a_cursor_that_has_moved_since_it_was_read_is_not_moved_again(db: Db) -> None:
+def test_a_cursor_that_moved_after_it_was_read_is_not_moved_again(db: Db) -> None:
     moved = a_job(db, "moved", last_slot_at=NOON)
     first = a_job(db, "first", last_slot_at=None)
     later = NOON + MINUTE
