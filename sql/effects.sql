@@ -24,7 +24,7 @@ with ours as materialized (
     returning key, provider_key
 )
 select (select m.key from made m) is not null as is_first,
-       e.state, e.result, e.run_id, e.attempt, e.locked_by, e.entry::text,
+       e.state, e.result, e.run_id, e.attempt, e.entry::text,
        coalesce((select m.provider_key from made m), e.provider_key)::text as provider_key, e.claimed_at,
        coalesce((select true from yamlsched.job_runs r
                  where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt

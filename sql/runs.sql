@@ -403,6 +403,6 @@ listen yamlsched;
 -- name: dead_run
 -- The dead run that a call of on_dead gets.
 select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for, r.attempts as attempt, r.max_attempts,
-       r.payload::text as payload, r.last_error, r.error_type, r.last_stack
+       r.payload::text as payload, r.last_error, r.error_type
 from yamlsched.job_runs r
 where r.id = %(id)s;

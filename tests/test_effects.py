@@ -31,14 +31,13 @@ from support.database import while_waiting
 from support.project import Project, a_project
 from support.rows import a_job, a_started_run
 from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
-from yamlsched.client import run_at_parameters
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.handling import backends
 from yamlsched.handling.once import effect_key, settle_command
 from yamlsched.handling.sessions import sessions
 from yamlsched.operations.actions import cancel
 from yamlsched.operations.effects import settle
-from yamlsched.runs import ClaimedRun, one_line
+from yamlsched.runs import ClaimedRun, EnqueueBatch, one_line
 from yamlsched.store import effects, history
 from yamlsched.store import runs as store
 
@@ -515,7 +514,7 @@ def test_an_effect_cannot_be_nested_in_itself_but_in_another(db, dsn, job):
     with run.once("outer", in_doubt="raise"):
         with run.once("inner", in_doubt="raise") as inner:
             assert inner.first
-        with pytest.raises(YamlschedError, match="is used inside itself, or by two threads at once"):
+        with pytest.raises(YamlschedError, match="is entered inside itself, or by two threads at once"):
             run.once("outer", in_doubt="raise").__enter__()
 
     assert [state for _, state in effect_states(db)] == ["done", "done"]
@@ -651,7 +650,7 @@ def test_an_exception_in_the_transaction_rolls_everything_back_also_enqueued_run
         raise ZeroDivisionError
 
     assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
-    assert [texts for _, texts, _, _ in run.enqueued] == [['{"n": "before"}']]
+    assert [batch.payloads for batch in run.state.enqueued] == [['{"n": "before"}']]
 
 
 def test_an_attempt_whose_run_was_taken_over_commits_nothing(db, dsn, job):
@@ -737,7 +736,7 @@ def test_enqueues_in_a_loop_are_written_by_one_statement_for_each_job_and_time(d
     run.enqueue("mail", {"n": 100}, run_at=datetime(2030, 1, 1, tzinfo=UTC))
     run.enqueue("mail", {"n": 101}, run_at=timedelta(hours=1))
 
-    assert len(run.enqueued) == 3
+    assert len(run.state.enqueued) == 3
     with run.transaction():
         pass
     made = db.execute(
@@ -763,7 +762,7 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
     one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
-        store.enqueue_from(connection, "default", one.id, [("mail", ["{}"], [None], run_at_parameters(None))])
+        store.enqueue_from(connection, "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)])
         assert store.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
 
         # when the leases of both are renewed

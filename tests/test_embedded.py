@@ -857,7 +857,7 @@ def test_discard_removes_all_of_it_but_not_under_a_user(project, user):
 
 
 def test_the_log_does_not_grow_without_end(project, monkeypatch):
-    monkeypatch.setattr(server, "LARGEST_LOG", 10)
+    monkeypatch.setattr(server, "MAX_LOG_BYTES", 10)
     for _ in range(2):
         with embedded.running(project):
             pass

@@ -28,7 +28,7 @@ from support.database import while_waiting
 from support.rows import a_job
 from support.schedules import LATER
 from yamlsched import Refused
-from yamlsched.client import validate_payloads
+from yamlsched.client import encode_payload
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import load
 
@@ -230,7 +230,7 @@ def test_a_self_referencing_payload_is_refused():
     payload["x"] = payload
 
     with pytest.raises(Refused, match="nested over 50 deep, or is self-referencing"):
-        validate_payloads("mail", [payload], None)
+        encode_payload("mail", payload)
 
 
 @pytest.mark.parametrize(

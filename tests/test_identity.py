@@ -68,7 +68,8 @@ def test_the_verb_shows_it_and_a_new_one_is_recorded(db: Db, cli: Cli) -> None:
 def an_effect(db: Db, dsn: str, run: int) -> str:
     """Claim an effect of a running run, as its handler does, and return the provider's key."""
     row = db.execute("select attempts, locked_by from yamlsched.job_runs where id = %s", [run]).fetchone()
-    attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, PostgresBackend(dsn, "default", row.locked_by))  # type: ignore[union-attr]
+    backend = PostgresBackend(dsn, "default", run, row.attempts, row.locked_by)  # type: ignore[union-attr]
+    attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, backend)  # type: ignore[union-attr]
     with attempt.once("post", in_doubt="repeat") as effect:
         pass
     sessions.close()

@@ -14,10 +14,9 @@ from psycopg.rows import namedtuple_row
 
 from support.rows import a_job, a_run, row
 from support.schedules import prune
-from yamlsched import client
 from yamlsched import store as database
 from yamlsched.operations import actions
-from yamlsched.runs import LOST_WORKER, ClaimedRun, Outcome, Status
+from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
 from yamlsched.store import runs as store
 from yamlsched.store.runs import LOST, OURS, Scope
 from yamlsched.store.statements import load
@@ -724,7 +723,7 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
     job = a_job(db, overlap="allow")
     due(db, job)
     run = one(ask)
-    enqueued = [("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], client.run_at_parameters(None))]
+    enqueued = [EnqueueBatch("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], None, None)]
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
         return await store.finish_with(connection, "default", held, SUCCESS, enqueued)

@@ -1,7 +1,7 @@
 """Enqueue runs from an application, inside its own transaction: no commit, no run.
 
-The work is the SQL functions ``yamlsched.enqueue`` and ``yamlsched.enqueue_many``, the same for every language. What
-can be known without the database is checked before it is asked, so that a mistake does not spoil the transaction.
+The work is done by the SQL functions ``yamlsched.enqueue`` and ``yamlsched.enqueue_many``, which any language can call.
+Everything that can be checked without the database is checked first, because an error there aborts the transaction.
 """
 
 from __future__ import annotations
@@ -10,154 +10,142 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, overload
 
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
-from yamlsched.runs import ON_DEAD_PREFIX
+from yamlsched.runs import ON_DEAD_PREFIX, EnqueueBatch
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import psycopg
 
+    Session: TypeAlias = psycopg.Connection[Any]
+    AsyncSession: TypeAlias = psycopg.AsyncConnection[Any]
+
+Payload: TypeAlias = Mapping[str, Any]
+RunAt: TypeAlias = datetime | timedelta | None
+"""An aware datetime, or a delay from now on the database's clock; None is now."""
+
 MAX_PAYLOAD_BYTES = 65_536
-"""Bytes of a payload as JSON."""
+"""Size of a payload as JSON."""
 MAX_DELAY = timedelta(days=36_525)
 MAX_KEY_CHARS = 500
-"""Characters of an idempotency key."""
 SLOT_KEY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
-"""Keys that a slot of some job has, had or could have."""
+"""The form of slots' keys, whatever the job."""
 
 
 class Enqueued(NamedTuple):
-    """What became of an enqueue.
+    """The result of an enqueue.
 
-    ``created`` is false where a run with this key existed already, and ``run_id`` is that run. ``run_id`` is None
-    where the key was used by a run that has been pruned since: what it named has been done, and nothing was made.
+    ``created`` is false if a run with this key existed; then ``run_id`` is that run. ``run_id`` is None if that run has
+    been pruned: its work is done, and no run was created.
     """
 
     run_id: int | None
     created: bool
 
 
+class Options(TypedDict, total=False):
+    """The arguments that all ways to enqueue share."""
+
+    run_at: RunAt
+    namespace: str
+
+
 @overload
 def enqueue(
-    connection: psycopg.Connection[Any],
-    job: str,
-    payload: Mapping[str, Any] | None = None,
-    *,
-    key: str | None = None,
-    run_at: datetime | timedelta | None = None,
-    namespace: str = "default",
+    connection: Session, job: str, payload: Payload | None = None, *, key: str | None = None, **options: Unpack[Options]
 ) -> Enqueued: ...
 
 
 @overload
 def enqueue(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncSession,
     job: str,
-    payload: Mapping[str, Any] | None = None,
+    payload: Payload | None = None,
     *,
     key: str | None = None,
-    run_at: datetime | timedelta | None = None,
-    namespace: str = "default",
+    **options: Unpack[Options],
 ) -> Awaitable[Enqueued]: ...
 
 
 def enqueue(
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    connection: Session | AsyncSession,
     job: str,
-    payload: Mapping[str, Any] | None = None,
+    payload: Payload | None = None,
     *,
     key: str | None = None,
-    run_at: datetime | timedelta | None = None,
+    run_at: RunAt = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
-    """Make a run of ``job`` in the caller's transaction; with an AsyncConnection, await the answer.
+    """Enqueue a run of ``job`` in the caller's transaction. With an AsyncConnection, await the result.
 
-    ``payload`` becomes the handler's keyword arguments. A second enqueue with the same ``key`` makes nothing and
-    answers with the first one's run; where another transaction has enqueued the key and not ended, it waits for that.
-    ``run_at`` is an aware datetime, or a timedelta from now on the database's clock; None is now. Raises Refused,
-    before anything is written, for a job that is not known or is disabled, for a payload that is not JSON or over
-    64 KiB, and for a key that is not valid or is session by another job.
+    ``payload`` becomes the handler's keyword arguments. If a run with this ``key`` exists, none is created, and the
+    result names that run. If another open transaction enqueued the same key, this one waits for its end. Raises
+    Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not a JSON object or exceeds
+    64 KiB, a ``run_at`` that is out of range or has no time zone, and a key that is not valid or that another job has.
     """
-    [text], _ = validate_payloads(job, [{} if payload is None else payload], [key])
-    _check_name("namespace", namespace)
-    parameters = {"job_type": job, "payload": text, "key": key, "namespace": namespace}
-    parameters |= run_at_parameters(run_at)
-    answer: Enqueued | Awaitable[Enqueued] = _execute(connection, "enqueue", parameters, lambda rows: rows[0])
-    return answer
+    batch = make_batch(job, [{} if payload is None else payload], [key], run_at)
+    parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
+    return _execute(connection, "enqueue", parameters, lambda results: results[0])  # type: ignore[no-any-return]
 
 
 @overload
 def enqueue_many(
-    connection: psycopg.Connection[Any],
+    connection: Session,
     job: str,
-    payloads: Iterable[Mapping[str, Any]],
+    payloads: Iterable[Payload],
     keys: Iterable[str | None] | None = None,
-    *,
-    run_at: datetime | timedelta | None = None,
-    namespace: str = "default",
+    **options: Unpack[Options],
 ) -> list[Enqueued]: ...
 
 
 @overload
 def enqueue_many(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncSession,
     job: str,
-    payloads: Iterable[Mapping[str, Any]],
+    payloads: Iterable[Payload],
     keys: Iterable[str | None] | None = None,
-    *,
-    run_at: datetime | timedelta | None = None,
-    namespace: str = "default",
+    **options: Unpack[Options],
 ) -> Awaitable[list[Enqueued]]: ...
 
 
 def enqueue_many(
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    connection: Session | AsyncSession,
     job: str,
-    payloads: Iterable[Mapping[str, Any]],
+    payloads: Iterable[Payload],
     keys: Iterable[str | None] | None = None,
     *,
-    run_at: datetime | timedelta | None = None,
+    run_at: RunAt = None,
     namespace: str = "default",
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
-    """Make a run of ``job`` for each of ``payloads``, all or none, by one statement; answers stand in their order.
+    """Enqueue a run of ``job`` for each of ``payloads``, all or none, in one statement. The results keep their order.
 
-    ``keys`` has one key, or None, for each payload. Otherwise as ``enqueue``.
+    ``keys`` has a key, or None, for each payload. Everything else is as for ``enqueue``.
     """
-    texts, names = validate_payloads(job, payloads, keys)
-    _check_name("namespace", namespace)
-    parameters = {
-        "job_type": job,
-        "payloads": texts,
-        "keys": names if any(name is not None for name in names) else None,
-        "namespace": namespace,
-        "parent_id": None,
-        **run_at_parameters(run_at),
-    }
-    answer: list[Enqueued] | Awaitable[list[Enqueued]] = _execute(connection, "enqueue_many", parameters, list)
-    return answer
+    parameters = _parameters(make_batch(job, payloads, keys, run_at), namespace)
+    return _execute(connection, "enqueue_many", parameters, list)  # type: ignore[no-any-return]
 
 
-def validate_payloads(
-    job: str, payloads: Iterable[Mapping[str, Any]], keys: Iterable[str | None] | None
-) -> tuple[list[str], list[str | None]]:
-    """Return ``payloads`` as JSON texts, and a key or None for each of them.
-
-    Raises Refused for the first that cannot be stored, saying where in it the problem lies.
-    """
+def make_batch(
+    job: str, payloads: Iterable[Payload], keys: Iterable[str | None] | None, run_at: RunAt = None
+) -> EnqueueBatch:
+    """Validate what can be validated without the database. Raises Refused for the first error."""
     _check_name("job", job)
-    texts = [_payload_text(job, payload) for payload in payloads]
-    names: list[str | None] = [None] * len(texts) if keys is None else list(keys)
-    if len(names) != len(texts):
-        raise Refused(f'{len(texts)} payloads for job "{job}", but {len(names)} keys: pass one, or None, for each')
+    encoded = [encode_payload(job, payload) for payload in payloads]
+    names: list[str | None] = [None] * len(encoded) if keys is None else list(keys)
+    if len(names) != len(encoded):
+        raise Refused(f'{len(encoded)} payloads for job "{job}", but {len(names)} keys: pass one, or None, for each')
     for name in names:
         if name is not None:
             _check_key(name)
-    return texts, names
+    return EnqueueBatch(job, encoded, names, *_instant_and_delay(run_at))
 
 
-def _payload_text(job: str, payload: Mapping[str, Any]) -> str:
+def encode_payload(job: str, payload: Payload) -> str:
+    """Return ``payload`` as JSON. Raises Refused for one that is not a JSON object or is too large."""
     if not isinstance(payload, Mapping):
         raise Refused(
             f'payload of job "{job}" is a {type(payload).__name__}: pass a dict, whose keys become keyword arguments'
@@ -190,25 +178,21 @@ def _check_key(key: str) -> None:
         raise Refused(f'key "{key}" is reserved for runs that call on_dead')
 
 
-def _check_name(what: str, text: str) -> None:
-    if not isinstance(text, str):
-        raise Refused(f"the {what} {text!r} is a {type(text).__name__}: pass its name as a string")
-    if problem := string_problem(text):
+def _check_name(what: str, name: str) -> None:
+    if not isinstance(name, str):
+        raise Refused(f"the {what} {name!r} is a {type(name).__name__}: pass its name as a string")
+    if problem := string_problem(name):
         raise Refused(f"the name of the {what} {problem}")
 
 
-def run_at_parameters(run_at: datetime | timedelta | None) -> dict[str, Any]:
-    """Return ``run_at`` as the parameters of a statement: an instant in RFC 3339, or a delay in seconds.
-
-    Raises Refused for an instant without a time zone, which could be any of two dozen, and for a delay that is negative
-    or over a hundred years.
-    """
+def _instant_and_delay(run_at: RunAt) -> tuple[str | None, float | None]:
+    """Return an instant in RFC 3339 or a delay in seconds. Raises Refused for one that is out of range or ambiguous."""
     if run_at is None:
-        return {"run_at": None, "delay": None}
+        return None, None
     if isinstance(run_at, timedelta):
         if not timedelta(0) <= run_at <= MAX_DELAY:
             raise Refused(f"run_at {run_at} is out of range: a delay is between 0 and 100 years")
-        return {"run_at": None, "delay": run_at.total_seconds()}
+        return None, run_at.total_seconds()
     if not isinstance(run_at, datetime):
         raise Refused(
             f"run_at {run_at!r:.100} is not a datetime (got a {type(run_at).__name__}): pass an aware datetime, or a "
@@ -216,11 +200,17 @@ def run_at_parameters(run_at: datetime | timedelta | None) -> dict[str, Any]:
         )
     if run_at.utcoffset() is None:
         raise Refused(f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)")
-    return {"run_at": run_at.isoformat(), "delay": None}
+    return run_at.isoformat(), None
 
 
-def _execute(connection: Any, statement: str, parameters: dict[str, Any], answer: Any) -> Any:
-    """Carry out ``statement`` whatever the caller's row and cursor factories are; return or await ``answer`` of it."""
+def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
+    _check_name("namespace", namespace)
+    keys = batch.keys if any(key is not None for key in batch.keys) else None
+    return {**batch._asdict(), "keys": keys, "namespace": namespace, "parent_id": None}
+
+
+def _execute(connection: Any, statement: str, parameters: dict[str, Any], select: Any) -> Any:
+    """Execute ``statement``, whatever the connection's factories are. Return ``select`` of its results, or await it."""
     import psycopg
     from psycopg.rows import tuple_row
 
@@ -228,33 +218,36 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], answer
 
     sql = load("enqueue")[statement]
     if isinstance(connection, psycopg.AsyncConnection):
-        session: psycopg.AsyncConnection[Any] = connection
+        session: AsyncSession = connection
 
         async def execute() -> Any:
             with translate_errors():
                 async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
                     await cursor.execute(sql, parameters)
-                    return answer([Enqueued(*row) for row in await cursor.fetchall()])
+                    return select([Enqueued(*row) for row in await cursor.fetchall()])
 
         return execute()
     if not isinstance(connection, psycopg.Connection):
-        kind = f"{type(connection).__module__}.{type(connection).__name__}"
-        remedy = "with another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
-        if kind.startswith("sqlalchemy."):
-            own = "session.connection()" if "Session" in kind else "connection"
-            remedy = (
-                f"pass {own}.connection.driver_connection, with SQLAlchemy's postgresql+psycopg driver, or execute "
-                "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
-            )
-        raise Refused(f"{kind} is not a connection of psycopg 3: {remedy}")
+        raise Refused(_wrong_connection(f"{type(connection).__module__}.{type(connection).__name__}"))
     with translate_errors(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(sql, parameters)
-        return answer([Enqueued(*row) for row in cursor.fetchall()])
+        return select([Enqueued(*row) for row in cursor.fetchall()])
+
+
+def _wrong_connection(kind: str) -> str:
+    remedy = "with another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
+    if kind.startswith("sqlalchemy."):
+        connection = "session.connection()" if "Session" in kind else "connection"
+        remedy = (
+            f"pass {connection}.connection.driver_connection, with SQLAlchemy's postgresql+psycopg driver, or execute "
+            "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
+        )
+    return f"{kind} is not a connection of psycopg 3: {remedy}"
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn what the SQL functions refuse (YS001 to YS004) into Refused; missing tables are EnvironmentFailed."""
+    """Raise Refused for what the SQL functions reject (YS001 to YS004), EnvironmentFailed for missing tables."""
     import psycopg
 
     try:

@@ -69,6 +69,20 @@ class ClaimedRun(NamedTuple):
         return int(found[1]) if found else None
 
 
+class EnqueueBatch(NamedTuple):
+    """Runs of one job that a handler or an application enqueues by one statement. Plain values: it crosses a pipe."""
+
+    job_type: str
+    payloads: list[str]  # JSON
+    keys: list[str | None]  # one for each payload
+    run_at: str | None  # RFC 3339
+    delay: float | None  # seconds from the statement, on the database's clock; without both: now
+
+    def can_join(self, other: EnqueueBatch) -> bool:
+        """Return whether one statement can enqueue the runs of both."""
+        return self._replace(payloads=other.payloads, keys=other.keys) == other
+
+
 class End(StrEnum):
     """How an attempt ended."""
 

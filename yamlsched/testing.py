@@ -12,31 +12,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-from uuid import NAMESPACE_OID, uuid5
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from yamlsched import client, jsonb
-from yamlsched.errors import EffectInDoubt, YamlschedError
-from yamlsched.handling.backends import PostgresBackend
-from yamlsched.handling.once import (
-    DEFAULT_RELEASE_ON,
-    Effect,
-    check_options,
-    effect_key,
-    proves_nothing_happened,
-    requires_in_doubt,
-)
-from yamlsched.handling.run import Run
+from yamlsched.client import RunAt
+from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
+from yamlsched.handling.once import effect_key
+from yamlsched.handling.run import AttemptState, Run
+from yamlsched.runs import EnqueueBatch
 
 if TYPE_CHECKING:
     import psycopg
 
-IN_DOUBT: Final = object()
-"""The result of an effect of which nobody knows whether it happened."""
+__all__ = ["IN_DOUBT", "Enqueue", "FakeRun", "call", "provider_key"]
 
 
 class Enqueue(NamedTuple):
@@ -45,16 +36,16 @@ class Enqueue(NamedTuple):
     job: str
     payload: dict[str, Any]
     key: str | None = None
-    run_at: datetime | timedelta | None = None
+    run_at: RunAt = None
 
 
 @dataclass(slots=True)
 class FakeRun(Run):
-    """A run that lives in memory. What a handler does to it can be read from ``result``, ``enqueued`` and ``effects``.
+    """A run in memory. What a handler does can be read from ``result``, ``enqueued`` and ``effects``.
 
-    ``connection`` is what ``transaction`` yields, inside a transaction of its own (a savepoint, where yours is open,
-    so that a test can roll back everything). ``commit_fails`` lets that transaction fail at its end.
-    ``effects`` holds results by key, ``IN_DOUBT`` for one in doubt; later attempts share it.
+    ``connection`` is what ``transaction`` yields, inside a transaction of its own: a savepoint if your test has one
+    open, so that it can roll back everything. ``commit_fails`` makes that transaction fail at its end.
+    ``effects`` holds results by key, ``IN_DOUBT`` for an effect in doubt. Later attempts share it.
     """
 
     id: int = 1
@@ -65,128 +56,56 @@ class FakeRun(Run):
     max_attempts: int = 5
     payload: dict[str, Any] = field(default_factory=dict)
     is_catchup: bool = False
-    backend: PostgresBackend = field(default_factory=lambda: PostgresBackend("", "default", "a test"), repr=False)
-    enqueued: list[Enqueue] = field(default_factory=list)
+    backend: Backend = field(init=False, repr=False)
     connection: psycopg.Connection[Any] | None = field(default=None, repr=False)
     commit_fails: bool = False
     effects: dict[str, Any] = field(default_factory=dict)
+    dsn: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        self.backend = MemoryBackend(
+            self.id, self.attempt, self.effects, self.connection, self.commit_fails, dsn=self.dsn
+        )
+
+    @property
+    def enqueued(self) -> list[Enqueue]:
+        """The runs that the handler has enqueued, in their order."""
+        return [
+            Enqueue(batch.job_type, json.loads(payload), key, _run_at(batch))
+            for batch in self.state.enqueued
+            for payload, key in zip(batch.payloads, batch.keys, strict=True)
+        ]
 
     def next_attempt(self) -> FakeRun:
         """Return the run as its next attempt finds it."""
-        return replace(
-            self, attempt=self.attempt + 1, result=None, enqueued=[], committed=False, commit_fails=False,
-            _outside=None, _entered=set(), _open={},
-        )  # fmt: skip
+        return replace(self, attempt=self.attempt + 1, result=None, commit_fails=False, state=AttemptState())
 
     def leave_in_doubt(self, name: str, *, scope: Literal["run", "namespace"] = "run") -> None:
-        """Let an earlier attempt have died inside the effect ``name``."""
+        """Act as if an earlier attempt had died inside the effect ``name``."""
         self.effects[effect_key(self.id, name, scope)] = IN_DOUBT
-
-    def enqueue_many(
-        self,
-        job: str,
-        payloads: Iterable[dict[str, Any]],
-        *,
-        keys: Iterable[str | None] | None = None,
-        run_at: datetime | timedelta | None = None,
-    ) -> None:
-        """See ``Run``."""
-        if self.committed:
-            raise YamlschedError("run.transaction() has ended, and the run with it: enqueue inside it, or before")
-        texts, names = client.validate_payloads(job, payloads, keys)
-        client.run_at_parameters(run_at)
-        self.enqueued += [Enqueue(job, json.loads(text), name, run_at) for text, name in zip(texts, names, strict=True)]
-
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """See ``Run``."""
-        import psycopg
-
-        if self.connection is None:
-            raise YamlschedError("the handler uses run.transaction(): give FakeRun(connection=psycopg.connect(...))")
-        if self.committed or self._outside is not None:
-            raise YamlschedError("run.transaction() is to be used once in an attempt: its end is the run's success")
-        self._outside = len(self.enqueued)
-        try:
-            with self.connection.transaction():
-                yield self.connection
-                self.result = _stored(self.result, "the result")
-                if self.commit_fails:
-                    raise psycopg.OperationalError("the commit failed, as the test wants it")
-            self.committed = True
-        except BaseException:
-            del self.enqueued[self._outside :]
-            raise
-        finally:
-            self._outside = None
-
-    @requires_in_doubt
-    @contextmanager
-    def once(
-        self,
-        name: str,
-        *,
-        in_doubt: Literal["raise", "skip", "repeat"],
-        scope: Literal["run", "namespace"] = "run",
-        release_on: tuple[type[Exception], ...] = DEFAULT_RELEASE_ON,
-    ) -> Iterator[Effect]:
-        """See ``Run``."""
-        if self.committed:
-            raise YamlschedError(
-                "run.transaction() has ended, and the run with it: use run.once() inside it, or before"
-            )
-        check_options(name, in_doubt, release_on)
-        key = effect_key(self.id, name, scope)
-        if key in self._open:
-            raise YamlschedError(f'effect "{key}" is used inside itself, or by two threads at once')
-        if self.effects.get(key) is IN_DOUBT and in_doubt == "raise":
-            raise EffectInDoubt(f'effect "{key}" is in doubt')
-        if self.effects.get(key) is IN_DOUBT and in_doubt == "skip":
-            self.effects[key] = None  # counts as done
-        effect = Effect(key not in self.effects or self.effects[key] is IN_DOUBT, provider_key(key))
-        if not effect.first:
-            effect.result = self.effects[key]
-            yield effect
-            return
-        self.effects[key] = IN_DOUBT
-        self._open[key] = ""
-        try:
-            yield effect
-        except BaseException as error:
-            if proves_nothing_happened(error, release_on):
-                del self.effects[key]
-            raise
-        finally:
-            del self._open[key]
-        self.effects[key] = _stored(effect.result, f'the result of effect "{name}"')
-
-
-def provider_key(key: str) -> str:
-    """Return ``effect.key`` as a FakeRun has it: a UUID, the same for the same ``key`` of ``FakeRun.effects``."""
-    return str(uuid5(NAMESPACE_OID, key))
 
 
 def call(handler: Callable[..., Any], run: FakeRun) -> Any:
-    """Call ``handler`` as a worker does, and return what would be kept as the run's result.
+    """Call ``handler`` as a worker does, and return what would be stored as the run's result.
 
-    The payload arrives as keyword arguments, after its way through JSON; ``run`` goes to a parameter of that name; an
-    ``async def`` gets an event loop of its own. Raises Refused where payload or result could not be stored.
+    The payload is passed as keyword arguments, after a round trip through JSON. A parameter named ``run`` gets the run.
+    An ``async def`` gets its own event loop. Raises Refused if the payload or the result cannot be stored.
     """
-    [text], _ = client.validate_payloads(run.job_type, [run.payload], None)
-    arguments = json.loads(text)
+    arguments = json.loads(client.encode_payload(run.job_type, run.payload))
     if "run" in inspect.signature(handler).parameters:
         arguments["run"] = run
     value = handler(**arguments)
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
-    return run.result if run.committed else _stored(value, "the result")
+    text = jsonb.encode_result(run.result if run.committed else value, "the result")
+    return None if text is None else json.loads(text)
 
 
 async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _stored(value: Any, what: str) -> Any:
-    """Return ``value`` as it comes back from the database."""
-    text = jsonb.encode_result(value, what)
-    return None if text is None else json.loads(text)
+def _run_at(batch: EnqueueBatch) -> RunAt:
+    if batch.run_at is not None:
+        return datetime.fromisoformat(batch.run_at)
+    return None if batch.delay is None else timedelta(seconds=batch.delay)

@@ -179,5 +179,5 @@ def a_started_run(db: psycopg.Connection[Any], dsn: str, run_id: int | None = No
         row.max_attempts,
         {},
         False,
-        PostgresBackend(dsn, "default", token),
+        PostgresBackend(dsn, "default", row.id, row.attempts, token),
     )

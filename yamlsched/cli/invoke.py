@@ -43,11 +43,13 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
         hint = "To see what is wrong with it: yamlsched validate" if wrong else did_you_mean(job, loaded.jobs)
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
-    run = FakeRun(job_type=job, payload={**found.payload, **(payload or {})}, max_attempts=found.max_attempts)
+    arguments = {**found.payload, **(payload or {})}
     with contextlib.ExitStack() as stack:
+        dsn, connection = "", None
         with contextlib.suppress(NoDatabase):
-            run.backend.dsn = stack.enter_context(settings.database())
-            run.connection = stack.enter_context(settings.connect(for_handler=True))
+            dsn = stack.enter_context(settings.database())
+            connection = stack.enter_context(settings.connect(for_handler=True))
+        run = FakeRun(job_type=job, payload=arguments, max_attempts=found.max_attempts, connection=connection, dsn=dsn)
         try:
             result = call(resolve(found.handler), run)
         except Exception:

@@ -1,53 +1,86 @@
-"""Where a run's transaction, effects and enqueued runs go."""
+"""Where a run records its effects and its success: in PostgreSQL, or in memory for tests and ``yamlsched invoke``.
+
+A backend belongs to one attempt. ``run_id``, ``attempt`` and ``locked_by`` fence everything that the attempt writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from uuid import NAMESPACE_OID, uuid5
 
+import psycopg
+
+from yamlsched.client import translate_errors
+from yamlsched.errors import LeaseLost, YamlschedError
 from yamlsched.handling.sessions import persist, sessions
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from yamlsched.store.session import HandlerSession
+from yamlsched.runs import EnqueueBatch
+from yamlsched.store import effects, runs
+from yamlsched.store.effects import EffectEntry, FoundEffect
+from yamlsched.store.session import HandlerSession
 
 MAX_OUTAGE_SECONDS = 30.0
 """How long the database may be unreachable before an attempt fails."""
 BEGIN_TIMEOUT_SECONDS = 8.0
 """A server that does not begin a transaction within this time counts as gone, and another session is opened."""
+SESSION_TIMEOUTS = ("25P03", "25P04")
+"""SQLSTATE of a session that the server closed because its handler was idle, or took longer, than allowed."""
+IN_DOUBT: Final = object()
+"""In memory, the result of an effect that is in doubt."""
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 
+@dataclass(slots=True)
 class PostgresBackend:
-    """By what right the attempt acts: it fences whatever is written about the run."""
+    """The scheduler's database. ``timeout`` is the attempt's time limit in seconds."""
 
-    def __init__(self, dsn: str, namespace: str, locked_by: str, timeout: float | None = None) -> None:
-        self.dsn, self.namespace, self.locked_by = dsn, namespace, locked_by
-        self.timeout = timeout  # seconds that the attempt may take
+    dsn: str
+    namespace: str
+    run_id: int
+    attempt: int
+    locked_by: str
+    timeout: float | None = None
+    broken_by: BaseException | None = None  # the error that broke the session of transaction()
 
-    def begin(self, block: ExitStack) -> psycopg.Connection[Any]:
-        """Enter a transaction on the session for handlers, which ends with ``block``.
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Yield the session for handlers, inside a transaction.
 
-        A session that the server has closed since its last use, or that cannot be opened yet, costs nothing: the
-        handler has not seen it. Raises EnvironmentFailed or psycopg's error when that lasts.
+        A session that the server has closed since its last use is replaced, and one that cannot be opened yet is waited
+        for: the handler does not notice. Raises EnvironmentFailed or psycopg's error if that lasts.
         """
+        session = None
+        try:
+            with ExitStack() as block:
+                session = persist(lambda: self._begin(block), MAX_OUTAGE_SECONDS)
+                yield session
+        except Exception as error:
+            if (session is None or session.broken) and getattr(error, "sqlstate", None) not in SESSION_TIMEOUTS:
+                self.broken_by = error
+            raise
 
-        def enter() -> psycopg.Connection[Any]:
-            with ExitStack() as opening:
-                use = sessions.use(self.dsn, "transaction", self.timeout or MAX_OUTAGE_SECONDS)
-                session: HandlerSession = opening.enter_context(use)
-                session.answer_within = BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
-                opening.enter_context(session.transaction())
-                session.configure_transaction(self.timeout)
-                session.answer_within = None
-                block.push(opening.pop_all())
-                return session
+    def _begin(self, block: ExitStack) -> HandlerSession:
+        with ExitStack() as opening:
+            use = sessions.use(self.dsn, "transaction", self.timeout or MAX_OUTAGE_SECONDS)
+            session: HandlerSession = opening.enter_context(use)
+            session.answer_within = BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
+            opening.enter_context(session.transaction())
+            session.configure_transaction(self.timeout)
+            session.answer_within = None
+            block.push(opening.pop_all())
+            return session
 
-        return persist(enter, MAX_OUTAGE_SECONDS)
+    def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
+        """Write the run's success and what it enqueued. Raises LeaseLost if another attempt has taken the run over."""
+        with translate_errors():
+            runs.enqueue_from(connection, self.namespace, self.run_id, enqueued)
+        if not runs.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
+            raise LeaseLost(f"run {self.run_id}: attempt {self.attempt} outlived its lease; nothing was committed")
 
     def record(
         self,
@@ -55,10 +88,10 @@ class PostgresBackend:
         *given: Given.args,
         **named: Given.kwargs,
     ) -> Answer:
-        """Carry out a statement about the run, again on a new session while the database does not answer.
+        """Execute a statement about the run, repeated on a new session while the database does not answer.
 
-        A mail that has left must not be forgotten because the server restarted meanwhile. The session is not that of
-        the transaction: what is recorded stands even if the transaction is rolled back.
+        A mail that was sent must not be forgotten because the server restarted. The session is not that of the
+        transaction: what is recorded remains even if the transaction is rolled back.
         """
 
         def execute() -> Answer:
@@ -66,3 +99,89 @@ class PostgresBackend:
                 return statement(session, *given, **named)
 
         return persist(execute, MAX_OUTAGE_SECONDS)
+
+    def claim(self, entry: EffectEntry) -> FoundEffect | None:
+        return self.record(effects.claim, entry)
+
+    def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
+        return self.record(effects.mark_in_doubt, entry, doubted)
+
+    def take_over(self, entry: EffectEntry) -> bool:
+        return self.record(effects.take_over, entry)
+
+    def assume_done(self, entry: EffectEntry) -> bool:
+        return self.record(effects.assume_done, entry)
+
+    def mark_done(self, entry: EffectEntry, result: str | None) -> bool:
+        return self.record(effects.mark_done, entry, result)
+
+    def release(self, entry: EffectEntry) -> None:
+        self.record(effects.release, entry)
+
+    def dead_run(self, run_id: int) -> Any:
+        """Return the row of a dead run, or None if it has been pruned."""
+        return self.record(runs.dead_run, run_id)
+
+
+@dataclass(slots=True)
+class MemoryBackend:
+    """``results`` holds the results of effects by key, ``IN_DOUBT`` for one in doubt. Attempts of a run share it.
+
+    ``transaction`` yields ``connection``, inside a transaction of its own: a savepoint if one is open, so that a test
+    can roll back everything. ``commit_fails`` makes it fail at its end.
+    """
+
+    run_id: int
+    attempt: int
+    results: dict[str, Any] = field(default_factory=dict)
+    connection: psycopg.Connection[Any] | None = None
+    commit_fails: bool = False
+    dsn: str = ""
+    namespace: str = "default"
+    locked_by: str = "memory"
+    broken_by: BaseException | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        if self.connection is None:
+            raise YamlschedError("the handler uses run.transaction(): pass FakeRun(connection=psycopg.connect(...))")
+        with self.connection.transaction():
+            yield self.connection
+
+    def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
+        if self.commit_fails:
+            raise psycopg.OperationalError("the commit failed, because the test says so")
+
+    def claim(self, entry: EffectEntry) -> FoundEffect | None:
+        is_first = entry.key not in self.results
+        result = self.results.setdefault(entry.key, IN_DOUBT)
+        state = None if is_first else "in_doubt" if result is IN_DOUBT else "done"
+        return FoundEffect(is_first, state, result, provider_key(entry.key), entry.run_id, entry.attempt)
+
+    def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
+        self.results[entry.key] = IN_DOUBT
+        return True
+
+    def take_over(self, entry: EffectEntry) -> bool:
+        return True
+
+    def assume_done(self, entry: EffectEntry) -> bool:
+        return self.mark_done(entry, None)
+
+    def mark_done(self, entry: EffectEntry, result: str | None) -> bool:
+        self.results[entry.key] = None if result is None else json.loads(result)
+        return True
+
+    def release(self, entry: EffectEntry) -> None:
+        del self.results[entry.key]
+
+    def dead_run(self, run_id: int) -> Any:
+        return None
+
+
+Backend: TypeAlias = PostgresBackend | MemoryBackend
+
+
+def provider_key(key: str) -> str:
+    """Return ``effect.key`` as it is in memory: a UUID, always the same for the same ``key``."""
+    return str(uuid5(NAMESPACE_OID, key))

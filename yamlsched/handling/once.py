@@ -1,15 +1,18 @@
-"""The claim under which an attempt acts, and what it records of its effects. See ``docs/handlers.md``."""
+"""Effects that must happen once: what releases one, how an attempt enters and leaves it. See docs/handlers.md."""
 
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from uuid import uuid4
 
 from yamlsched import jsonb
 from yamlsched.errors import (
@@ -25,17 +28,19 @@ from yamlsched.errors import (
 from yamlsched.times import rfc3339
 
 if TYPE_CHECKING:
-    from yamlsched.handling.backends import PostgresBackend
-    from yamlsched.store import effects
+    from yamlsched.handling.backends import Backend
+    from yamlsched.handling.run import Run
+    from yamlsched.store.effects import EffectEntry, FoundEffect
 
 SNOOZE_INTERVAL = timedelta(seconds=15)
-"""For how long a run waits for an effect that a live attempt of another run holds."""
+"""How long a run waits for an effect that a live attempt of another run holds."""
+MAX_CLAIMS = 10
+"""Statements that try to claim a key while other attempts act on it."""
 MAX_NAME_CHARS = 200
-"""Characters of an effect's name."""
 MAX_COMMAND_CHARS = 260
-"""Characters of a command that an error message repeats: the whole message must fit into ``last_error``."""
+"""Length of a command in an error message. The whole message must fit into ``last_error``."""
 MAX_CAUSES = 50
-"""Errors of a chain of causes that are looked at."""
+"""Depth to which the causes of an error are searched."""
 DEFAULT_RELEASE_ON: tuple[type[Exception], ...] = (
     ConnectionRefusedError,
     socket.gaierror,
@@ -43,11 +48,11 @@ DEFAULT_RELEASE_ON: tuple[type[Exception], ...] = (
     RetryAfter,
     Snooze,
 )
-"""Exceptions that prove that the effect did not happen: nobody was reached, or the handler says so on purpose."""
+"""Exceptions that prove that the effect did not happen: no server was reached, or the handler raised it on purpose."""
 IN_DOUBT_POLICIES = {
     "raise": "the run is dead at once, and a person looks it up",
-    "skip": "it counts as done: at most once",
-    "repeat": "it is done again with the same effect.key: for a receiver that knows idempotency keys",
+    "skip": "the effect counts as done (at most once)",
+    "repeat": "the effect is repeated with the same effect.key, for receivers that support idempotency keys",
 }
 
 Given = ParamSpec("Given")
@@ -56,7 +61,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class Effect:
-    """What ``once`` yields. Where ``first`` is true, do it, and set ``result`` to what a later attempt must know.
+    """What ``once`` yields. If ``first``, do the effect, and set ``result`` to what a later attempt needs.
 
     ``key`` is a UUID, the same for all attempts, and unique to this effect, run and database: pass it to a provider as
     its idempotency key.
@@ -74,7 +79,7 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     if fault := jsonb.string_problem(name):
         raise Refused(f"the name of an effect {fault}")
     if not name.isprintable():
-        raise Refused(f"the name of an effect must have printable characters only, not {name!r:.300}")
+        raise Refused(f"the name of an effect must contain printable characters only, not {name!r:.300}")
     if name.startswith("run:"):
         raise Refused(f'effect "{name}": names that start with "run:" are reserved')
     if scope not in ("run", "namespace"):
@@ -83,23 +88,23 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
 
 
 def requires_in_doubt(once: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """Let a call of ``once`` without ``in_doubt`` fail with an explanation: there is no default that is right."""
+    """Explain the choice if ``in_doubt`` is missing: no default would be right."""
 
     @wraps(once)
     def checked(*given: Given.args, **named: Given.kwargs) -> Answer:
         if "in_doubt" not in named:
             choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items())
             raise TypeError(
-                "run.once() needs the argument in_doubt, which says what the next attempt does if nobody knows "
-                f"whether the effect happened. {choices}"
+                "run.once() requires the argument in_doubt: what the next attempt does if it is unknown whether the "
+                f"effect happened. {choices}"
             )
         return once(*given, **named)
 
     return checked
 
 
-def check_options(name: str, in_doubt: str, release_on: tuple[type[Exception], ...]) -> None:
-    """Raise Refused for what ``once`` does not support, before anything is claimed."""
+def _check_options(name: str, in_doubt: str, release_on: tuple[type[Exception], ...]) -> None:
+    """Raise Refused for options that are not valid, before anything is claimed."""
     if in_doubt not in IN_DOUBT_POLICIES:
         choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_POLICIES)
         raise Refused(f'effect "{name}": in_doubt must be one of {choices}, not {in_doubt!r:.100}')
@@ -113,17 +118,16 @@ def check_options(name: str, in_doubt: str, release_on: tuple[type[Exception], .
 
 
 def proves_nothing_happened(error: BaseException, release_on: tuple[type[Exception], ...]) -> bool:
-    """Return whether ``error`` is one of ``release_on``, or says that such an error is its cause.
+    """Return whether ``error`` is one of ``release_on``, or was caused by such an error.
 
-    Libraries wrap the error that says it: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument (URLError,
-    requests). A group says it if all of its errors do. What merely happened while another error was handled
-    (``__context__``) is not a cause.
+    Libraries wrap the cause: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument (URLError, requests). For a
+    group, all of its errors must prove it. An error that was only being handled (``__context__``) is not a cause.
     """
     seen: set[int] = set()
 
     def proves(error: object, depth: int = 0) -> bool:
         if not isinstance(error, Exception) or id(error) in seen or depth > MAX_CAUSES:
-            return False  # what is not an Exception stopped us in the middle
+            return False  # any other BaseException stopped the process inside the effect
         seen.add(id(error))
         if isinstance(error, release_on):
             return True
@@ -134,81 +138,105 @@ def proves_nothing_happened(error: BaseException, release_on: tuple[type[Excepti
     return proves(error)
 
 
-def enter(
-    backend: PostgresBackend, entry: effects.EffectEntry, in_doubt: str, is_over: bool, log: logging.Logger
-) -> Effect:
-    """Return the effect as this attempt must treat it; ``is_over``: it has entered and left the effect before.
+@contextmanager
+def perform(
+    run: Run, name: str, in_doubt: str, scope: str, release_on: tuple[type[Exception], ...]
+) -> Iterator[Effect]:
+    """Yield the effect ``name``, claimed before the block and recorded after it. See ``Run.once``."""
+    from yamlsched.store.effects import EffectEntry
 
-    Between two statements others may act: then it looks again. Raises LeaseLost, EffectInDoubt, or Snooze.
+    _check_options(name, in_doubt, release_on)
+    backend, state = run.backend, run.state
+    key = effect_key(backend.run_id, name, scope)
+    entry = EffectEntry(backend.namespace, key, backend.run_id, backend.attempt, backend.locked_by, str(uuid4()))
+    if state.inside.setdefault(key, entry.entry) != entry.entry:
+        raise YamlschedError(f'effect "{key}" is entered inside itself, or by two threads at once')
+    try:
+        effect = _enter(backend, entry, in_doubt, key in state.entered, run.log)
+        if effect.first:
+            state.entered.add(key)
+            process = os.getpid()
+            try:
+                yield effect
+            except BaseException as error:
+                if os.getpid() == process:
+                    _record_exception(backend, entry, error, release_on, run.log)
+                raise
+            if os.getpid() == process:  # a process that the handler forked inside the block records nothing
+                _record_result(backend, entry, name, effect.result, run.log)
+    finally:
+        del state.inside[key]
+    if not effect.first:
+        yield effect
+
+
+def _enter(backend: Backend, entry: EffectEntry, in_doubt: str, was_entered: bool, log: logging.Logger) -> Effect:
+    """Return the effect as this attempt must treat it; ``was_entered``: it has entered and left the effect before.
+
+    Other attempts may act between two statements; then it looks again. Raises LeaseLost, EffectInDoubt, or Snooze.
     """
-    from yamlsched.store import effects
-
-    for _ in range(10):
-        found = backend.record(effects.claim, entry)
+    for _ in range(MAX_CLAIMS):
+        found = backend.claim(entry)
         if found is None:
             raise LeaseLost(f"run {entry.run_id}: attempt {entry.attempt} outlived its lease")
         if found.is_first or found.entry == entry.entry:
-            return Effect(True, found.provider_key)  # the second: ours by a statement whose answer was lost
+            return Effect(True, found.provider_key)  # the second: claimed by a statement whose answer was lost
         if found.state == "done":
             return Effect(False, found.provider_key, found.result)
         if found.state == "claimed":
             if found.holder_is_live and found.run_id != entry.run_id:
                 raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {found.run_id}, which is running')
-            if found.holder_is_live and not is_over:
+            if found.holder_is_live and not was_entered:
                 raise YamlschedError(f'effect "{entry.key}" is entered by two processes of one attempt')
-            backend.record(effects.mark_in_doubt, entry, found.entry)
+            backend.mark_in_doubt(entry, found.entry)
         elif found.state == "in_doubt":
             if in_doubt == "raise":
                 raise EffectInDoubt(_what_to_look_up(entry, found))
-            if in_doubt == "skip" and backend.record(effects.assume_done, entry):
+            if in_doubt == "skip" and backend.assume_done(entry):
                 log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
                 return Effect(False, found.provider_key)
-            if in_doubt == "repeat" and backend.record(effects.take_over, entry):
+            if in_doubt == "repeat" and backend.take_over(entry):
                 return Effect(True, found.provider_key)
-    raise Snooze(1, f'effect "{entry.key}" changes hands too quickly')
+    raise Snooze(1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it')
 
 
-def leave(
-    backend: PostgresBackend,
-    entry: effects.EffectEntry,
+def _record_exception(
+    backend: Backend,
+    entry: EffectEntry,
     error: BaseException,
     release_on: tuple[type[Exception], ...],
     log: logging.Logger,
 ) -> None:
-    """Record that ``error`` left the effect. It is the news: what fails here must not hide it."""
+    """Record that ``error`` left the effect. A failure to record it must not hide ``error``."""
     import psycopg
-
-    from yamlsched.store import effects
 
     is_released = proves_nothing_happened(error, release_on)
     if not is_released:
         error.add_note(f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened')
     try:
-        backend.record(effects.release if is_released else effects.mark_in_doubt, entry)
+        backend.release(entry) if is_released else backend.mark_in_doubt(entry)
     except (psycopg.Error, EnvironmentFailed) as failure:
         log.warning("effect %s stays in doubt, because the database does not answer: %s", entry.key, failure)
 
 
-def finish(backend: PostgresBackend, entry: effects.EffectEntry, name: str, result: Any, log: logging.Logger) -> None:
-    """Record that the effect was done, with its result. Raises Refused for a result that cannot be stored."""
-    from yamlsched.store import effects
-
+def _record_result(backend: Backend, entry: EffectEntry, name: str, result: Any, log: logging.Logger) -> None:
+    """Record that the effect was done. Raises Refused for a result that cannot be stored."""
     try:
         text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
-        backend.record(effects.mark_in_doubt, entry)  # it was done, and what a later attempt must know of it is lost
+        backend.mark_in_doubt(entry)  # it was done, but the result that a later attempt needs is lost
         raise
-    if not backend.record(effects.mark_done, entry, text):
-        log.warning("effect %s was done, but meanwhile it was started again, or settled", entry.key)
+    if not backend.mark_done(entry, text):
+        log.warning("effect %s was done, but meanwhile it was started again or settled", entry.key)
 
 
-def _what_to_look_up(entry: effects.EffectEntry, found: effects.FoundEffect) -> str:
-    when = rfc3339(found.claimed_at, "seconds") if found.claimed_at else "an unknown time"
+def _what_to_look_up(entry: EffectEntry, found: FoundEffect) -> str:
+    when = f" at {rfc3339(found.claimed_at, 'seconds')}" if found.claimed_at else ""
     settle = settle_command(entry.namespace, entry.key)
     if len(settle) > MAX_COMMAND_CHARS:
         settle = f"the settle command that `yamlsched show {entry.run_id}` prints"
     return (
-        f"effect in doubt: attempt {found.attempt} of run {found.run_id} started it at {when} and did not report its "
+        f"effect in doubt: attempt {found.attempt} of run {found.run_id} started it{when} and did not report its "
         f"end. Look up whether it happened (idempotency key {found.provider_key}), then run: {settle}, "
         f"then: yamlsched retry {entry.run_id}"
     )

@@ -139,7 +139,7 @@ def retry(
     ``expected`` are the states in which the runs were selected: a run that has left them is not changed. ``payload``
     replaces theirs. Raises Refused for a payload that is not JSON or over 64 KiB.
     """
-    text = None if payload is None else client.validate_payloads("", [payload], None)[0][0]
+    text = None if payload is None else client.encode_payload("", payload)
 
     def change(batch: list[int]) -> set[int]:
         return actions.retry(connection, batch, expected, force, now, text)

@@ -37,24 +37,27 @@ class EffectEntry:
 
 @dataclass(frozen=True, slots=True)
 class FoundEffect:
-    """How a key stood when it was asked for; ``state`` is None where it was free, and gone while we waited for it."""
+    """What ``claim`` found. ``state`` is None if the key was free, or was released while the statement waited for it.
+
+    ``run_id``, ``attempt`` and ``entry`` are those of the entry that holds the key; ``holder_is_live`` says that this
+    attempt is not over.
+    """
 
     is_first: bool
     state: str | None
     result: Any
-    run_id: int | None
-    attempt: int | None
-    locked_by: str | None
-    entry: str | None
     provider_key: str
-    claimed_at: datetime | None
-    holder_is_live: bool
+    run_id: int | None = None
+    attempt: int | None = None
+    entry: str | None = None
+    claimed_at: datetime | None = None
+    holder_is_live: bool = False
 
 
 def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None:
-    """Take the key if it is free; return how it stood, or None when the run is not ours any more."""
+    """Take the key if it is free. Return what was found, or None if the attempt has lost its run."""
     row = connection.execute(load("effects")["claim"], entry.parameters()).fetchone()
-    return None if row is None else FoundEffect(*row)
+    return None if row is None else FoundEffect(**row._asdict())
 
 
 def mark_in_doubt(connection: Connection[Any], entry: EffectEntry, doubted: str | None = None) -> bool:

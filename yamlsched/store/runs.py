@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.runs import LOST_WORKER, ClaimedRun, Outcome, Status, released
+from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status, released
 from yamlsched.store.statements import load
 
 MAX_OUTCOMES_PER_STATEMENT = 100
@@ -241,36 +241,29 @@ def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str],
     return connection.execute(load("runs")["succeed_in"], parameters).rowcount == 1
 
 
-def enqueue_from(connection: psycopg.Connection[Any], namespace: str, run_id: int, enqueued: list[Any]) -> None:
+def enqueue_from(
+    connection: psycopg.Connection[Any], namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
+) -> None:
     """Write what a handler has enqueued, inside its own transaction."""
     for parameters in fan_out(namespace, run_id, enqueued):
         connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
-def is_large(enqueued: list[Any]) -> bool:
+def is_large(enqueued: Sequence[EnqueueBatch]) -> bool:
     """Return whether a fan-out takes more than one statement."""
-    count = sum(len(texts) for _, texts, _, _ in enqueued)
-    return (
-        count > MAX_FAN_OUT_RUNS or sum(len(text) for _, texts, _, _ in enqueued for text in texts) > MAX_FAN_OUT_CHARS
-    )
+    payloads = [payload for batch in enqueued for payload in batch.payloads]
+    return len(payloads) > MAX_FAN_OUT_RUNS or sum(map(len, payloads)) > MAX_FAN_OUT_CHARS
 
 
-def fan_out(namespace: str, run_id: int, enqueued: list[Any]) -> Iterator[dict[str, Any]]:
+def fan_out(namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]) -> Iterator[dict[str, Any]]:
     """Yield parameters of ``enqueue_many`` for what the handler of a run has enqueued: one statement for each part."""
-    for job, texts, keys, due in enqueued:
+    for batch in enqueued:
         start = size = 0
-        for end, text in enumerate(texts, 1):
-            size += len(text)
-            if end == len(texts) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
-                part = slice(start, end)
-                yield {
-                    "job_type": job,
-                    "payloads": texts[part],
-                    "keys": keys and keys[part],
-                    "namespace": namespace,
-                    "parent_id": run_id,
-                    **due,
-                }
+        for end, payload in enumerate(batch.payloads, 1):
+            size += len(payload)
+            if end == len(batch.payloads) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
+                part = {"payloads": batch.payloads[start:end], "keys": batch.keys[start:end]}
+                yield {**batch._asdict(), **part, "namespace": namespace, "parent_id": run_id}
                 start, size = end, 0
 
 
@@ -299,7 +292,11 @@ async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 async def finish_with(
-    connection: psycopg.AsyncConnection[Any], namespace: str, run: ClaimedRun, outcome: Outcome, enqueued: list[Any]
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    run: ClaimedRun,
+    outcome: Outcome,
+    enqueued: Sequence[EnqueueBatch],
 ) -> dict[int, datetime | None]:
     """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the run is not ours.
 

@@ -276,7 +276,7 @@ class Outcomes:
         item.timeouts += 1
         if not item.enqueued or item.timeouts < MAX_TIMEOUTS:
             return batch
-        runs = sum(len(texts) for _, texts, _, _ in item.enqueued)
+        runs = sum(len(batch.payloads) for batch in item.enqueued)
         why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_TIMEOUTS} times: "
         why += "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
         return self._refused(batch, why, untranslatable=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import MAX_STACK_CHARS, End, Ending
+from yamlsched.runs import MAX_STACK_CHARS, End, Ending, EnqueueBatch
 from yamlsched.worker import clock
 from yamlsched.worker.executors.processes.child_handle import Attempt, ChildHandle, cause, fork
 from yamlsched.worker.executors.processes.protocol import DONE, ENDED, NOT_STARTED, WITHDRAWN, Memory, Report
@@ -331,7 +331,7 @@ class Pool:
             )
         else:
             ending = held.stopped._replace(stack=report.stack[-MAX_STACK_CHARS:])
-        self._end(child, held, ending, report.enqueued)
+        self._end(child, held, ending, [EnqueueBatch(*plain) for plain in report.enqueued or []])
 
     def _learn(self, job: str, took: float) -> None:
         self._seconds[job] = _moved(self._seconds.get(job), took)

@@ -32,7 +32,7 @@ from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handling.backends import PostgresBackend
 from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
-from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, storable
+from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, EnqueueBatch, storable
 from yamlsched.worker.executors.processes.protocol import (
     GO_ON,
     MAX_FRAME_BYTES,
@@ -167,13 +167,13 @@ class Runner:
             if value is None and run is None and not self.was_stopped:
                 return None
             if run is not None and run.committed:
-                if value is not None and value != run.result:
+                if value is not None and value != run.state.result:
                     run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
                 return Report(place, End.COMMITTED.value)
             if self.was_stopped:
                 raise Stopped("stopped by yamlsched, but it returned")
             result = jsonb.encode_result(value, "the result")
-            enqueued = _plain(run.enqueued) if run is not None and run.enqueued else None
+            enqueued = _plain(run.state.enqueued) if run is not None and run.state.enqueued else None
             if result is None and enqueued is None:
                 return None
             return Report(place, End.RETURNED.value, result=result, enqueued=enqueued)
@@ -218,13 +218,13 @@ class Runner:
             max_attempts=run.max_attempts,
             payload=payload,
             is_catchup=run.is_catchup,
-            backend=PostgresBackend(self.dsn, self.namespace, run.locked_by, timeout),
+            backend=PostgresBackend(self.dsn, self.namespace, run.id, run.attempt, run.locked_by, timeout),
         )
 
     def _tell(self, now: float, report: Report | None = None) -> None:
         whole = frame((self.successes, report and tuple(report)))
         if report is not None and len(whole) > MAX_FRAME_BYTES:
-            runs = sum(len(texts) for _, texts, _, _ in report.enqueued or [])
+            runs = sum(len(payloads) for _, payloads, *_ in report.enqueued or [])
             text = f"it enqueued {runs} runs, {len(whole) >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20} MiB: "
             text += "enqueue fewer in one attempt, and let some of them enqueue the rest"
             refused = Report(report.place, End.RAISED.value, text, "EnqueueRefused", took=report.took)
@@ -335,12 +335,14 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _plain(enqueued: list[Any]) -> list[Any] | None:
+def _plain(enqueued: list[EnqueueBatch]) -> list[Any]:
     """Return what the handler enqueued in types that a frame can hold: a key may be of a class of the handler's."""
     return [
-        (str(job), [str(text) for text in texts], keys and [None if key is None else str(key) for key in keys], due)
-        for job, texts, keys, due in enqueued
-    ] or None
+        tuple(
+            batch._replace(job_type=str(batch.job_type), keys=[key if key is None else str(key) for key in batch.keys])
+        )
+        for batch in enqueued
+    ]
 
 
 def _report_of(place: int, error: BaseException) -> Report:
