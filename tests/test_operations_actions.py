@@ -313,6 +313,28 @@ def test_runs_can_be_named_by_their_keys(db: Db, cli: Cli) -> None:
     assert 'no run has the key "purge:2026-01-15"' in unknown.err
 
 
+def test_each_run_gets_its_own_result_also_an_unknown_key(db: Db, cli: Cli) -> None:
+    run = a_run(db, a_job(db), "dead")
+    unknown = 'nokey cannot be found: no run has the key "nokey" in namespace "default": "yamlsched runs --key"'
+
+    dry = cli("retry", run, "nokey", "--dry-run")
+    done = cli("retry", run, "nokey")
+
+    assert dry == (1, f"would retry 1 run: {run}\n", f"{unknown} finds by pattern\n")
+    assert done == (1, f"run {run} is queued again\n", f"{unknown} finds by pattern\n")
+
+
+def test_of_many_runs_only_the_number_and_the_failures_are_reported(db: Db, cli: Cli) -> None:
+    job = a_job(db, overlap="allow")
+    runs = [a_run(db, job, "dead") for _ in range(21)]
+    running = a_run(db, job, "running")
+
+    assert cli("retry", *runs).out == "retry: 21 changed\n"
+    assert cli("cancel", *runs).out == "cancel: 21 changed\n"
+    result = cli("retry", *runs, running)
+    assert result == (1, "retry: 21 of 22 changed\n", f"run {running} is running: cancel it first\n")
+
+
 def test_runs_together_with_filters_or_neither_is_a_usage_error(cli: Cli) -> None:
     assert cli("retry").code == 2
     assert cli("retry", "--job", "purge").code == 2
@@ -419,6 +441,7 @@ def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
     again = cli("pause", "--tag", "nightly", "--yes").out
     assert again == f"{paused.strip().replace('is paused', 'remains paused')}; reason: upgrade\n"
     assert cli("resume", "--all", "--yes").out == "purge resumed\n"
+    assert cli("resume", "--all") == (0, "", "no jobs are paused\n")
     wrong = cli("pause", "purgee")
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
 
@@ -479,7 +502,7 @@ def test_a_payload_is_not_checked_against_a_handler_of_another_namespace(db: Db,
     assert cli("enqueue", "purge", "--namespace", "billing", "--payload", '{"weeks": 3}').code == 0
 
 
-def test_a_call_of_on_dead_takes_no_payload(db: Db, cli: Cli) -> None:
+def test_an_on_dead_call_accepts_no_payload(db: Db, cli: Cli) -> None:
     job = a_job(db)
     call = a_run(db, job, "dead", idempotency_key=f"on_dead:{a_run(db, job, 'dead')}")
 

@@ -304,6 +304,14 @@ def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_reso
     assert of(families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"], job="purge", waits_for="person") == 0
 
 
+def test_the_remedy_for_an_effect_in_doubt_of_a_succeeded_run_is_only_to_settle_it(db: Db) -> None:
+    key = an_effect(db, a_run(db, a_healthy_job(db), "succeeded"), "in_doubt")
+
+    [problem] = health.problems(health.read(db, "default", HOUR), Thresholds())
+
+    assert problem.remedy == f"yamlsched settle --done {key} (or --not-done)"
+
+
 @pytest.mark.parametrize(
     "effects, more", [(10, None), (11, "1 more effect is in doubt"), (12, "2 more effects are in doubt")]
 )
@@ -363,6 +371,34 @@ def test_earlier_files_of_a_host_are_not_a_problem(db: Db) -> None:
 
     assert reasons(db) == []
     assert [file.hash[0] for file in health.read(db, "default", HOUR).files] == ["a"]
+
+
+def test_status_shows_a_file_that_is_held_back_at_once(db: Db, cli: Cli) -> None:
+    now = datetime.now(UTC)
+    a_file_row(db, applied_at=now - HOUR)
+    since = now - timedelta(minutes=1)
+    a_file_row(db, hash="b" * 64, host="web-2", applied_at=now - 2 * HOUR, presented_since_at=since)
+
+    shown = f"bbbbbbbb is presented by web-2:/srv/schedules.yaml since {since:%Y-%m-%dT%H:%M:%SZ}"
+    assert f"{shown}, and is not in force\n" in cli("status").out
+    assert reasons(db) == []
+    [file] = json.loads(cli("status", "--format", "json").out)["files_not_in_force"]
+    assert file["hash"] == "b" * 64
+
+
+def test_status_and_doctor_show_a_host_of_another_environment(db: Db, cli: Cli) -> None:
+    now = datetime.now(UTC)
+    a_file_row(db, environment="production", applied_at=now - HOUR)
+    a_file_row(db, environment="staging", host="web-2", applied_at=None, presented_since_at=now - HOUR)
+
+    shown = 'aaaaaaaa is presented by web-2:/srv/schedules.yaml for environment "staging", but the namespace belongs'
+    assert f'{shown} to environment "production": not applied\n' in cli("status").out
+    [problem] = health.problems(health.read(db, "default", HOUR), Thresholds())
+    assert problem.what.endswith(
+        'for environment "staging" for 1h, but the namespace belongs to environment "production"'
+    )
+    [check, _] = doctor.files(health.read(db, "default", HOUR), "2026a", "a" * 64, True, "staging")
+    assert (check.level, check.what[:38]) == ("warn", 'the namespace belongs to environment "')
 
 
 # -- status
@@ -596,6 +632,10 @@ def test_the_doctor_finds_a_missing_handler(cli: Cli, tmp_path: Path) -> None:
     assert "fail  handlers" in result.out
     assert "nowhere" in result.out
 
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/nowhere.py").write_text("def run(): ...\n")
+    assert re.search("ok +handlers", cli("doctor", "--path", tmp_path / "lib").out)
+
 
 def test_the_doctor_does_not_report_that_an_invalid_file_will_be_applied(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, retires: 3}\n")
@@ -617,7 +657,7 @@ def test_the_doctor_reports_what_to_do_without_a_database(cli: Cli) -> None:
     assert "check YAMLSCHED_DSN, the network and pg_hba.conf" in result.out
 
 
-def test_the_doctor_asks_for_migrations(own_dsn: str, cli: Cli) -> None:
+def test_the_doctor_reports_missing_migrations(own_dsn: str, cli: Cli) -> None:
     with psycopg.connect(own_dsn, autocommit=True) as connection:
         connection.execute("delete from yamlsched.migrations where version > 1")
 
@@ -627,7 +667,7 @@ def test_the_doctor_asks_for_migrations(own_dsn: str, cli: Cli) -> None:
     assert "yamlsched migrate" in result.out
 
 
-def test_the_doctor_measures_the_clock_against_the_database(db: Db) -> None:
+def test_the_doctor_compares_the_clock_with_the_database(db: Db) -> None:
     [finding] = [f for f in doctor.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"]
 
     assert (finding.level, finding.what[:21]) == ("warn", "this host's clock is ")

@@ -129,7 +129,7 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         yield "file", f"{file.hash[:8]}{of} in force since {since}, applied by {file.applied_by}"
     drifted = drift(health)
     for other in not_in_force(health):
-        text = f"{other.hash[:8]} is presented by {first_places(other, others='')} "
+        text = f"{other.hash[:8]} is presented by {first_places(other)} "
         if file is not None and file.environment != other.environment:
             text += f"for {environment(other)}, but the namespace belongs to {environment(file)}: not applied"
         else:

@@ -109,21 +109,25 @@ def refusal(file: RefusedFile) -> str:
 def _files(health: Health) -> Iterator[Problem]:
     current = in_force(health)
     for file in drift(health):
-        what = (
-            f"{first_places(file)} has presented another file ({file.hash[:8]}) for "
-            f"{approximate(_time_presented(file, current))}; in force is "
-        )
+        time = approximate(_time_presented(file, current))
         if current is not None and current.environment != file.environment:
-            what += f"the file of {environment(current)}, and this is of {environment(file)}"
-            remedy = "correct --env, or use a separate namespace or database for each environment"
+            yield Problem(
+                None,
+                f"{first_places(file)} has presented a file for {environment(file)} for {time}, but the namespace "
+                f"belongs to {environment(current)}",
+                "correct --env, or use a separate namespace or database for each environment",
+            )
         else:
-            what += f"{current.hash[:8]} of {current.applied_by}" if current else "none"
-            remedy = "deploy the same version to all hosts, or run yamlsched sync with the right file"
-        yield Problem(None, what, remedy)
+            of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
+            yield Problem(
+                None,
+                f"{first_places(file)} has presented another file ({file.hash[:8]}) for {time}; in force is {of}",
+                "deploy the same version to all hosts, or run yamlsched sync with the right file",
+            )
 
 
-def first_places(file: PresentedFile, others: str = " and others") -> str:
-    return ", ".join(file.presented_by[:3]) + (others if len(file.presented_by) > 3 else "")
+def first_places(file: PresentedFile) -> str:
+    return ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
 
 
 def environment(file: PresentedFile) -> str:
