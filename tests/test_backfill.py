@@ -33,7 +33,9 @@ NOW = at("2026-01-20 12:00")
 
 
 def read(text: str, where: ZoneInfo) -> tuple[datetime, datetime]:
-    return times.bounds(times.parse_local(text), where)
+    value = times.parse(text)
+    assert isinstance(value, date)
+    return times.bounds(value, where)
 
 
 def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> BackfillResult:

@@ -564,7 +564,7 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
         (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),
         (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
         (["purge", "--at", "25:00"], 2, '"25:00" is not a valid time of day: write 00:00 to 23:59'),
-        (["purge", "--at", "tomorrow"], 2, '"tomorrow" is not a valid time: write 2026-01-14T02:00Z'),
+        (["purge", "--at", "tomorrow"], 2, '"tomorrow" is not a valid time: write a date such as 2026-01-14'),
     ],
 )
 def test_each_error_of_enqueue_is_one_line(db: Db, cli: Cli, arguments: list[str], code: int, message: str) -> None:
@@ -579,6 +579,32 @@ def test_each_error_of_enqueue_is_one_line(db: Db, cli: Cli, arguments: list[str
     assert message in result.err
     assert "Traceback" not in result.err
     assert value(db, "select count(*) from yamlsched.job_runs where job_type <> 'mail'") == 0
+
+
+@pytest.mark.parametrize("option", ["enqueue", "pause", "since"])
+def test_a_time_without_an_offset_is_read_in_the_jobs_time_zone_and_printed(db: Db, cli: Cli, option: str) -> None:
+    a_job(db, timezone="Asia/Kolkata")
+
+    result = {
+        "enqueue": lambda: cli("enqueue", "purge", "--at", "2036-01-14T02:00"),
+        "pause": lambda: cli("pause", "purge", "--until", "2036-01-14T02:00"),
+        "since": lambda: cli("runs", "--job", "purge", "--since", "2036-01-14T02:00"),
+    }[option]()
+
+    assert result.code == 0
+    assert "2036-01-13T20:30" in result.out + result.err
+
+
+def test_without_a_job_it_is_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp_path: Path) -> None:
+    a_job(db, timezone="Asia/Kolkata")
+    a_job(db, "mail", timezone="Europe/Berlin")
+    (tmp_path / "schedules.yaml").write_text("version: 1\ntimezone: America/New_York\njobs: {}\n")
+
+    read = cli("runs", "--since", "2026-01-14T02:00").err
+    paused = cli("pause", "--all", "--yes", "--until", "2036-01-14").out
+
+    assert "--since is read in America/New_York: 2026-01-14T07:00Z" in read
+    assert paused.count("until 2036-01-14T05:00:00Z") == 2
 
 
 def test_at_of_enqueue_is_a_time_or_a_duration_from_now(db: Db, cli: Cli) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 MIN_YEAR, MAX_YEAR = 1900, 9900
 """Outside of these years another zone, or a search for the next slot, could leave the range of datetime."""
+TimeInput = date | datetime | time | timedelta
+"""A date or time without an offset is local: it is read on the wall clock of a time zone that is known later."""
 MAX_DURATION = timedelta(days=36_525)
 """The longest duration from or to now, so that adding it never overflows."""
 
@@ -36,13 +39,13 @@ def local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"
 
 
-def parse_instant(text: str) -> datetime | timedelta:
-    """Return the instant that ``text`` writes in RFC 3339 (UTC if it has no offset), or the duration.
+def parse(text: str) -> TimeInput:
+    """Parse a time as the command line accepts it: a date, a local time, an instant, a time of day, or a duration.
 
-    >>> parse_instant("2026-01-14"), parse_instant("90m")
-    (datetime.datetime(2026, 1, 14, 0, 0, tzinfo=datetime.timezone.utc), datetime.timedelta(seconds=5400))
-    >>> parse_instant("now")
-    datetime.timedelta(0)
+    >>> parse("2026-01-14"), parse("17:30"), parse("90m"), parse("now")
+    (datetime.date(2026, 1, 14), datetime.time(17, 30), datetime.timedelta(seconds=5400), datetime.timedelta(0))
+    >>> parse("2026-01-14T02:00"), parse("2026-01-14T01:00Z").tzinfo
+    (datetime.datetime(2026, 1, 14, 2, 0), datetime.timezone.utc)
 
     Raises ValueError with a message that says what to write.
     """
@@ -53,45 +56,46 @@ def parse_instant(text: str) -> datetime | timedelta:
         if duration > MAX_DURATION:
             raise ValueError(f"{text} is longer than 100 years: write a time such as 2026-01-14T02:00Z")
         return duration
+    is_time_of_day = re.fullmatch(r"[0-9]{2}:[0-9]{2}", text)
     try:
-        instant = datetime.fromisoformat(text.replace("z", "Z"))
-    except ValueError:
-        raise ValueError(
-            f'"{text}" is not a valid time: write 2026-01-14T02:00Z, 2026-01-14, or a duration such as 90m'
-        ) from None
-    _check_year(text, instant)
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-
-
-def parse_local(text: str) -> date | datetime:
-    """Return the local date, the local time (naive) or the instant (aware) that ``text`` writes.
-
-    Raises ValueError with a message that says what to write.
-    """
-    try:
+        if is_time_of_day:
+            return time.fromisoformat(text)
         found = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
     except ValueError:
+        if is_time_of_day:
+            raise ValueError(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
         raise ValueError(
             f'"{text}" is not a valid time: write a date such as 2026-01-14, a local time such as 2026-01-14T02:00, '
-            "or an instant such as 2026-01-14T01:00Z"
+            "an instant such as 2026-01-14T01:00Z, a time of day such as 17:30, or a duration such as 90m"
         ) from None
-    _check_year(text, found)
+    if not MIN_YEAR <= found.year <= MAX_YEAR:
+        raise ValueError(f'"{text}" is out of range: write a year from {MIN_YEAR} to {MAX_YEAR}')
     return found
 
 
-def _check_year(text: str, found: date) -> None:
-    if not MIN_YEAR <= found.year <= MAX_YEAR:
-        raise ValueError(f'"{text}" is out of range: write a year from {MIN_YEAR} to {MAX_YEAR}')
+def is_local(value: TimeInput) -> bool:
+    """Return whether a time depends on a time zone."""
+    return not isinstance(value, timedelta) and getattr(value, "tzinfo", None) is None
 
 
-def before(value: datetime | timedelta | None, now: datetime) -> datetime | None:
-    """Return ``value`` as an instant; a duration is subtracted from ``now``."""
-    return now - value if isinstance(value, timedelta) else value
+def anchor(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> date | datetime:
+    """Return a duration or a time of day as the instant that it means at ``now``, and anything else unchanged.
+
+    ``is_future`` decides whether both count ahead or back. ``zone`` is called only if the value depends on it.
+    """
+    if isinstance(value, timedelta):
+        return now + value if is_future else now - value
+    if isinstance(value, time):
+        return (next_occurrence if is_future else last_occurrence)(value, zone(), now)
+    return value
 
 
-def after(value: datetime | timedelta | None, now: datetime) -> datetime | None:
-    """Return ``value`` as an instant; a duration is added to ``now``."""
-    return now + value if isinstance(value, timedelta) else value
+def resolve(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> datetime:
+    """Return the instant that a time means at ``now``, in UTC; of a date its first. See ``anchor``."""
+    found = anchor(value, zone, now, is_future)
+    if isinstance(found, datetime) and found.tzinfo is not None:
+        return found.astimezone(UTC)
+    return bounds(found, zone())[0]
 
 
 def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:

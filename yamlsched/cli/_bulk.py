@@ -38,7 +38,6 @@ def change_runs(
     """Select runs by ``names`` or by the filter ``given``, confirm, ``act`` on them, and print the results."""
     from yamlsched.operations import actions, history
     from yamlsched.runs import Status
-    from yamlsched.store.history import now
 
     namespace = given.pop("namespace")
     is_filtered = any(given.values()) or bool(statuses)
@@ -55,7 +54,8 @@ def change_runs(
         if names:
             ids, rejected = actions.find_each(connection, namespace or "", names)
         else:
-            filter = _filters.build_filter(now(connection), statuses=statuses, **given)
+            assert namespace is not None
+            filter = _filters.build_filter(connection, namespace, settings.file, statuses=statuses, **given)
             ids = history.matching_ids(connection, namespace, filter)
             if not ids:
                 is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from datetime import datetime, time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +12,8 @@ from yamlsched import durations, times
 from yamlsched.runs import Status
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from yamlsched.operations.history import Filter
 
 Value = TypeVar("Value")
@@ -30,20 +31,10 @@ def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return convert
 
 
-time_or_duration = _option_type(times.parse_instant)
-"""A time in RFC 3339, or a duration before or after now."""
-local_time = _option_type(times.parse_local)
-"""A date or time on a wall clock that is known later, or an instant."""
+time = _option_type(times.parse)
+"""A time in any form that ``times.parse`` accepts. What has no offset is read in a time zone that is known later."""
 duration = _option_type(durations.parse)
 """A duration such as 15m."""
-
-
-def time_of_day(text: str) -> time | None:
-    """Return the time of day that ``text`` writes as 17:30; None for anything else."""
-    try:
-        return time.fromisoformat(text) if re.fullmatch(r"\d\d:\d\d", text) else None
-    except ValueError:
-        raise click.BadParameter(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
 
 
 namespace_option = click.option(
@@ -70,12 +61,12 @@ FILTER_OPTIONS = [
     ),
     click.option(
         "--since",
-        type=time_or_duration,
+        type=time,
         metavar="TIME",
         help="Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z, or 90m for "
         "the last 90 minutes.",
     ),
-    click.option("--until", type=time_or_duration, metavar="TIME", help="Runs before this time."),
+    click.option("--until", type=time, metavar="TIME", help="Runs before this time."),
     namespace_option,
 ]
 
@@ -87,9 +78,19 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def build_filter(now: datetime, **given: Any) -> Filter:
-    """Return the filter that the options ``given`` write."""
-    from yamlsched.operations.history import Filter
+def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:
+    """Return the filter that the options ``given`` write; print how times without an offset were read."""
+    from yamlsched.operations.history import Filter, timezone_of
+    from yamlsched.store.history import now
+    from yamlsched.zones import zone
 
-    since, until = times.before(given.pop("since"), now), times.before(given.pop("until"), now)
-    return Filter(since=since, until=until, **given)
+    at = now(connection)
+    for option in ("since", "until"):
+        value = given[option]
+        if value is not None:
+            timezone = timezone_of(connection, namespace, given["jobs"], file) if times.is_local(value) else "UTC"
+            given[option] = times.resolve(value, lambda name=timezone: zone(name), at, is_future=False)  # type: ignore[misc]
+            if times.is_local(value):
+                shown = times.short_utc(given[option])
+                click.echo(f"--{option} is read in {timezone}: {shown}", err=True)
+    return Filter(**given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,7 @@ from yamlsched.cli import FINDINGS, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
+from yamlsched.times import TimeInput
 
 if TYPE_CHECKING:
     from yamlsched.store.definitions import Definition
@@ -35,12 +36,12 @@ MAX_SLOTS_UNCONFIRMED = 100
 @click.option(
     "--from",
     "first",
-    type=_filters.local_time,
+    type=_filters.time,
     required=True,
     metavar="TIME",
     help="2026-01-14, 2026-01-14T02:00, or with an offset.",
 )
-@click.option("--to", "last", type=_filters.local_time, metavar="TIME", help="The same; a date includes the whole day.")
+@click.option("--to", "last", type=_filters.time, metavar="TIME", help="The same; a date includes the whole day.")
 @click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
 @_filters.by_option
@@ -50,8 +51,8 @@ MAX_SLOTS_UNCONFIRMED = 100
 def command(
     settings: Settings,
     job: str,
-    first: date | datetime,
-    last: date | datetime | None,
+    first: TimeInput,
+    last: TimeInput | None,
     before_first: bool,
     dry_run: bool,
     by: str | None,
@@ -73,11 +74,13 @@ def command(
     with settings.connect_in(namespace) as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         where = zone(definition.timezone)
-        start, end = times.bounds(first, where)
-        if last is not None:
-            end = times.bounds(last, where)[1]
-            if end < start:
-                raise click.UsageError(f"--to {last.isoformat()} is before --from {first.isoformat()}")
+        began = now(connection)
+        ends = [
+            times.anchor(value, lambda: where, began, is_future=False) for value in (first, last) if value is not None
+        ]
+        start, end = times.bounds(ends[0], where)[0], times.bounds(ends[-1], where)[1]
+        if end < start:
+            raise click.UsageError(f"--to {ends[1].isoformat()} is before --from {ends[0].isoformat()}")
         oldest = first_day(connection, definition)
         if start < oldest and not before_first:
             day = f"{oldest.astimezone(where):%Y-%m-%d}"
@@ -93,7 +96,6 @@ def command(
         total = count(connection, definition, start, end)
         if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
             confirm(f"create up to {total} runs of {job}", yes)
-        began = now(connection)
         who = by or actions.operator()
         try:
             backfill(connection, namespace, definition, start, end, who, dry_run, progress, result=result)

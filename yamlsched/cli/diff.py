@@ -9,6 +9,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters, _preview
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.times import TimeInput
 
 MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
 
@@ -26,7 +27,10 @@ MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
 )
 @click.option(
-    "--at", type=_filters.time_or_duration, metavar="TIME", help="The time of the edit: 2026-01-14T12:00Z (now)."
+    "--at",
+    type=_filters.time,
+    metavar="TIME",
+    help="The time of the edit (now): 2026-01-14T12:00 in the file's time zone, or 2026-01-14T11:00Z.",
 )
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
 @click.pass_obj
@@ -36,7 +40,7 @@ def command(
     base: str,
     head: Path | None,
     days: int,
-    at: datetime | timedelta | None,
+    at: TimeInput | None,
     is_exit_code: bool,
 ) -> int:
     from yamlsched import times
@@ -45,6 +49,7 @@ def command(
     from yamlsched.definitions.git import read_base
     from yamlsched.definitions.load import load
     from yamlsched.preview.diff import base_side, compare, file_side
+    from yamlsched.zones import zone
 
     file, environment = head or settings.file, settings.env or None
     loaded = load(schedule_file.read(file, MISSING_FILE), str(file), environment)
@@ -54,8 +59,9 @@ def command(
     name, data = read_base(base, file)
     after = file_side(str(file), loaded, environment)
     before = base_side(name, None if data is None else load(data, name, environment), environment, after)
-    now = datetime.now(UTC)
-    instant = times.after(at, now) or now
+    instant = datetime.now(UTC)
+    if at is not None:
+        instant = times.resolve(at, lambda: zone(loaded.timezone), instant, is_future=True)
     preview = compare(before, after, instant, instant + timedelta(days=days), environment)
     _preview.echo(preview, settings.format)
     return FINDINGS if is_exit_code and preview.has_changes else OK

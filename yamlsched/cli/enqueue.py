@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +11,7 @@ import click
 
 from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.times import TimeInput
 
 
 def payload(text: str) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def payload(text: str) -> dict[str, Any]:
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(
     "--at",
-    type=lambda text: _filters.time_of_day(text) or _filters.time_or_duration(text),
+    type=_filters.time,
     metavar="TIME",
-    help="Do not start before: 2026-01-14T02:00Z, 90m (from now), or 17:30 (the next one in the job's time zone).",
+    help="Do not start before: 2026-01-14T02:00 or 17:30 (the job's time zone), 2026-01-14T01:00Z, or 90m (from now).",
 )
 @_filters.path_option
 @_filters.by_option
@@ -72,7 +72,7 @@ def command(
     job: str,
     arguments: dict[str, Any] | None,
     key: str | None,
-    at: datetime | time | timedelta | None,
+    at: TimeInput | None,
     paths: tuple[str, ...],
     by: str | None,
     namespace: str | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 from yamlsched.cli import OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
+from yamlsched.times import TimeInput
 
 if TYPE_CHECKING:
     from yamlsched.cron.expression import Cron
@@ -37,7 +38,7 @@ Each slot has its key, and a note if a clock change affects it. --cron needs no 
 @click.option(
     "--from",
     "start",
-    type=_filters.local_time,
+    type=_filters.time,
     metavar="TIME",
     help="Show slots after this time (now): 2026-11-01T04:00Z.",
 )
@@ -49,7 +50,7 @@ def command(
     job: str | None,
     expression: str | None,
     timezone: str | None,
-    start: date | datetime | None,
+    start: TimeInput | None,
     number: int | None,
     days: int | None,
 ) -> int:
@@ -70,7 +71,7 @@ def command(
     after = datetime.now(UTC)
     if start:
         is_of_job = job and jobs and not days
-        after = times.bounds(start, zone(jobs[0].timezone) if is_of_job else where)[0]
+        after = times.resolve(start, lambda: zone(jobs[0].timezone) if is_of_job else where, after, is_future=True)
     found = merge(jobs, after, after + timedelta(days=days) if days else None)
     if not days:
         found = islice(found, number or 10)

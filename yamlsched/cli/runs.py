@@ -30,10 +30,9 @@ CSV_COLUMNS = (
 @click.pass_obj
 def command(settings: Settings, /, namespace: str | None, limit: int, before: int | None, **given: Any) -> int:
     from yamlsched.operations import history
-    from yamlsched.store.history import now
 
     with settings.connect_in(namespace) as (connection, namespace):
-        filter = _filters.build_filter(now(connection), **given)
+        filter = _filters.build_filter(connection, namespace, settings.file, **given)
         # one more than the limit, to know whether there is another page
         rows = history.runs(connection, namespace, filter, limit + 1, before)
     page, has_more = rows[:limit], len(rows) > limit

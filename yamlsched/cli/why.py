@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+import re
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched import times
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
@@ -20,14 +22,9 @@ all of its slots. Dates and times without an offset are in the job's time zone.
 """
 
 
-def when(text: str) -> date | datetime | time | timedelta:
-    """Parse --at: a local time, a time of day, or a duration back from now, with or without a minus sign."""
-    back = text.removeprefix("-")
-    if back == "now" or (back and not set(back) - set("0123456789dhms")):
-        value = _filters.time_or_duration(back)
-        if isinstance(value, timedelta):
-            return value
-    return _filters.time_of_day(text) or _filters.local_time(text)
+def when(text: str) -> times.TimeInput:
+    """Parse --at; a duration may have a minus sign."""
+    return _filters.time(re.sub("^-(?=[0-9dhms]+$)", "", text))
 
 
 @click.command(cls=Verb, help=HELP)
@@ -41,8 +38,7 @@ def when(text: str) -> date | datetime | time | timedelta:
 )
 @_filters.namespace_option
 @click.pass_obj
-def command(settings: Settings, job: str, at: date | datetime | time | timedelta | None, namespace: str | None) -> int:
-    from yamlsched import times
+def command(settings: Settings, job: str, at: times.TimeInput | None, namespace: str | None) -> int:
     from yamlsched.cli import _output
     from yamlsched.operations import history
     from yamlsched.store.history import now
@@ -53,17 +49,17 @@ def command(settings: Settings, job: str, at: date | datetime | time | timedelta
     with settings.connect() as connection:
         namespace = history.namespace_of(connection, namespace, settings.file)
         definition = definition_for(connection, namespace, job)
+        instant = now(connection)
         if at is None:
-            at = latest_slot(definition, now(connection))
-        if isinstance(at, time):
-            at = times.last_occurrence(at, zone(definition.timezone), now(connection))
+            at = latest_slot(definition, instant)
         if isinstance(at, timedelta):
-            at = (now(connection) - at).replace(second=0, microsecond=0)
-        if not isinstance(at, datetime):
-            day = explain_day(connection, namespace, definition, at)
+            instant = instant.replace(second=0, microsecond=0)
+        found = times.anchor(at, lambda: zone(definition.timezone), instant, is_future=False)
+        if not isinstance(found, datetime):
+            day = explain_day(connection, namespace, definition, found)
             click.echo(_output.document(**_of_day(day)) if settings.wants_json else "\n".join(_day(day)))
             return 0
-        report = explain_slot(connection, namespace, definition, times.bounds(at, zone(definition.timezone))[0])
+        report = explain_slot(connection, namespace, definition, times.bounds(found, zone(definition.timezone))[0])
     click.echo(_output.document(**_fields(report)) if settings.wants_json else "\n".join(_lines(report)))
     return 0
 

@@ -6,7 +6,7 @@ import getpass
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 import psycopg
@@ -17,7 +17,7 @@ from yamlsched.operations.history import find, unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
 from yamlsched.store.actions import ActionRecord, LockedRun
-from yamlsched.times import short_utc
+from yamlsched.times import TimeInput, short_utc
 from yamlsched.zones import zone
 
 BATCH_RUNS = 200
@@ -54,10 +54,10 @@ def enqueue(
     payload: dict[str, Any],
     *,
     key: str | None,
-    at: datetime | time | timedelta | None,
+    at: TimeInput | None,
     who: str,
 ) -> EnqueueResult:
-    """Create a run of ``job``, due ``at``: a duration counts from now, a time of day is the next in the job's zone.
+    """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone.
 
     Raises Refused if the job does not exist or was retired, and for an invalid payload or key.
     """
@@ -71,9 +71,7 @@ def enqueue(
         raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
     with connection.transaction():
         now = history.now(connection)
-        if isinstance(at, time):
-            at = times.next_occurrence(at, zone(known[job].timezone), now)
-        run_at = times.after(at, now)
+        run_at = None if at is None else times.resolve(at, lambda: zone(known[job].timezone), now, is_future=True)
         run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
         if run_id is None:
             pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
@@ -92,12 +90,12 @@ def _enqueue_unread(
     job: str,
     payload: dict[str, Any],
     key: str | None,
-    at: datetime | time | timedelta | None,
+    at: TimeInput | None,
 ) -> EnqueueResult:
     """Enqueue with a role that may do only that: it can read neither the job nor the run."""
-    if isinstance(at, time):
+    if at is not None and times.is_local(at):
         raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
-    run_at = times.after(at, history.now(connection))
+    run_at = None if at is None else times.resolve(at, lambda: zone("UTC"), history.now(connection), is_future=True)
     run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
     return EnqueueResult(run_id, created, None, run_at)
 

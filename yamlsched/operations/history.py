@@ -15,10 +15,12 @@ from typing import Any
 import psycopg
 
 from yamlsched.definitions import schedule_file
+from yamlsched.definitions.load import load
 from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handling.once import settle_command
 from yamlsched.runs import Status
+from yamlsched.store import definitions as stored_definitions
 from yamlsched.store import history
 
 MAX_CHILDREN = 100
@@ -51,6 +53,20 @@ class RunDetails:
     children: list[history.ChildRun]
     parent: history.StoredRun | None
     actions: list[history.OperatorAction]
+
+
+def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path) -> str:
+    """Return the time zone of times without an offset: that of ``jobs`` if they share one, else that of ``file``.
+
+    UTC if the file cannot be read.
+    """
+    found = [stored_definitions.find(connection, namespace, job) for job in jobs]
+    zones = {definition.timezone for definition in found if definition is not None}
+    if len(zones) == 1:
+        return zones.pop()
+    with suppress(EnvironmentFailed):
+        return load(schedule_file.read(file), str(file), None).timezone
+    return "UTC"
 
 
 def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:

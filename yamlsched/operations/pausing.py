@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -15,7 +15,8 @@ from yamlsched.operations.actions import ActionResult, retry_on_deadlock
 from yamlsched.store import actions
 from yamlsched.store.actions import ActionRecord, PausableJob
 from yamlsched.sync import account_for_owed_slots, slot_plan
-from yamlsched.times import rfc3339
+from yamlsched.times import TimeInput, rfc3339
+from yamlsched.zones import zone
 
 
 def pause(
@@ -25,19 +26,22 @@ def pause(
     who: str,
     *,
     reason: str | None = None,
-    until: datetime | timedelta | None = None,
+    until: TimeInput | None = None,
+    timezone: str = "UTC",
     now: datetime | None = None,
 ) -> list[ActionResult]:
     """Pause the jobs ``ids`` until ``until`` or ``resume``; running runs continue.
 
-    Of a pause that is in effect, only the given parts change. Slots due before now are accounted for first. Raises
-    Refused if ``until`` has passed.
+    Without an offset, ``until`` is read in ``timezone``. Of a pause that is in effect, only the given parts change.
+    Slots due before now are accounted for first. Raises Refused if ``until`` has passed.
     """
 
     def attempt() -> list[ActionResult]:
         with connection.transaction():
             instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
-            end = times.after(until, instant)
+            end = None
+            if until is not None:
+                end = times.resolve(until, lambda: zone(timezone), instant, is_future=True)
             if end is not None and end <= instant:
                 raise Refused(f"the pause would have ended at {rfc3339(end, 'seconds')} already: write a later --until")
             before = actions.jobs(connection, ids, instant)
