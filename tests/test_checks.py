@@ -41,7 +41,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_only_the_jobs_are_left_out_whose_handler_or_payload_is_wrong(folder: Path) -> None:
+def test_only_jobs_with_an_invalid_handler_or_payload_are_left_out(folder: Path) -> None:
     file = written(
         folder,
         """version: 1
@@ -58,7 +58,7 @@ jobs:
     assert len(checked(file).errors) == 3
 
 
-def test_a_default_that_is_wrong_leaves_out_the_jobs_that_inherit_it(folder: Path) -> None:
+def test_an_invalid_default_leaves_out_the_jobs_that_inherit_it(folder: Path) -> None:
     file = written(
         folder,
         """version: 1
@@ -72,7 +72,7 @@ jobs:
     assert list(checked(file).jobs) == ["has_its_own"]
 
 
-def test_an_anchor_that_is_wrong_leaves_out_the_jobs_that_use_it(folder: Path) -> None:
+def test_an_invalid_anchor_leaves_out_the_jobs_that_use_it(folder: Path) -> None:
     file = written(
         folder,
         """version: 1
@@ -95,7 +95,7 @@ def test_more_errors_than_are_reported_leave_out_every_job_that_has_one(folder: 
     assert list(checked(file).jobs) == ["good"]
 
 
-def test_handlers_are_not_looked_at_where_the_checks_are_skipped(folder: Path) -> None:
+def test_handlers_are_not_read_if_their_checks_are_skipped(folder: Path) -> None:
     file = written(folder, "version: 1\njobs:\n  x: {handler: elsewhere.run}\n")
 
     assert [len(checked(file).errors), len(checked(file, None).errors)] == [1, 0]

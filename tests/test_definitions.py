@@ -54,7 +54,7 @@ def the_job(job: str = "", top: str = "", environment: str | None = None) -> Job
     return found.jobs["cleanup"]
 
 
-def test_the_example_of_the_documentation_is_read_whole():
+def test_every_key_of_the_documentations_example_is_read():
     found = loaded(
         """\
 version: 1
@@ -105,14 +105,14 @@ jobs:
     }
 
 
-def test_no_jobs_is_an_answer_and_an_empty_file_is_a_mistake():
+def test_a_file_without_jobs_is_valid_and_an_empty_file_is_an_error():
     assert loaded("version: 1\njobs: {}\n").jobs == {}
     assert not loaded("version: 1\njobs: {}\n").has_errors
     assert [codes(text) for text in ("", "\n\n", "# nothing\n", "---\n")] == [["YS012"]] * 4
     assert codes("version: 1\njobs:\n") == ["YS101"]
 
 
-def test_the_schema_says_the_defaults_that_a_job_has():
+def test_the_schema_has_the_defaults_of_a_job():
     job = Job("a", handler="a.b")
     said = {key: schema["default"] for key, schema in JOB_KEYS.items() if "default" in schema}
 
@@ -140,13 +140,13 @@ def test_a_job_is_enabled_only_in_the_environments_that_it_names():
     assert not the_job("environments: [production]\nenabled: false", top, "production").enabled
 
 
-def test_an_environment_that_the_file_does_not_know_is_a_mistake():
+def test_an_environment_that_the_file_does_not_list_is_an_error():
     [found] = loaded(a_file(top="environments: [production]\n"), "prodution").diagnostics
 
     assert (found.code, found.line, found.remedy) == ("YS116", 2, 'Did you mean "production"?')
 
 
-def test_jobs_that_are_sound_are_told_whatever_is_wrong_with_others():
+def test_valid_jobs_are_known_whatever_is_wrong_with_others():
     found = loaded(
         "version: 1\nnamspace: x\ndefaults: {max_atempts: 3, timeout: 5}\njobs:\n"
         "  a: {handler: a.b, timeout: 1m}\n  b: {handler: a.b}\n  c: {handler: a}\n"
@@ -157,7 +157,7 @@ def test_jobs_that_are_sound_are_told_whatever_is_wrong_with_others():
     assert len(found.diagnostics) == 5
 
 
-def test_aliases_and_merge_keys_give_a_job_what_they_stand_for():
+def test_aliases_and_merge_keys_are_replaced_by_their_values():
     found = loaded(
         "version: 1\nx-base: &base {timeout: 5m, max_attempts: 3}\njobs:\n"
         "  a: {<<: *base, handler: a.b, max_attempts: 4}\n  b: {<<: [*base, {lease: 1m}], handler: &h a.c}\n"
@@ -192,7 +192,7 @@ def test_aliases_and_merge_keys_give_a_job_what_they_stand_for():
         ("<<", "<<"),
     ],
 )
-def test_a_scalar_means_what_the_core_schema_of_yaml_1_2_says(written: str, meant: Any):
+def test_a_scalar_has_the_value_of_the_yaml_1_2_core_schema(written: str, meant: Any):
     value = the_job(f"payload:\n  a: {written}").payload["a"]
 
     assert (value, type(value)) == (meant, type(meant))
@@ -214,7 +214,7 @@ HUGE = {
     "job",
     ["payload: {n: %s}", "payload: {n: [%s]}", "max_attempts: %s", "owner: %s", "backoff: {jitter: %s}", "tags: [%s]"],
 )
-def test_a_number_that_cannot_be_stored_is_an_error_wherever_it_stands(job: str, number: str):
+def test_a_number_that_cannot_be_stored_is_an_error_in_every_position(job: str, number: str):
     found = loaded(a_file(job % number) + "  other: {handler: a.b}\n")
 
     assert (found.diagnostics[0].code, list(found.jobs)) == ("YS009", ["other"])
@@ -280,11 +280,11 @@ def bomb(levels: int, form: str) -> str:
     ],
     ids=["aliases", "merges", "lists", "mappings", "block lists", "itself", "bytes"],
 )
-def test_a_bomb_is_refused_in_one_diagnostic(text: str):
+def test_an_alias_bomb_is_rejected_with_one_diagnostic(text: str):
     assert [code for code in codes(text) if not code.startswith("YS1")] in (["YS013"], ["YS014"])
 
 
-def test_jobs_that_are_one_value_by_aliases_are_checked_once_and_each_use_is_known():
+def test_a_value_shared_by_jobs_is_checked_once_and_each_use_is_reported():
     found = loaded(
         "version: 1\nx-good: &good {handler: a.b}\n"
         "x-bad: &bad {handler: a.b, timeout: 5, tags: [1], colour: red}\njobs:\n"
@@ -310,7 +310,7 @@ def test_fifty_levels_are_read_and_one_more_is_not(depth: int, expected: list[st
 @pytest.mark.parametrize(
     "key, code", [("handler", "YS301"), ("timeout", "YS107"), ("timezone", "YS205"), ("cron", "YS20")]
 )
-def test_a_string_of_half_a_megabyte_is_refused_like_a_short_one(key: str, code: str, value: str):
+def test_a_string_of_half_a_megabyte_is_rejected_like_a_short_one(key: str, code: str, value: str):
     written = f'"{value * (500_000 // len(value))}"'
     job = {"handler": "a.b", "cron": '"@daily"', key: written}
     entry = ", ".join(f"{name}: {text}" for name, text in job.items())
@@ -321,7 +321,7 @@ def test_a_string_of_half_a_megabyte_is_refused_like_a_short_one(key: str, code:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_line_ends_in_each_of_the_three_ways(end: str):
+def test_all_three_line_endings_are_supported(end: str):
     text = "version: 1\njobs:\n  a:\n    handler: a.b\n    timeout: 5\n"
 
     [found] = loaded(text.replace("\n", end)).diagnostics
@@ -386,7 +386,7 @@ CRON = {"handler": "a.b", "cron": "@daily"}
 @example({"version": 1, "jobs": {"a": {"handler": "a.b", "spread": "1m"}}})
 @example({"version": 1, "jobs": {"a": {"handler": "a.b\n"}}})
 @settings(max_examples=300, deadline=None)
-def test_load_refuses_what_the_schema_refuses_and_only_that(document: Any):
+def test_load_rejects_exactly_what_the_schema_rejects(document: Any):
     is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(document) and not ends_in_a_line_break(document)
 
     found = {code for code in codes(json.dumps(document)) if code in CODES}
@@ -425,7 +425,7 @@ def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
                 assert jsonschema.Draft7Validator(scope).is_valid(value), (key, value)
 
 
-def test_patterns_and_choices_of_the_schema_are_those_of_the_code():
+def test_patterns_and_choices_of_the_schema_match_the_code():
     patterns = {schema["pattern"] for schema in JOB_KEYS.values() if "pattern" in schema}
     assert patterns == {durations.PATTERN, HANDLER}
     assert set(JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)

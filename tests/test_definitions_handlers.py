@@ -138,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_the_source_determines_is_reported_as_importing_does(folder: Path, case: str):
+def test_reading_the_source_reports_what_importing_reports(folder: Path, case: str):
     write(folder, {"m0_name.py": WRONG[case] + "\n", "m0_values.py": "number = 5\ndef needs(a): ...\n"})
 
     assert [one.code for one in by_reading(folder, job("m0_name.run"))] == [case[:5]]
@@ -251,7 +251,7 @@ PACKAGES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("case", PACKAGES)
-def test_packages_are_read_as_they_are_imported(folder: Path, case: str):
+def test_packages_are_resolved_as_the_import_system_does(folder: Path, case: str):
     write(folder, PACKAGES[case])
 
     assert by_import(folder, job("pkg.sub:run")) == []
@@ -266,7 +266,7 @@ def test_a_path_that_ends_in_a_module_is_reported(folder: Path, init: bool):
 
     [found] = by_reading(folder, job("pkg.sub"))
 
-    assert (found.code, found.remedy) == ("YS306", "Name a function of it: pkg.sub.function.")
+    assert (found.code, found.remedy) == ("YS306", "Add the name of a function: pkg.sub.function.")
     assert "pkg.sub is a module, not a function" in found.message
     assert by_import(folder, job("pkg.sub")) != []
     assert [one.code for one in by_reading(folder, job("pkg.sbu"))] == ["YS302"]
@@ -325,7 +325,7 @@ def modules(draw: st.DrawFn) -> str:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=modules(), payload=st.sampled_from([{}, {"a": 1}, {"b": 1}, {"c": 1}]))
-def test_no_module_whatever_binds_its_names_is_reported_wrongly(folder: Path, text: str, payload: dict[str, int]):
+def test_no_valid_handler_is_reported_however_its_name_is_bound(folder: Path, text: str, payload: dict[str, int]):
     name = f"m0_{next(NUMBERS)}"
     write(folder, {f"{name}.py": text, "m0_values.py": "number = 5\ndef needs(a): ...\n"})
     schedule = job(f"{name}.run", **payload)
@@ -341,7 +341,7 @@ def test_no_module_whatever_binds_its_names_is_reported_wrongly(folder: Path, te
 # --- bounds ------------------------------------------------------------------------------------------------------
 
 
-def test_each_file_is_read_and_parsed_once_however_many_handlers_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_with_many_handlers_is_read_and_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
     # given 300 handlers in one module, 100 of them re-exported by modules of their own, and 300 in a class
     functions = "".join(f"def run_{n}(): ...\n" for n in range(300))
     methods = "".join(f"  def run_{n}(): ...\n" for n in range(300))
@@ -400,7 +400,7 @@ def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
     assert lookup._bindings.cache_info().currsize == lookup.look_up.cache_info().currsize == 0
 
 
-def test_reading_the_source_of_handlers_warns_nobody(folder: Path):
+def test_reading_the_source_of_handlers_emits_no_python_warning(folder: Path):
     write(folder, {"m0_name.py": 'def run():\n  "\\d"\n  assert (1, "x")\n'})
 
     with warnings.catch_warnings():
@@ -408,7 +408,7 @@ def test_reading_the_source_of_handlers_warns_nobody(folder: Path):
         assert by_reading(folder, job("m0_name.run")) == []
 
 
-def test_names_of_folders_that_are_no_packages_are_not_listed(folder: Path):
+def test_folders_that_are_not_packages_are_not_listed(folder: Path):
     write(folder, {"m0_of/__init__.py": "", "m0_of/good/__init__.py": ""})
     for name in ("bad\n::error::x", "bad\x1b[2J", "has-dash"):
         (folder / "m0_of" / name).mkdir()
@@ -419,7 +419,7 @@ def test_names_of_folders_that_are_no_packages_are_not_listed(folder: Path):
     assert found.remedy == "It has: good."
 
 
-def test_a_folder_that_cannot_be_read_is_no_crash(folder: Path):
+def test_a_folder_that_cannot_be_read_does_not_crash_the_checks(folder: Path):
     write(folder, {"m0_of/__init__.py": ""})
     os.symlink("loop.py", folder / "m0_of" / "loop.py")
 

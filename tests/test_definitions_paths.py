@@ -35,24 +35,24 @@ def test_the_search_path_is_that_of_the_command_line_then_that_of_the_file_then_
     assert found == (project / "given", project / "src", project.parent / "lib", project)
 
 
-def test_validate_looks_in_paths_and_reports_a_missing_directory_at_its_place(project: Path) -> None:
+def test_validate_searches_paths_and_reports_the_position_of_a_missing_directory(project: Path) -> None:
     assert yamlsched("validate", "--import", cwd=project).returncode == 0
 
     (project / "schedules.yaml").write_text(FILE.replace("[src]", "[src, lib]"))
     done = yamlsched("validate", "--format", "concise", cwd=project)
 
     assert done.returncode == 1
-    assert done.stdout.startswith('schedules.yaml:2:14: error[YS118]: item 2 of paths: there is no directory "lib"')
+    assert 'schedules.yaml:2:14: error[YS118]: item 2 of paths: the directory "lib" does not exist' in done.stdout
 
 
-def test_doctor_looks_in_paths(project: Path) -> None:
+def test_doctor_searches_paths(project: Path) -> None:
     file = project / "schedules.yaml"
     assert [one.level for one in doctor.schedule(file, None)[1]] == ["ok", "ok"]
 
     file.write_text(FILE.replace("[src]", "[source]"))
     [_, finding] = doctor.schedule(file, None)[1]
 
-    assert (finding.level, 'there is no directory "source"' in finding.what) == ("fail", True)
+    assert (finding.level, 'the directory "source" does not exist' in finding.what) == ("fail", True)
 
 
 def test_a_path_from_the_command_line_comes_before_those_of_the_file(project: Path, own_dsn: str) -> None:
@@ -79,7 +79,7 @@ def test_workers_import_handlers_from_paths(project: Path, own_dsn: str, given: 
     assert (done.returncode, result, error) == (0, answer, None)
 
 
-def test_the_items_of_paths_that_are_valid_count_where_another_is_not(project: Path) -> None:
+def test_valid_items_of_paths_are_used_if_another_is_invalid(project: Path) -> None:
     file = project / "schedules.yaml"
     loaded = load(FILE.replace("[src]", "[/opt, src, 1, *no]").encode(), str(file), None)
 

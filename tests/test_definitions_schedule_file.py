@@ -17,7 +17,7 @@ FILE = "version: 1\njobs: {}\nx-secret: {hunter2\n"
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory", "link to a device", "nothing", "socket name"])
-def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, kind: str):
+def test_anything_but_a_regular_file_is_rejected_immediately(tmp_path: Path, kind: str):
     file = tmp_path / "schedules.yaml"
     if kind == "pipe":
         os.mkfifo(file)
@@ -46,7 +46,7 @@ def test_a_file_of_ten_million_bytes_is_read_and_not_one_byte_more(tmp_path: Pat
     assert [one.code for one in load(data, str(file), None).diagnostics] == codes
 
 
-def test_validate_shows_no_line_of_a_file_elsewhere_that_a_link_leads_to(tmp_path: Path):
+def test_validate_shows_no_line_of_a_linked_file_in_another_directory(tmp_path: Path):
     secret = tmp_path / "secret"
     secret.write_text(FILE)
     folder = tmp_path / "project"

@@ -1,6 +1,6 @@
-"""What users see of a mistake: every message in a file of its own, the pages of the codes, and all formats.
+"""What users see of a diagnostic: every message in a file of its own, the pages of the codes, and all formats.
 
-``python tests/test_diagnostics.py`` writes the expected outputs anew; read what git shows of it.
+``python tests/test_diagnostics.py`` updates the expected outputs. Check the changes with ``git diff``.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def codes(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_mistake_is_told_exactly_so(file: Path):
+def test_a_diagnostic_is_printed_exactly_like_this(file: Path):
     assert output(file) == file.with_suffix(".txt").read_text("utf-8")
 
 
-def test_every_code_has_a_page_and_a_file_that_shows_it():
+def test_every_code_has_a_page_and_an_example_file():
     source = "".join(path.read_text("utf-8") for path in (ROOT / "yamlsched/definitions").rglob("*.py"))
     used = set(re.findall(r'"(YS[0-9]{3})"', source))
     shown = {code for file in FILES for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())}
 
     assert used == set(catalog.pages())
-    # the rest has tests of its own: a thousand mistakes, an environment, an import, owners
+    # the others have tests of their own: a thousand errors, an environment, an import, owners
     assert used - shown == {"YS016", "YS116", "YS309", "YS410"}
     assert len(FILES) >= 80
 
@@ -72,26 +72,26 @@ def blocks(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [code for code in catalog.pages() if blocks(code)])
-def test_the_first_example_of_a_page_has_the_mistake_and_the_second_has_none(code: str):
+def test_the_first_example_of_a_page_has_the_problem_and_the_second_has_none(code: str):
     wrong, right = blocks(code)
 
     assert code in codes(wrong)
     assert codes(right) == set()
 
 
-def test_the_documents_hold_the_pages_that_explain_prints():
+def test_the_documentation_contains_the_pages_that_explain_prints():
     assert (ROOT / "docs/diagnostics.md").read_text() == catalog.PAGES.read_text()
 
 
-def test_a_payload_is_limited_here_as_where_it_is_stored():
+def test_validate_and_enqueue_have_the_same_payload_limit():
     assert build.MAX_PAYLOAD_BYTES == MAX_PAYLOAD_BYTES
 
 
-def test_every_zone_that_is_taken_can_be_had():
+def test_every_supported_time_zone_can_be_loaded():
     assert {zone(name).key for name in timezones.names()} == timezones.names()
 
 
-def test_one_mistake_behind_an_anchor_is_one_diagnostic_with_its_uses():
+def test_an_error_behind_an_anchor_is_one_diagnostic_with_a_note_for_each_use():
     text = "version: 1\nx-x: &x {timeout: 5}\njobs:\n" + "".join(
         f"  j{n}: {{<<: *x, handler: a.b}}\n" for n in range(9)
     )
@@ -107,14 +107,14 @@ def test_one_mistake_behind_an_anchor_is_one_diagnostic_with_its_uses():
 
 
 @pytest.mark.parametrize("job", ["{handler: a.b, x: 1}", "{handler: a.b, timeout: 5}", "{handler: 010}", "{*x : 1}"])
-def test_a_thousand_mistakes_are_told_and_the_sound_jobs_are_still_known(job: str):
-    text = "version: 1\njobs:\n  sound: {handler: a.b}\n" + "".join(f"  j{n}: {job}\n" for n in range(1100))
+def test_a_thousand_errors_are_reported_and_the_valid_jobs_are_still_known(job: str):
+    text = "version: 1\njobs:\n  valid: {handler: a.b}\n" + "".join(f"  j{n}: {job}\n" for n in range(1100))
 
     found = load(text.encode(), "s.yaml", None)
 
     assert len(found.diagnostics) == 1001
     assert found.diagnostics[-1].code == "YS016"
-    assert list(found.jobs) == ["sound"]
+    assert list(found.jobs) == ["valid"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_thousand_mistakes_are_told_and_the_sound_jobs_are_still_known(job: st
         "tags: [a, a]",
     ],
 )
-def test_a_mistake_in_another_key_hides_nothing_about_handlers_payloads_and_secrets(other: str):
+def test_an_error_in_another_key_hides_no_diagnostic_of_handler_payload_and_secrets(other: str):
     job = f"{{{other}, handler: shop.mail.digest, payload: {{too: x, password: hunter2}}, on_dead: shop.mail.rnu}}"
 
     assert {"YS304", "YS302", "YS409"} < codes(f"version: 1\njobs:\n  one: {job}\n")
@@ -147,14 +147,14 @@ def test_a_mistake_in_another_key_hides_nothing_about_handlers_payloads_and_secr
         '{cron: "0 5 * * *", handler: shop.mail.rnu(), payload: {url: x}}',
     ],
 )
-def test_one_mistake_is_not_told_again_as_one_of_the_handler(job: str):
+def test_one_error_is_not_reported_again_for_the_handler(job: str):
     found = codes(f"version: 1\njobs:\n  one: {job}\n")
 
     assert len(found) == 1
     assert not found & {"YS302", "YS304", "YS305"}
 
 
-def test_of_jobs_for_another_version_nothing_is_said():
+def test_jobs_of_another_version_are_not_checked():
     assert codes("version: 2\njobs:\n  one: {handler: shop.mail.rnu, payload: {password: x}}\n") == {"YS110"}
 
 
@@ -179,7 +179,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments, standalone_mode=False)
 
 
-def test_a_sound_file_is_told_in_one_line(folder: Path):
+def test_a_valid_file_is_reported_in_one_line(folder: Path):
     (folder / "schedules.yaml").write_text(GOOD)
 
     result = run("validate")
@@ -187,7 +187,7 @@ def test_a_sound_file_is_told_in_one_line(folder: Path):
     assert (result.return_value, result.output) == (0, "schedules.yaml: 1 job, no errors\n")
 
 
-def test_mistakes_of_several_files_are_told_and_counted(folder: Path):
+def test_errors_of_several_files_are_reported_and_counted(folder: Path):
     (folder / "good.yaml").write_text(GOOD)
     (folder / "bad.yaml").write_text(BAD)
 
@@ -197,7 +197,7 @@ def test_mistakes_of_several_files_are_told_and_counted(folder: Path):
     assert result.output.endswith("good.yaml: 1 job, no errors\nbad.yaml: 2 errors, 0 warnings in 1 job\n")
 
 
-def test_advice_is_counted_as_a_mistake_only_when_asked(folder: Path):
+def test_warnings_count_as_errors_only_with_strict(folder: Path):
     (folder / "schedules.yaml").write_text(GOOD.replace("5 4", "*/7 *"))
 
     assert run("validate").return_value == 0
@@ -205,7 +205,7 @@ def test_advice_is_counted_as_a_mistake_only_when_asked(folder: Path):
     assert run("validate", "--strict").return_value == 1
 
 
-def test_a_file_that_cannot_be_read_is_a_fault_of_the_environment(folder: Path):
+def test_a_file_that_cannot_be_read_is_an_environment_failure(folder: Path):
     from yamlsched.errors import EnvironmentFailed
 
     assert isinstance(run("validate", "gone.yaml").exception, EnvironmentFailed)
@@ -219,32 +219,32 @@ def test_handlers_are_not_checked_on_a_host_without_the_code(folder: Path):
     assert run("validate", "--skip-handler-checks").return_value == 0
 
 
-def test_an_owner_is_missed_only_when_asked(folder: Path):
+def test_a_missing_owner_is_reported_only_with_require_owner(folder: Path):
     (folder / "schedules.yaml").write_text(GOOD)
 
     assert "YS410" in run("validate", "--require-owner", "--format", "concise").output
 
 
-def test_an_environment_that_is_not_in_the_list_is_a_mistake(folder: Path):
+def test_an_environment_that_is_not_in_the_list_is_an_error(folder: Path):
     (folder / "schedules.yaml").write_text("environments: [production]\n" + GOOD)
 
     assert run("validate", "--env", "production").return_value == 0
     assert "YS116" in run("validate", "--env", "prod").output
 
 
-def test_a_module_that_no_folder_can_have_is_not_found(folder: Path):
+def test_a_module_name_that_is_too_long_for_a_file_is_not_found(folder: Path):
     (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n  one: {{handler: {'a' * 5000}.b}}\n")
 
     assert "YS303" in run("validate", "--format", "concise").output
 
 
-def test_the_jobs_of_a_file_that_is_not_yaml_are_not_counted(folder: Path):
+def test_the_jobs_of_a_file_that_is_not_valid_yaml_are_not_counted(folder: Path):
     (folder / "schedules.yaml").write_text("jobs: [")
 
     assert run("validate").output.endswith("schedules.yaml: 1 error, 0 warnings\n")
 
 
-def test_import_binds_the_payload_of_a_job_with_other_mistakes(folder: Path):
+def test_import_binds_the_payload_of_a_job_with_other_errors(folder: Path):
     (folder / "errands.py").write_text("def run(url): ...\ngo = run\n")
     jobs = "".join(
         f'  {name}: {{cron: "0 25 * * *", handler: errands.go, payload: {{{name}: x}}}}\n' for name in ("url", "uri")
@@ -281,7 +281,7 @@ def test_without_import_no_code_of_the_project_runs(folder: Path):
     assert not (folder / "ran").exists()
 
 
-def test_concise_is_one_line_for_each_that_editors_and_the_problem_matcher_follow(folder: Path):
+def test_concise_prints_lines_that_editors_and_the_problem_matcher_parse(folder: Path):
     (folder / "schedules.yaml").write_text(BAD)
 
     lines = run("validate", "--format", "concise").output.splitlines()
@@ -323,7 +323,7 @@ EVIL = "\n::error::x\x1b[31m\u2028\x9b##[group]##vso[task.x]"
 
 
 @pytest.mark.parametrize("format", formats.FORMATS)
-def test_no_format_passes_on_control_characters_or_commands_for_ci(format: str):
+def test_every_format_escapes_control_characters_and_ci_commands(format: str):
     found = Diagnostic(f"a{EVIL}.yaml", 1, 1, 2, "YS102", "error", f"m{EVIL}", f"r{EVIL}", f"s: {EVIL[1:]}")
     found = replace(found, notes=(Note(f"::n{EVIL}", 1, 1, EVIL),))
 
@@ -337,7 +337,7 @@ def test_no_format_passes_on_control_characters_or_commands_for_ci(format: str):
         assert "##vso[" not in "".join(lines)
 
 
-def test_a_terminal_gets_colours_and_nothing_else_does(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_a_terminal_gets_colours(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "schedules.yaml").write_text(BAD)
     plain = run("validate").output
 
@@ -359,9 +359,7 @@ def test_a_terminal_gets_colours_and_nothing_else_does(folder: Path, monkeypatch
         ("# without a schema", True),
     ],
 )
-def test_a_copy_of_the_schema_that_is_not_the_installed_one_is_advised_against(
-    folder: Path, line: str, is_advised: bool
-):
+def test_an_outdated_copy_of_the_schema_is_a_warning(folder: Path, line: str, is_advised: bool):
     (folder / "schedules.schema.json").write_text(json.dumps({**SCHEMA, "title": "of another version"}))
     (folder / "current.json").write_text(run("schema").output)
     (folder / "schedules.yaml").write_text(f"{line}\n{GOOD}")
@@ -370,7 +368,7 @@ def test_a_copy_of_the_schema_that_is_not_the_installed_one_is_advised_against(
     assert ("schema" in {one.name for one in doctor.schedule(Path("schedules.yaml"), None)[1]}) == is_advised
 
     if "./schedules" in line:
-        remedy = re.search(r"Renew it: yamlsched schema > (\S+)", run("validate").output)
+        remedy = re.search(r"Update it: yamlsched schema > (\S+)", run("validate").output)
         assert remedy
         Path(remedy[1]).write_text(run("schema").output)
         assert "YS416" not in run("validate").output
@@ -488,7 +486,7 @@ SARIF = {
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_sarif_has_the_structure_that_2_1_0_demands(file: Path):
+def test_sarif_has_the_structure_that_2_1_0_requires(file: Path):
     found = all_checks(file.read_bytes(), file.name)
 
     log = json.loads(formats.as_sarif(found, [file.name]))
@@ -499,19 +497,19 @@ def test_sarif_has_the_structure_that_2_1_0_demands(file: Path):
     assert [ids[result["ruleIndex"]] for result in one_run["results"]] == [one.code for one in found]
 
 
-def test_explain_prints_the_page_of_a_code_and_lists_all(folder: Path):
+def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
     page = run("explain", "ys203").output
 
-    assert page.startswith("YS203: a cron alias is not known\n")
+    assert page.startswith("YS203: an unknown cron alias\n")
     assert "\n\nWrong:\n\n    version: 1\n" in page
     assert "\n\nRight:\n\n    version: 1\n" in page
-    assert run("explain").output.splitlines()[0] == "YS001  the text is not YAML"
+    assert run("explain").output.splitlines()[0] == "YS001  the text is not valid YAML"
     assert json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"] == "YS203"
     assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)
 
 
 @pytest.mark.parametrize("code", catalog.pages())
-def test_a_page_says_why_and_reads_well_on_a_terminal(code: str):
+def test_a_page_has_a_reason_and_no_markdown_on_a_terminal(code: str):
     title, why, *_ = catalog.as_text(code).split("\n\n")
 
     assert title.startswith(f"{code}: ")
@@ -532,7 +530,7 @@ def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path)
     assert run("validate", "--format", "github", *action["inputs"]["files"]["default"].split()).return_value == 0
 
 
-def test_the_reference_names_every_key_and_its_examples_are_sound():
+def test_the_reference_names_every_key_and_its_examples_are_valid():
     text = (ROOT / "docs/schedules.md").read_text()
     keys = [*SCHEMA["properties"], *JOB_KEYS, *JOB_KEYS["backoff"]["properties"]]
 
@@ -561,7 +559,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def assert_told(data: bytes) -> None:
+def assert_reported(data: bytes) -> None:
     """Every input gives jobs or diagnostics whose places exist, in each format."""
     found = all_checks(data)
     lines = data.decode("utf-8", "replace").count("\n") + data.count(b"\r") + 1
@@ -576,20 +574,20 @@ def assert_told(data: bytes) -> None:
 
 @given(mutated())
 @settings(max_examples=300, deadline=None)
-def test_no_mutation_of_a_real_file_is_too_much(data: bytes):
-    assert_told(data)
+def test_no_mutation_of_a_real_file_crashes_the_checks(data: bytes):
+    assert_reported(data)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass")))
 @settings(max_examples=300, deadline=None)
-def test_no_bytes_are_too_much(data: bytes):
-    assert_told(data)
+def test_no_bytes_crash_the_checks(data: bytes):
+    assert_reported(data)
 
 
 @given(st.lists(st.sampled_from([p.decode("latin-1") for p in PIECES] + ["a", "b", "\n", "\n  ", " "]), max_size=40))
 @settings(max_examples=300, deadline=None)
-def test_no_heap_of_yaml_pieces_is_too_much(pieces: list[str]):
-    assert_told("".join(pieces).encode())
+def test_no_combination_of_yaml_pieces_crashes_the_checks(pieces: list[str]):
+    assert_reported("".join(pieces).encode())
 
 
 if __name__ == "__main__":

@@ -472,7 +472,7 @@ def a_schedule_with_a_handler(folder: Path) -> None:
     ("payload", "message"),
     [
         ('{"dyas": 3}', 'job "purge": jobs.purge has no parameter "dyas". Did you mean "days"?'),
-        ("{}", 'job "purge": jobs.purge needs days, which the payload does not contain'),
+        ("{}", 'job "purge": jobs.purge requires "days", which the payload does not contain'),
         ('{"days": 3, "run": 1}', 'jobs.purge has no parameter "run". It takes: days, dry.'),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.load import Calls, Loaded
 from yamlsched.definitions.lookup import Missing
 from yamlsched.definitions.node import Spot
-from yamlsched.definitions.wording import did_you_mean, quoted
+from yamlsched.definitions.wording import did_you_mean, join_words, quoted
 
 MAX_ERROR_CHARS = 200
 
@@ -105,7 +105,7 @@ class Parameters:
     def unknown(self, key: str) -> str | None:
         """Return the remedy for a payload key that the handler does not take; None for one that it does."""
         if key == "run" and self.takes_run:
-            return "Give the key another name: run is passed by the worker."
+            return "Rename the key: run is passed by the worker."
         if key in self.expected or self.takes_any:
             return None
         taken = f"It takes: {', '.join(self.expected)}." if self.expected else "It takes none."
@@ -125,14 +125,14 @@ def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str 
         if remedy := parameters.unknown(key):
             return f"{handler} has no parameter {quoted(key)}. {remedy}"
     if missing := parameters.missing(payload):
-        return f"{handler} needs {', '.join(missing)}, which the payload does not contain"
+        return f"{handler} requires {_names(missing)}, which the payload does not contain"
     return None
 
 
 def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, found: Findings) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
     if parameters.by_position_only:
-        message = f"{handler}: {calls.handler} takes {parameters.by_position_only} by position only"
+        message = f"{handler}: {calls.handler} takes {quoted(parameters.by_position_only)} by position only"
         found.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
         return
     if calls.payload is None:
@@ -140,7 +140,7 @@ def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Para
     for key in calls.payload:
         spot = loaded.spot(calls.job, "payload", key)
         if key == "run" and parameters.takes_run:
-            found.error(spot.key, "YS305", f"{spot}: run is passed by the worker", "Give the key another name.")
+            found.error(spot.key, "YS305", f"{spot}: run is passed by the worker", "Rename the key.")
         elif remedy := parameters.unknown(key):
             message = f"{spot}: {calls.handler} has no parameter {quoted(key)}"
             found.error(spot.key, "YS304", message, remedy)
@@ -149,11 +149,15 @@ def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Para
     missing = parameters.missing(calls.payload)
     has_unknown_keys = not parameters.takes_any and any(key not in parameters.expected for key in calls.payload)
     if missing and not has_unknown_keys:
-        message = f"{handler}: {calls.handler} needs {', '.join(missing)}, which the payload does not contain"
+        message = f"{handler}: {calls.handler} requires {_names(missing)}, which the payload does not contain"
         remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
         if missing[0] == "self" and "." in (calls.handler or "").partition(":")[2]:
             remedy = "Make it a static method: a handler is called without an object."
         found.error(handler, "YS305", message, remedy)
+
+
+def _names(parameters: Iterable[str]) -> str:
+    return join_words(map(quoted, parameters), "and")
 
 
 def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
@@ -165,7 +169,9 @@ def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
         for calls in loaded.calls():
             for key, dotted, spot in _called(loaded, calls):
                 if reason := _import_and_bind(dotted, calls if key == "handler" else None):
-                    found.error(spot, "YS309", f"{spot}: {reason}", "Run it with: yamlsched invoke")
+                    found.error(
+                        spot, "YS309", f"{spot}: {reason}", f"To reproduce it, run: yamlsched invoke {calls.job}"
+                    )
     finally:
         sys.path[:] = before
     return found.diagnostics()

@@ -195,7 +195,7 @@ def _inside_module(file: Path, parts: list[str], depth: int) -> Missing | None:
     if isinstance(names, Bindings) and isinstance(names.statements.get(name), ast.ClassDef):
         remedy = f"Write a colon after the module, as in {module}:{name}.method."
         return Missing("YS303", f"{name} of {module} is a class, not a module", remedy)
-    return Missing("YS303", f"{module} is a module, not a package", f"Name a function of {module} itself.")
+    return Missing("YS303", f"{module} is a module, not a package", f"Write the name of a function in {module}.")
 
 
 @cache
@@ -253,7 +253,7 @@ def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], ho
 def _submodule(file: Path | None, package: str, name: str) -> Missing | None:
     if file is None or _is_dynamic(file):
         return None
-    remedy = f"Name a function of it: {package}.{name}.function."
+    remedy = f"Add the name of a function: {package}.{name}.function."
     return Missing("YS306", f"{package}.{name} is a module, not a function", remedy)
 
 
@@ -275,7 +275,7 @@ def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...
         return _a_module(statement, module, name, path)
     if isinstance(statement, ast.Assign | ast.AnnAssign):
         if isinstance(statement.value, ast.Constant | ast.List | ast.Dict | ast.Tuple | ast.Set | ast.JoinedStr):
-            return Missing("YS306", f"{name} of {module} is a value, not a function", "Name a function.")
+            return Missing("YS306", f"{name} of {module} is a value, not a function", "Write the name of a function.")
         return None
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
@@ -293,7 +293,8 @@ def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, .
         file = _find(source, path)
         if not isinstance(file, Path) or _is_dynamic(file):
             return None
-    return Missing("YS306", f"{name} of {module} is a module, not a function", "Name a function of that module.")
+    remedy = "Write the name of a function in that module."
+    return Missing("YS306", f"{name} of {module} is a module, not a function", remedy)
 
 
 @cache

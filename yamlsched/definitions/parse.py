@@ -123,7 +123,7 @@ class _Builder:
         finally:
             parser.dispose()
         if root is None or (root.value is None and not root.has_errors and root.start == root.end):
-            self.stop("YS012", 0, 0, "the file is empty", "To have no jobs, write:  version: 1  and  jobs: {}")
+            self.stop("YS012", 0, 0, "the file is empty", 'For a file without jobs, write "version: 1" and "jobs: {}".')
         return root
 
     def scalar(self, event: Any) -> Node:

@@ -36,6 +36,6 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     folder = file.resolve().parent
     for spot in loaded.path_spots:
         if not isdir(folder / spot.value):
-            message = f"{spot}: there is no directory {quoted(spot.value)} next to this file"
+            message = f"{spot}: the directory {quoted(spot.value)} does not exist"
             found.error(spot, "YS118", message, "Create it, or correct the path.")
     return found.diagnostics()

@@ -35,11 +35,11 @@ def apply_suppressions(found: Iterable[Diagnostic], source: Source) -> list[Diag
             if (line, code[0]) in used:
                 continue
             if code[0] not in catalog.pages():
-                reason, remedy = "is not a code", "See: yamlsched explain"
+                reason, remedy = "is not a diagnostic code", "See: yamlsched explain"
             elif not can_be_suppressed(code[0]):
-                reason, remedy = "cannot be silenced", "Fix the error."
+                reason, remedy = "cannot be suppressed", "Fix the error."
             elif is_sound:
-                reason, remedy = "silences nothing here", "Remove it."
+                reason, remedy = "suppresses nothing on this line", "Remove it."
             else:
                 continue  # a job with a mistake has not been looked at in full
             at = comment.start(1) + code.start()

@@ -71,10 +71,10 @@ def explain(text: str, closest_match: ClosestMatch = closest_match) -> tuple[str
     if meant:
         return "YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?'
     if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
-        remedy = "Name the zone: the host's zone is never used, because two hosts might disagree."
+        remedy = "Write an IANA name such as Europe/Berlin: the host's zone is never used, because hosts may differ."
         return "YS205", f"{quoted(text)} is not a time zone", remedy
     if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
-        remedy = "Name a place such as Europe/Berlin; UTC if there is none."
+        remedy = "Write an IANA name such as Europe/Berlin, or UTC."
         return "YS205", f"{quoted(text)} is an offset, not a time zone", remedy
     folded = text.replace(" ", "_")
     city = folded.rpartition("/")[2]

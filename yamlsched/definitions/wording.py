@@ -23,6 +23,16 @@ def quoted(value: Any, longest: int = 60) -> str:
     return f'"{text}"' if isinstance(value, str) else text
 
 
+def described(value: Any) -> str:
+    """Return a value with its type, as in ``found the string "5"``; a collection by its type alone."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    kind = {str: "the string ", int: "the number ", float: "the number "}.get(type(value), "")
+    return kind + quoted(value)
+
+
 def closest_match(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of ``words`` that ``word`` was probably meant to be."""
     if len(word) > MAX_WORD_CHARS:

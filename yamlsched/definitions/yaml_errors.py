@@ -11,7 +11,7 @@ import yaml
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.node import Node, Notes, Span
 from yamlsched.definitions.source import MAX_LINE_CHARS, Source
-from yamlsched.definitions.wording import quoted
+from yamlsched.definitions.wording import described, quoted
 
 VALUE = re.compile(r"[^#\r\n]*")
 CRON_LIKE = re.compile(r"\*\S*(\s+\S+){4,5}")
@@ -47,15 +47,12 @@ def report_invalid_key(key: Node, found: Findings) -> None:
     """Report a key that is not a string."""
     text = found.source.text
     written = text[key.start : key.end].strip()
-    if isinstance(key.value, (dict, list)):
-        message, remedy = "a key must be a string, this is a collection", "Write one name before the colon."
+    message = f"a key must be a string, found {described(key.value)}" if written else "a key is missing here"
+    if not written or isinstance(key.value, (dict, list)):
+        remedy = "Write a name before the colon."
         if text[key.start - 1 : key.start + 1] == "{{":
             remedy = "Templates are not rendered here: render the file first, or put the string in quotes."
-    elif not written:
-        message, remedy = "a key is missing here", "Write a name before the colon."
     else:
-        kind = "null" if key.value is None else "a boolean" if isinstance(key.value, bool) else "a number"
-        message = f"a key must be a string, {quoted(written)[1:-1]} is {kind}"
         remedy = f'Write "{written}":'
     found.error_at(key.span, "YS007", message, remedy)
 
@@ -105,15 +102,15 @@ PROBLEMS = (
     (
         "mapping values are not allowed",
         "there is a second colon where a value is expected, or the line above is not finished",
-        'Put a string that contains ": " in quotes; indent keys of one mapping alike.',
+        'Put a string that contains ": " in quotes; indent all keys of a mapping equally.',
     ),
     ("sequence entries are not allowed", "a list cannot start on this line", "Start it on a line of its own."),
     ("expected ',' or ']'", "the list is not closed, or a comma is missing", "Write [a, b]."),
     ("expected ',' or '}'", "the mapping is not closed, or a comma is missing", "Write {a: 1, b: 2}."),
     (
         "did not find expected key",
-        "a key was expected here: the indentation fits nothing above, or text follows a closed value",
-        "Indent the keys of one mapping alike.",
+        "a key was expected here: the indentation matches no line above, or text follows a closed value",
+        "Indent all keys of a mapping equally.",
     ),
     ("expected '-' indicator", "a list item was expected here", 'Start it with "- ", indented like the ones above.'),
     ("could not find expected ':'", "a colon is missing", "Write key: value, with a space after the colon."),
@@ -125,7 +122,7 @@ PROBLEMS = (
     ("<document start>", "text follows after the end of the document", "Put all jobs into one document."),
     ("incompatible YAML", "this version of YAML is not supported", "Remove the %YAML line."),
     ("comment or line break", "text follows on the line that starts a block", "Start the text on the next line."),
-    ("expected node content", "a value is missing, or a bracket is out of place", "Look at the brackets before it."),
+    ("expected node content", "a value is missing, or a bracket is out of place", "Check the brackets before it."),
     ("cannot start any token", "the character {0} cannot start a value", "Put the value in quotes."),
     ("duplicate", "this appears twice", "Remove one of the two."),
 )
@@ -140,7 +137,7 @@ def _value(source: Source, at: int) -> str:
     return value
 
 
-def _unquoted(source: Source, at: int, reason: str = "starts with *, which YAML takes for an alias") -> Explanation:
+def _unquoted(source: Source, at: int, reason: str = "starts with *, which YAML reads as an alias") -> Explanation:
     """Explain that the value at ``at`` needs quotes."""
     value = _value(source, at)
     text = value.replace("\\", "\\\\").replace('"', '\\"')

@@ -96,8 +96,9 @@ def day_fields(linter: Linter, job: Job) -> None:
         return
     message, _, remedy = day_fields_warning(job.cron).partition(". ")
     if not message:
-        message = f"it fires on day-of-month {month_day} and also on day-of-week {weekday}: one match is enough"
-        remedy = "Write * in one of the two, or split the job in two."
+        days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
+        message = f"it fires on {days}, not only when both match"
+        remedy = "Write * in one of them, or split the job into two."
     linter.add_for_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
 
 

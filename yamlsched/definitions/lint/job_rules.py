@@ -84,15 +84,13 @@ def payload_size(linter: Linter, job: Job) -> None:
     size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
     if size > LARGE_PAYLOAD_BYTES:
         message = f"{size:,} bytes are copied into every run"
-        linter.add_where_written(
-            "YS419", job, "payload", message, "Store the data elsewhere, and pass its path or key."
-        )
+        linter.add_where_written("YS419", job, "payload", message, "Store the data elsewhere and pass a reference.")
 
 
 def last_attempt(linter: Linter, job: Job) -> None:
     if job.max_attempts == 1 and job.on_dead is None and job.enabled and linter.is_written(job, "max_attempts"):
-        message = "the first failure is final, and nothing is called"
-        linter.add_where_written("YS420", job, "max_attempts", message, "Add on_dead, or more attempts.")
+        message = "the first failure is final, and no on_dead is called"
+        linter.add_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
 
 
 def commands(linter: Linter, calls: Calls) -> None:
@@ -121,10 +119,11 @@ def zone_names(linter: Linter, job: Job) -> None:
         return
     name = job.timezone
     if name in ABBREVIATIONS:
-        reason, remedy = f"{name} is an abbreviation", f'Write a place, such as "{ABBREVIATIONS[name]}".'
+        reason, remedy = f"{name} is an abbreviation", f'Write an IANA name such as "{ABBREVIATIONS[name]}".'
     elif re.fullmatch(r"Etc/GMT[-+][1-9][0-9]*", name):
         hours, side = name[8:], "behind" if "+" in name else "ahead of"
-        reason, remedy = f"{name} is {hours} h {side} UTC: its sign is reversed", "Write a place."
+        reason = f"{name} is {hours} h {side} UTC: its sign is reversed"
+        remedy = "Write an IANA name such as Europe/Berlin."
     else:
         return
     if linter.is_written(job, "timezone"):

@@ -38,6 +38,6 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     if is_current:
         return []
     at, end = named.span(1) if named else (0, 0)
-    message = f"the schema {quoted(name)} is not the one of yamlsched {__version__}: editors may show wrong help"
-    remedy = f"Renew it: yamlsched schema > {shlex.quote(name)}"
+    message = f"the schema {quoted(name)} does not match yamlsched {__version__}: editors may show wrong help"
+    remedy = f"Update it: yamlsched schema > {shlex.quote(name)}"
     return [loaded.source.diagnostic((at, end), "YS416", message, remedy, (), WARNING)]

@@ -11,7 +11,7 @@ from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.node import Path, Spot
 from yamlsched.definitions.schema import JOB_KEYS, SCHEMA, Schema
 from yamlsched.definitions.schema.patterns import PATTERNS, not_a_duration, not_a_tag
-from yamlsched.definitions.wording import join_words, quoted
+from yamlsched.definitions.wording import described, join_words, quoted
 
 TYPES = {
     "object": "a mapping",
@@ -58,7 +58,7 @@ SYNONYMS = {
 MISSING = {
     "version": "Write version: 1 as the first line.",
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
-    "handler": "Name the Python function to call, for example handler: handlers.cleanup.run",
+    "handler": "Add the Python function to call, for example handler: handlers.cleanup.run",
 }
 """What to do about each required key."""
 
@@ -66,24 +66,14 @@ MISSING = {
 def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
     value, expected = spot.value, schema["type"]
     if value is None:
-        remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Give it one, or remove the key."
+        remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Add a value, or remove the key."
         is_written = spot.node.start < spot.node.end
         found.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
     elif schema.get("pattern") == durations.PATTERN and type(value) in (int, float):
         not_a_duration(spot, found)
     else:
-        message = f"{spot} must be {TYPES[expected]}, found {_kind(value)}"
+        message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
         found.error(spot, "YS101", message, _conversion(value, expected, spot.path))
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, bool):
-        return quoted(value)
-    return f"the {'string' if isinstance(value, str) else 'number'} {quoted(value)}"
 
 
 def _conversion(value: Any, expected: str, path: Path) -> str:
@@ -118,7 +108,7 @@ def _not_a_choice(spot: Spot, schema: Schema, found: Findings) -> None:
 
 
 def _too_short(spot: Spot, schema: Schema, found: Findings) -> None:
-    remedy = "List at least one, or remove the key." if "minItems" in schema else "Give it a value, or remove the key."
+    remedy = "List at least one, or remove the key." if "minItems" in schema else "Add a value, or remove the key."
     found.error(spot, "YS108", f"{spot} is empty", remedy)
 
 
@@ -144,7 +134,7 @@ def _not_unique(spot: Spot, schema: Schema, found: Findings) -> None:
     for item in spot.children():
         first = seen.setdefault(item.value, item) if isinstance(item.value, str) else item
         if first is not item:
-            message = f"{spot} has {quoted(item.value)} twice"
+            message = f"{spot} contains {quoted(item.value)} twice"
             notes = [(first.node.start, "the first one is here")]
             found.error(item, "YS109", message, "Remove one of the two.", notes=notes)
 
@@ -164,7 +154,7 @@ def _unknown_keys(spot: Spot, schema: Schema, found: Findings) -> None:
         if found.is_full:
             found.spoil(child.path)
         elif spot.path == ("defaults",) and key in JOB_KEYS:
-            found.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Write {key} at each job.")
+            found.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job.")
         else:
             meant = _closest_key(key, spot, properties, found)
             if meant is not None:

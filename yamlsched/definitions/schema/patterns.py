@@ -53,14 +53,14 @@ def not_a_name(spot: Spot, found: Findings) -> None:
     if not text:
         reason = "is empty"
     elif text.lower() != text and re.fullmatch(NAME, text.lower()):
-        reason = "has capital letters"
+        reason = "contains capital letters"
     elif "-" in text:
-        reason = f"has a dash; {allowed} are allowed"
+        reason = f"contains a dash; {allowed} are allowed"
     elif not re.match("[a-z]", text.lower()):
         reason = "does not start with a letter"
     elif re.search("[^a-z0-9_]", text.lower()):
         character = re.search("[^a-z0-9_]", text.lower())
-        reason = f"has {quoted(character[0] if character else '')} in it; {allowed} are allowed"
+        reason = f"contains {quoted(character[0] if character else '')}; {allowed} are allowed"
     else:
         reason = f"has {len(text)} characters, more than 63"
     ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()
@@ -79,13 +79,13 @@ def not_a_handler(spot: Spot, found: Findings) -> None:
     better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
     better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
     if "(" in text:
-        reason = "is a call; the path alone names the function"
+        reason = "is a call; write only the path of the function"
     elif "/" in text or text.endswith(".py") or ".py:" in text:
-        reason = "is the path of a file"
+        reason = "is a file path"
     elif "." not in text and ":" not in text:
-        reason = "names no module"
+        reason = "has no module"
     elif "-" in text:
-        reason = "has a dash, which no Python name has"
+        reason = "contains a dash, which Python names cannot"
     else:
         reason = "is not a dotted path"
     if re.fullmatch(HANDLER, better) and better != text:
@@ -97,13 +97,13 @@ def not_a_handler(spot: Spot, found: Findings) -> None:
 
 
 def not_a_tag(spot: Spot, found: Findings) -> None:
-    message = f"{spot}: {quoted(spot.value)} is not a word"
-    found.error(spot, "YS106", message, "Write letters, digits and . _ : / - only, at most 63.")
+    message = f"{spot}: {quoted(spot.value)} is not a valid tag"
+    found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")
 
 
 def not_a_relative_path(spot: Spot, found: Findings) -> None:
-    reason = f": {quoted(spot.value)} is not relative to this file" if spot.value else " is empty"
-    found.error(spot, "YS118", f"{spot}{reason}", "Write a directory such as src or ../lib.")
+    reason = f": {quoted(spot.value)} is an absolute path" if spot.value else " is empty"
+    found.error(spot, "YS118", f"{spot}{reason}", "Write a path relative to this file, such as src or ../lib.")
 
 
 PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
