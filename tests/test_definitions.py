@@ -295,7 +295,7 @@ def test_a_value_shared_by_jobs_is_checked_once_and_each_use_is_reported():
     assert [one.code for one in found.diagnostics] == ["YS107", "YS101", "YS102"]
     for one in found.diagnostics:
         assert [note.line for note in one.notes] == [6, 8, 10]
-        assert one.notes[-1].text == "used here and in 2 more places"
+        assert one.notes[-1].message == "used here and in 2 more places"
 
 
 @pytest.mark.parametrize("depth, expected", [(49, []), (50, []), (51, ["YS013"])])

@@ -99,7 +99,7 @@ def test_an_error_behind_an_anchor_is_one_diagnostic_with_a_note_for_each_use():
     [found] = load(text.encode(), "s.yaml", None).diagnostics
 
     assert (found.code, found.line, found.column) == ("YS107", 2, 19)
-    assert [(note.line, note.text) for note in found.notes] == [
+    assert [(note.line, note.message) for note in found.notes] == [
         (4, "used here"),
         (5, "used here"),
         (6, "used here and in 6 more places"),

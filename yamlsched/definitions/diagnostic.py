@@ -14,7 +14,7 @@ class Note:
     file: str
     line: int
     column: int
-    text: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partialmethod
 from itertools import islice
 
 from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Note
@@ -41,22 +42,13 @@ class Findings:
         remedy: str = "",
         span: Span | None = None,
         notes: Notes = (),
+        severity: str = ERROR,
     ) -> None:
         """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as invalid."""
         self.spoil(spot.path)
-        self._add(span or spot.node.span, code, message, remedy, notes, ERROR, spot)
+        self._add(span or spot.node.span, code, message, remedy, notes, severity, spot)
 
-    def warning(
-        self,
-        spot: Spot,
-        code: str,
-        message: str,
-        remedy: str = "",
-        span: Span | None = None,
-        notes: Notes = (),
-    ) -> None:
-        """Report a warning at ``spot``, or at the offsets ``span`` inside it."""
-        self._add(span or spot.node.span, code, message, remedy, notes, WARNING, spot)
+    warning = partialmethod(error, severity=WARNING)
 
     def error_at(self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()) -> None:
         """Report an error in the text that makes no value invalid, or whose value is marked already."""
@@ -116,5 +108,5 @@ class Findings:
     def _with_aliases(self, found: Diagnostic, aliases: list[int]) -> Diagnostic:
         notes = [Note(found.file, *self.source.place(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
         if more := len(aliases) - len(notes):
-            notes[-1] = replace(notes[-1], text=f"used here and in {more} more places")
+            notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
         return replace(found, notes=(*found.notes, *notes)) if notes else found

@@ -1,4 +1,4 @@
-"""Diagnostics as people, editors and continuous integration read them."""
+"""The output formats of ``validate``: for terminals, editors, programs and continuous integration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from yamlsched import __version__, log
@@ -15,12 +16,13 @@ from yamlsched.terminal import escape_ci_commands, escape_line
 
 FORMAT_VERSION = 1
 Paint = Callable[[str, str], str]
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 MAX_SHOWN_CHARS = 140
-"""How much of a long source line is shown."""
+"""Of a longer source line, only a part is shown."""
 
 
 def one_line(found: Diagnostic) -> str:
-    """Return place, severity, code, message and remedy, in the form that editors follow."""
+    """Return position, severity, code, message and remedy, in the form that editors parse."""
     return escape_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {_sentence(found)}")
 
 
@@ -33,9 +35,9 @@ def _plain(severity: str, text: str) -> str:
 
 
 def text(found: Diagnostic, paint: Paint = _plain) -> str:
-    """Return a diagnostic with its source line, a caret under the mistake, and what to do.
+    """Return a diagnostic with its source line, a caret below the error, and the remedy.
 
-    ``paint`` colours a part by its severity.
+    ``paint`` colours a part of it by severity.
     """
     label = f"{found.severity}[{found.code}]"
     heading = escape_line(f"{found.file}:{found.line}:{found.column}: {label}: {found.message}")
@@ -44,26 +46,22 @@ def text(found: Diagnostic, paint: Paint = _plain) -> str:
     if found.source.strip():
         first, last = _window(found)
         shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in found.source[first:last])
-        begin, end = found.column - 1 - first, found.end_column - 1 - first
-        before, marked = shown[:begin], shown[begin:end]
+        start, end = found.column - 1 - first, found.end_column - 1 - first
+        # a tab stays a tab, so that the caret is below its character
+        margin = "".join("\t" if character == "\t" else " " * _columns(character) for character in shown[:start])
+        carets = "^" * max(1, sum(map(_columns, shown[start:end])))
         lines.append(escape_ci_commands(f" {found.line} | {shown.rstrip()}"))
-        lines.append(f" {gutter} | {_blank(before)}{paint(found.severity, '^' * max(1, _width(marked)))}")
+        lines.append(f" {gutter} | {margin}{paint(found.severity, carets)}")
     if found.remedy:
         lines.append(escape_line(f" {gutter} = {found.remedy}"))
-    lines += [escape_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.text}") for note in found.notes]
+    lines += [escape_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.message}") for note in found.notes]
     return "\n".join(lines)
 
 
 def _window(found: Diagnostic) -> tuple[int, int]:
-    """Return which part of a long line to show: one that has the mistake's beginning in it."""
-    if len(found.source) <= MAX_SHOWN_CHARS:
-        return 0, len(found.source)
+    """Return which part of the source line to show: of a long line, a part around the column."""
     first = max(0, min(found.column - 1 - MAX_SHOWN_CHARS // 3, len(found.source) - MAX_SHOWN_CHARS))
     return first, first + MAX_SHOWN_CHARS
-
-
-def _width(shown: str) -> int:
-    return sum(_columns(character) for character in shown)
 
 
 def _columns(character: str) -> int:
@@ -71,11 +69,6 @@ def _columns(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _blank(shown: str) -> str:
-    """Return blanks as wide as ``shown``; tabs stay tabs, so that the caret stands under its character."""
-    return "".join("\t" if character == "\t" else " " * _columns(character) for character in shown)
 
 
 def as_text(found: Sequence[Diagnostic], files: Sequence[str], paint: Paint = _plain) -> str:
@@ -87,23 +80,9 @@ def as_concise(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
 
 
 def as_json(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
-    diagnostics = [
-        {
-            "file": one.file,
-            "line": one.line,
-            "column": one.column,
-            "end_column": one.end_column,
-            "code": one.code,
-            "severity": one.severity,
-            "message": one.message,
-            "remedy": one.remedy,
-            "notes": [
-                {"file": note.file, "line": note.line, "column": note.column, "message": note.text}
-                for note in one.notes
-            ],
-        }
-        for one in found
-    ]
+    diagnostics = [asdict(one) for one in found]
+    for one in diagnostics:
+        del one["source"]
     return _json({"format_version": FORMAT_VERSION, "diagnostics": diagnostics})
 
 
@@ -130,34 +109,23 @@ def _property(value: str) -> str:
 
 
 def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
-    """Return SARIF 2.1.0, which code scanning services take."""
+    """Return SARIF 2.1.0, the format of code scanning services."""
     codes = sorted({one.code for one in found})
-    document = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "yamlsched",
-                        "version": __version__,
-                        "rules": [
-                            {
-                                "id": code,
-                                "shortDescription": {"text": catalog.title(code)},
-                                "help": {"text": catalog.page(code), "markdown": catalog.page(code)},
-                            }
-                            for code in codes
-                        ],
-                    }
-                },
-                "columnKind": "unicodeCodePoints",
-                "artifacts": [{"location": {"uri": _uri(file)}} for file in files],
-                "results": [_result(one, codes) for one in found],
-            }
-        ],
+    rules = [
+        {
+            "id": code,
+            "shortDescription": {"text": catalog.title(code)},
+            "help": {"text": catalog.page(code), "markdown": catalog.page(code)},
+        }
+        for code in codes
+    ]
+    run = {
+        "tool": {"driver": {"name": "yamlsched", "version": __version__, "rules": rules}},
+        "columnKind": "unicodeCodePoints",
+        "artifacts": [{"location": {"uri": _uri(file)}} for file in files],
+        "results": [_result(one, codes) for one in found],
     }
-    return _json(document)
+    return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _result(found: Diagnostic, codes: list[str]) -> dict[str, Any]:
@@ -170,7 +138,7 @@ def _result(found: Diagnostic, codes: list[str]) -> dict[str, Any]:
     }
     if found.notes:
         result["relatedLocations"] = [
-            {**_location(note.file, note.line, note.column, note.column + 1), "message": {"text": note.text}}
+            {**_location(note.file, note.line, note.column, note.column + 1), "message": {"text": note.message}}
             for note in found.notes
         ]
     return result

@@ -17,7 +17,7 @@ import yaml
 
 from yamlsched.definitions import yaml_errors
 from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
-from yamlsched.definitions.node import BAD, Node, Notes
+from yamlsched.definitions.node import BAD, Node, Span
 from yamlsched.definitions.wording import quoted
 from yamlsched.jsonb import MAX_INTEGER_BITS
 
@@ -85,11 +85,8 @@ class _Builder:
         """The value of each anchor; None while it is being parsed."""
         self.expanded_size = 0
 
-    def report(self, code: str, start: int, end: int, message: str, remedy: str = "", notes: Notes = ()) -> None:
-        self.found.error_at((start, end), code, message, remedy, notes)
-
-    def stop(self, code: str, start: int, end: int, message: str, remedy: str) -> NoReturn:
-        self.report(code, start, end, message, remedy)
+    def stop(self, span: Span, code: str, message: str, remedy: str) -> NoReturn:
+        self.found.error_at(span, code, message, remedy)
         raise _Stop
 
     def document(self) -> Node:
@@ -111,10 +108,8 @@ class _Builder:
                     node = self.close(stack.pop(), event.end_mark.index)
                 else:
                     if kind is yaml.DocumentStartEvent and root is not None:
-                        at = event.start_mark.index
-                        self.stop(
-                            "YS011", at, at + 3, "a second document starts here", "Put all jobs into one document."
-                        )
+                        start, message = event.start_mark.index, "a second document starts here"
+                        self.stop((start, start + 3), "YS011", message, "Put all jobs into one document.")
                     continue
                 if stack:
                     stack[-1].nodes.append(node)
@@ -123,7 +118,9 @@ class _Builder:
         finally:
             parser.dispose()
         if root is None or (root.value is None and not root.has_errors and root.start == root.end):
-            self.stop("YS012", 0, 0, "the file is empty", 'For a file without jobs, write "version: 1" and "jobs: {}".')
+            self.stop(
+                (0, 0), "YS012", "the file is empty", 'For a file without jobs, write "version: 1" and "jobs: {}".'
+            )
         return root
 
     def scalar(self, event: Any) -> Node:
@@ -133,13 +130,14 @@ class _Builder:
         if style in (">", "|"):
             start = self.skip(BLOCK_HEADER, start, end)
         if event.tag is not None:
-            value = self.tagged(event, text, start, end)
+            value = self.tagged(event, text, (start, end))
         elif style or not event.implicit[0]:
             value = text
         else:
-            value = self.resolve(text, start, end)
+            value = self.resolve(text, (start, end))
         if type(value) is str and "\0" in value:
-            self.report("YS003", start, end, "a string with a NUL character cannot be stored", "Remove it.")
+            message = "a string with a NUL character cannot be stored"
+            self.found.error_at((start, end), "YS003", message, "Remove it.")
             value = BAD
         node = Node(value, start, end, style, 1 + len(text) // CHARS_PER_UNIT)
         if event.anchor is not None:
@@ -147,11 +145,11 @@ class _Builder:
         return node
 
     def skip(self, pattern: re.Pattern[str], start: int, end: int) -> int:
-        """Return the offset after ``pattern``, which matches at any place, and not beyond ``end``."""
+        """Return the offset after ``pattern``, which matches everywhere, at most ``end``."""
         match = pattern.match(self.text, start)
         return min(match.end(), end) if match else start
 
-    def resolve(self, text: str, start: int, end: int) -> Any:
+    def resolve(self, text: str, span: Span) -> Any:
         """Return the value of a plain scalar."""
         if text in WORDS:
             return WORDS[text]
@@ -161,33 +159,32 @@ class _Builder:
             decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
             other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a string"
             message = f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others {other}"
-            remedy = "Write it without the zero, or in quotes if it is a string."
-            self.report("YS008", start, end, message, remedy)
+            self.found.error_at(span, "YS008", message, "Write it without the zero, or in quotes if it is a string.")
             return BAD
         is_integer = INTEGER.fullmatch(text) is not None
         if is_integer or FLOAT.fullmatch(text):
             number = _number(text, is_integer)
             if number is None:
                 message = f"the number {quoted(text)[1:-1]} is too large"
-                self.report("YS009", start, end, message, "Write it in quotes.")
+                self.found.error_at(span, "YS009", message, "Write it in quotes.")
                 return BAD
             return number
         if NOT_JSON.fullmatch(text):
-            self.report("YS009", start, end, f"{text} is not a valid JSON number", "Write a finite number.")
+            self.found.error_at(span, "YS009", f"{text} is not a valid JSON number", "Write a finite number.")
             return BAD
         return text
 
-    def tagged(self, event: Any, text: str, start: int, end: int) -> Any:
+    def tagged(self, event: Any, text: str, span: Span) -> Any:
         if event.tag in ("!", CORE + "str"):
             return text
         core = event.tag.removeprefix(CORE)
         if core not in TYPES:
             self.reject_tag(event)
             return BAD
-        value = self.resolve(text, start, end)
+        value = self.resolve(text, span)
         if value is not BAD and type(value) is not TYPES[core]:
             message = f"{quoted(text)} does not match its tag !!{core}"
-            self.report("YS010", start, end, message, "Remove the tag, or change the value.")
+            self.found.error_at(span, "YS010", message, "Remove the tag, or change the value.")
             return BAD
         return value
 
@@ -197,33 +194,33 @@ class _Builder:
             start = self.text.find("!", start)
         end = self.skip(TAG, start, len(self.text))
         written = quoted(self.text[start:end])[1:-1]
-        self.report("YS010", start, end, f"the tag {written} is not supported", "Remove the tag.")
+        self.found.error_at((start, end), "YS010", f"the tag {written} is not supported", "Remove the tag.")
 
     def alias(self, event: Any, depth: int) -> Node:
-        name, start, end = event.anchor, event.start_mark.index, event.end_mark.index
+        name, span = event.anchor, (event.start_mark.index, event.end_mark.index)
         if name not in self.anchors:
             known = [anchor for anchor, node in self.anchors.items() if node is not None][:MAX_DIAGNOSTICS]
-            yaml_errors.report_unknown_alias(name, (start, end), known, self.found)
-            return Node(BAD, start, end)
+            yaml_errors.report_unknown_alias(name, span, known, self.found)
+            return Node(BAD, *span)
         target = self.anchors[name]
         if target is None:
             message = f"the alias *{name} is inside &{name}, which makes it self-referencing"
-            self.report("YS014", start, end, message, "Remove the alias, or move it out.")
-            return Node(BAD, start, end)
+            self.found.error_at(span, "YS014", message, "Remove the alias, or move it out.")
+            return Node(BAD, *span)
         self.expanded_size += target.size
         if self.expanded_size > MAX_EXPANDED_SIZE:
             message = f"aliases and merge keys expand to more than {MAX_EXPANDED_SIZE:,} values"
-            self.stop("YS013", start, end, message, "Use fewer of them.")
-        self.check_depth(depth + target.height, start, end)
-        return target.aliased(start)
+            self.stop(span, "YS013", message, "Use fewer of them.")
+        self.check_depth(depth + target.height, span)
+        return target.aliased(span[0])
 
-    def check_depth(self, depth: int, start: int, end: int) -> None:
+    def check_depth(self, depth: int, span: Span) -> None:
         if depth > MAX_DEPTH:
-            self.stop("YS013", start, end, f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting.")
+            self.stop(span, "YS013", f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting.")
 
     def open(self, event: Any, depth: int) -> _Open:
         start = event.start_mark.index
-        self.check_depth(depth + 1, start, start + 1)
+        self.check_depth(depth + 1, (start, start + 1))
         is_mapping = type(event) is yaml.MappingStartEvent
         if event.anchor is not None:
             self.anchors[event.anchor] = None
@@ -261,7 +258,7 @@ class _Builder:
             elif name in values:
                 first = values[name]
                 notes = [(first.key.start if first.key else first.start, "the first one is here")]
-                self.report("YS006", *key.span, f"duplicate key {quoted(name)}", "Remove one of the two.", notes)
+                self.found.error_at(key.span, "YS006", f"duplicate key {quoted(name)}", "Remove one of the two.", notes)
                 first.has_errors = item.has_errors = True
             else:
                 values[name] = item
@@ -279,9 +276,9 @@ class _Builder:
                     if name not in values:
                         values[name] = item.aliased(at)
             elif source.value is not BAD:
-                start, end = source.span if source.alias_at is None else (source.alias_at, source.alias_at + 1)
+                span = source.span if source.alias_at is None else (source.alias_at, source.alias_at + 1)
                 message = "the merge key << needs a mapping, or a list of mappings"
-                self.report("YS015", start, end, message, "Write <<: *name with the anchor of a mapping.")
+                self.found.error_at(span, "YS015", message, "Write <<: *name with the anchor of a mapping.")
                 merged.has_errors = True
 
 
