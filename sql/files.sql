@@ -1,14 +1,23 @@
 -- name: poll
--- The one statement of an idle tick: says which file this host presents, and answers what there is to do. A file
--- that no tick has read yet has no namespace: then nothing is written, and every answer is null.
--- What is due is found by index; the probes are scalar subqueries, which no plan can turn into a scan of the table.
+-- The one statement of an idle tick: it records which file this host presents, and returns what there is to do. A file
+-- that no tick has read yet has no namespace: then nothing is written, and the rest is null. Whoever has read such a file
+-- passes its namespace.
+--
+-- A file is presented without a break as long as any host presents it: containers have a new name every minute. A
+-- presentation counts for 5 minutes, or for twice the time since the previous one if that is longer: that of this host
+-- and path, else (a new name) that of this file within an hour. A file in force is kept in force by that for 2 hours at
+-- most.
+--
+-- Due jobs and runs are found by index; the probes are scalar subqueries, which no plan can turn into a table scan.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), known as materialized (
-    select f.namespace
-    from yamlsched.schedule_files f
-    where f.hash = %(hash)s and f.environment = %(environment)s
-    limit 1
+    select coalesce(%(namespace)s::text, (
+        select f.namespace
+        from yamlsched.schedule_files f
+        where f.hash = %(hash)s and f.environment = %(environment)s
+        limit 1
+    )) as namespace
 ), presented as (
     insert into yamlsched.schedule_files as f
         (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
@@ -31,6 +40,7 @@ with clock as materialized (
         from yamlsched.schedule_files f
         where f.host = %(host)s and f.path = %(path)s and f.environment = %(environment)s
     ) p
+    where k.namespace is not null
     on conflict (namespace, hash, environment, host, path) do update
     set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
         presented_for = greatest(excluded.presented_for,
@@ -81,7 +91,7 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - interval '5 minutes', true), false)
            as needs_housekeeping
 from clock c
-left join known k on true
+cross join known k
 left join lateral (
     select f.id, f.hash, f.environment, f.yamlsched_version, f.tzdata_version, f.housekept_at
     from yamlsched.schedule_files f
@@ -92,49 +102,20 @@ left join lateral (
 
 -- name: set_lock_timeout
 -- For the rest of the transaction.
-select set_config('lock_timeout', %(wait)s, true);
+select set_config('lock_timeout', %(timeout)s, true);
 
 -- name: register
 insert into yamlsched.namespaces (namespace) values (%(namespace)s) on conflict do nothing;
 
 -- name: lock_namespace
--- Who applies a file to this namespace, or decides whether to, waits here for whoever is doing so. A row, because an
--- advisory lock can be held by every login.
+-- One session at a time applies a file to a namespace, or decides whether to. A row lock, because any login can hold an
+-- advisory lock.
 select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s for update;
 
--- name: present
--- A file that was read and found valid. That hosts presented it without a break holds for all of them together:
--- containers have a new name every minute. A presentation counts for 5 minutes, or for twice the time since the one
--- before it if that is longer: the one of this host and path, else (a new name) the one of this file within an hour.
--- A file in force is kept by that for 2 hours at most.
-insert into yamlsched.schedule_files as f
-    (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
-     first_presented_at, presented_since_at, last_presented_at, presented_for)
-select %(namespace)s, %(hash)s, %(environment)s, %(host)s, %(path)s, %(yamlsched_version)s, %(tzdata_version)s,
-       %(tzdata_version)s, c.now, s.since, c.now,
-       greatest(interval '5 minutes', case when not %(by_hand)s then 2 * coalesce(c.now - p.last, s.last) end)
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-cross join lateral (
-    select coalesce(min(f.presented_since_at) filter (where f.last_presented_at + f.presented_for > c.now), c.now)
-               as since,
-           c.now - max(f.last_presented_at) filter (where f.last_presented_at > c.now - interval '1 hour') as last
-    from yamlsched.schedule_files f
-    where f.hash = %(hash)s and f.namespace = %(namespace)s and f.environment = %(environment)s
-) s
-cross join lateral (
-    select max(f.last_presented_at) as last
-    from yamlsched.schedule_files f
-    where f.host = %(host)s and f.path = %(path)s and f.environment = %(environment)s
-) p
-on conflict (namespace, hash, environment, host, path) do update
-set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
-    presented_for = greatest(excluded.presented_for, f.last_presented_at + f.presented_for - excluded.last_presented_at),
-    host_tzdata_version = excluded.host_tzdata_version, refused_at = null, mistakes = null;
-
 -- name: keep_presenting
--- A host whose file cannot be read, or is refused, goes on presenting the one that it presented last, with a mark if it
--- has errors. A host with a new name (a container) stands for the file of its path that was applied last, in the
--- namespace that its own file names; if that cannot be told, in the one to which all files of that path belong.
+-- A host whose file cannot be read, or is refused, continues to present the file that it presented last, with a mark if
+-- its file has errors. A host with a new name (a container) presents the file of its path that was applied last: in the
+-- namespace of its own file, or, if that is unknown, in the one to which all files of that path belong.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), own as materialized (
@@ -191,12 +172,12 @@ union all
 select a.namespace from added a;
 
 -- name: state
--- What decides whether a file is applied: the one in force, since when ours is presented and when it was applied, and
--- files that were applied after ours: when one was presented last, and whether one still is. A host presents only what
--- it has presented last.
+-- What decides whether a file is applied: the file in force; since when this one is presented and when it was applied;
+-- and of the files that were applied after it, when one was last presented and whether one still is. A host presents
+-- only the file of its latest tick.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-), ours as materialized (
+), this_file as materialized (
     select max(f.applied_at) as applied_at,
            min(f.presented_since_at) filter (where f.last_presented_at + f.presented_for > c.now) as since
     from yamlsched.schedule_files f
@@ -217,7 +198,7 @@ select c.now,
        n.last_at as newer_presented_at,
        coalesce(n.is_presented, false) as is_newer_presented
 from clock c
-cross join ours o
+cross join this_file o
 left join lateral (
     select f.id, f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
     from yamlsched.schedule_files f
@@ -254,8 +235,18 @@ select (select f.tzdata_version
                and f.last_presented_at + least(f.presented_for, interval '2 hours')
                    > coalesce(%(now)s::timestamptz, clock_timestamp())) as presented;
 
+-- name: environment_in_force
+-- Empty without a file in force, and for a file without an environment.
+select coalesce((
+    select f.environment
+    from yamlsched.schedule_files f
+    where f.namespace = %(namespace)s and f.applied_at is not null
+    order by f.applied_at desc, f.id desc
+    limit 1
+), '') as environment;
+
 -- name: mark_applied
--- From here on this file is the one in force.
+-- From now on this file is in force.
 update yamlsched.schedule_files f
 set applied_at = %(now)s,
     yamlsched_version = %(yamlsched_version)s,
@@ -265,14 +256,14 @@ where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(en
   and f.host = %(host)s and f.path = %(path)s;
 
 -- name: mark_renewed
--- The file in force was applied again, by a newer yamlsched or with newer time zone data. It stays in force since when
--- it was.
+-- The file in force was applied again, by a newer yamlsched or with newer time zone data. The start of its time in force
+-- does not change.
 update yamlsched.schedule_files f
 set yamlsched_version = %(yamlsched_version)s, tzdata_version = %(tzdata_version)s
 where f.id = %(id)s;
 
 -- name: prune_unapplied
--- A container has a new name every minute: what it presented is only news. Files that were applied are remembered.
+-- Containers have a new name every minute: what they presented matters for a day. Files that were applied are kept.
 delete from yamlsched.schedule_files f
 where f.namespace = %(namespace)s
   and f.applied_at is null

@@ -3,7 +3,7 @@
 select i.identity::text, i.created_at from yamlsched.database_identity i;
 
 -- name: renew
--- For a copy that lives on beside its original, and for a table that somebody has emptied.
+-- For a copy that is used beside its original, and for an empty table.
 with old as materialized (
     select i.identity from yamlsched.database_identity i
 ), renewed as (

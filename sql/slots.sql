@@ -1,14 +1,15 @@
 -- name: start_batch
--- The start of a batch's transaction: its instant, how long it waits for a lock, and no plan that reads a whole table for a few hundred rows.
+-- The start of a batch's transaction: its instant, its lock timeout, and no plan that reads a whole table for a few
+-- hundred rows.
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
-       set_config('lock_timeout', coalesce(%(wait)s, current_setting('lock_timeout')), true) as lock_timeout,
+       set_config('lock_timeout', coalesce(%(timeout)s, current_setting('lock_timeout')), true) as lock_timeout,
        set_config('enable_seqscan', 'off', true) as seqscan,
        set_config('enable_hashjoin', 'off', true) as hashjoin,
        set_config('enable_mergejoin', 'off', true) as mergejoin;
 
 -- name: due_jobs
--- Jobs with a slot to account for, the longest due first. One that waits for its own unfinished run is passed over by
--- one probe of an index, as a scalar subquery so that no plan makes a scan of it.
+-- Jobs with a slot to account for, the longest due first. A job that waits for its own unfinished run is left out by one
+-- index probe: a scalar subquery, which no plan can turn into a scan.
 select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
@@ -23,7 +24,7 @@ where d.namespace = %(namespace)s
 order by d.next_slot_at, d.id;
 
 -- name: lock_due_jobs
--- Another sync may be at work on some of these: those are left to it, and what it has done is no longer due.
+-- Jobs that another sync has locked are skipped, and jobs that it has processed are no longer due.
 select d.id
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s::bigint[]) and d.next_slot_at <= %(now)s
@@ -31,8 +32,8 @@ order by d.id
 for no key update skip locked;
 
 -- name: earliest_open_slots
--- The earliest slot of each job that has an unfinished run. Its own statement, after the lock: it must see what the
--- sync that held the lock before has made.
+-- The earliest slot of each job that has an unfinished run. A statement of its own, after the lock: it must see the runs
+-- that the previous holder of the lock created.
 select s.id, o.slot
 from unnest(%(ids)s::bigint[]) as s (id)
 cross join lateral (
@@ -43,7 +44,7 @@ cross join lateral (
 where o.slot is not null;
 
 -- name: key_holders
--- Who has, or had, these keys; a run that was pruned has no status any more.
+-- Which runs these keys belong to, now or before; a pruned run has no status.
 select k.key, h.job_type, h.scheduled_for, h.run_id, h.status
 from unnest(%(keys)s::text[]) as k (key)
 cross join lateral (
@@ -58,15 +59,15 @@ cross join lateral (
 ) h;
 
 -- name: create_runs
--- The unique index on the key is what makes a second run impossible, whatever ticks race; a key that was used by a run
--- since pruned stays used. While a run is being pruned its key is in one of the two tables for whoever looks at both at
--- once; the index alone would wait for the prune, and then let the key in again. The caller counts.
+-- The unique index on the key makes a second run impossible, however many ticks race. A key stays used after its run was
+-- pruned. A statement that reads both tables finds the key of a run that is being pruned in one of them; the index alone
+-- would wait for the prune, and then accept the key again. The caller compares the row count.
 insert into yamlsched.job_runs
     (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, max_attempts, exclusive,
      created_at, updated_at)
 select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.max_attempts, d.overlap <> 'allow',
        %(now)s, %(now)s
-from unnest(%(ids)s::bigint[], %(keys)s::text[], %(slots)s::timestamptz[], %(run_ats)s::timestamptz[])
+from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[], %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
     select j.id, j.namespace, j.job_type, j.payload, j.max_attempts, j.overlap
@@ -80,15 +81,15 @@ order by s.nth
 on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
 
 -- name: notify_workers
--- Workers that stay listen.
+-- Continuous workers listen.
 select pg_notify('yamlsched', %(namespace)s);
 
 -- name: record_gaps
--- A gap that goes on where the last one of its job and reason ended is the same gap.
+-- A gap that starts where the last one of its job and reason ended is the same gap.
 with g as materialized (
     select u.id, u.first, u.last, u.slots, u.reason, u.follows
-    from unnest(%(ids)s::bigint[], %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::int[],
-                %(reasons)s::text[], %(follows)s::timestamptz[]) as u (id, first, last, slots, reason, follows)
+    from unnest(%(definition_id)s::bigint[], %(first)s::timestamptz[], %(last)s::timestamptz[], %(slots)s::int[],
+                %(reason)s::text[], %(follows)s::timestamptz[]) as u (id, first, last, slots, reason, follows)
 ), extended as (
     update yamlsched.skipped_slots s
     set last_slot = g.last, slots = s.slots + g.slots
@@ -102,15 +103,16 @@ from g
 where not exists (select from extended e where e.definition_id = g.id and e.last_slot = g.last);
 
 -- name: move_cursors
--- Names the cursor that was read: a definition that moved meanwhile is not moved again.
+-- The caller has locked the definitions. A cursor other than the one that was read is not moved.
 update yamlsched.job_definitions d
 set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at
-from unnest(%(ids)s::bigint[], %(befores)s::timestamptz[], %(lasts)s::timestamptz[], %(nexts)s::timestamptz[])
+from unnest(%(definition_id)s::bigint[], %(before)s::timestamptz[], %(last_slot_at)s::timestamptz[],
+            %(next_slot_at)s::timestamptz[])
     as m (id, before, last_slot_at, next_slot_at)
 where d.id = m.id and d.last_slot_at is not distinct from m.before;
 
 -- name: slot_history
--- What became of one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for.
+-- What happened to one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for.
 select clock_timestamp() as now,
        run.id as run_id, run.status, run.attempts, run.max_attempts, run.run_at, run.finished_at, run.last_error,
        used.run_id as pruned_run_id, used.pruned_at,

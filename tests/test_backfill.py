@@ -59,7 +59,7 @@ def test_a_date_is_the_local_date_of_the_job_and_its_slot_gets_its_own_key(db: D
     result = fill(db, "2026-01-14")
 
     assert runs(db) == [("x:2026-01-14", at("2026-01-14 01:00"))]
-    assert [key for key, _ in result.made] == ["x:2026-01-14"]
+    assert [slot.key for slot in result.created] == ["x:2026-01-14"]
     after = definition(db)
     assert (after.last_slot_at, after.next_slot_at) == (before.last_slot_at, before.next_slot_at)
 
@@ -81,9 +81,9 @@ def test_what_exists_is_reported_and_not_doubled_and_what_was_pruned_is_not_done
 
     again = fill(db, "2026-01-13", "2026-01-15")
 
-    assert [key for key, _ in again.made] == ["x:2026-01-15"]
-    assert [key for key, _, _ in again.existing] == ["x:2026-01-14"]
-    assert [key for key, _, _ in again.used] == ["x:2026-01-13"]
+    assert [slot.key for slot in again.created] == ["x:2026-01-15"]
+    assert [slot.key for slot in again.existing] == ["x:2026-01-14"]
+    assert [slot.key for slot in again.used] == ["x:2026-01-13"]
 
 
 def test_a_dry_run_changes_nothing(db: Db) -> None:
@@ -91,7 +91,7 @@ def test_a_dry_run_changes_nothing(db: Db) -> None:
 
     result = fill(db, "2026-01-14", "2026-01-16", dry_run=True)
 
-    assert len(result.made) == 3
+    assert len(result.created) == 3
     assert runs(db) == []
     assert db.execute("select 1 from yamlsched.operator_actions").fetchone() is None
 
@@ -101,7 +101,7 @@ def test_slots_that_have_not_come_are_left_to_sync(db: Db) -> None:
 
     result = fill(db, "2026-01-20", "2026-01-25")
 
-    assert ([key for key, _ in result.made], result.future) == (["x:2026-01-20"], True)
+    assert ([slot.key for slot in result.created], result.future) == (["x:2026-01-20"], True)
 
 
 def test_a_skipped_slot_can_be_backfilled_and_keeps_its_gap(db: Db) -> None:
@@ -161,6 +161,33 @@ def test_a_job_that_makes_no_runs_is_refused(db: Db, job: dict[str, Any] | None,
 
     with pytest.raises(Refused, match=message):
         fill(db, "2026-01-14")
+
+
+def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a backfill that has committed its first chunk
+    monkeypatch.setattr("yamlsched.sync.backfill.CHUNK_SLOTS", 1)
+    sync(db, a_file(x=NIGHTLY), NOW - HOUR)
+    job = definition_for(db, "default", "x")
+
+    def disable(done: int) -> None:
+        with store.connect(dsn) as other:
+            sync(other, a_file(x={**NIGHTLY, "enabled": False}), NOW)
+
+    # when the job is disabled before the next chunk
+    with pytest.raises(Refused, match="is disabled in schedules"):
+        backfill(db, "default", job, at("2026-01-13 00:00"), at("2026-01-15 12:00"), "ann", progress=disable, now=NOW)
+
+    # then the first run is kept, and no other was created
+    assert len(runs(db)) == 1
+
+
+def test_a_job_that_its_environments_disable_is_not_called_disabled_in_the_file(db: Db) -> None:
+    job = {**NIGHTLY, "environments": ["production"]}
+    sync(db, a_file(environment="staging", top="environments: [staging, production]", x=job), NOW)
+
+    with pytest.raises(Refused, match='job "x" is not enabled in environment "staging": enable it'):
+        fill(db, "2026-01-14")
+    assert explain(db, "2026-01-14 02:00").job_is_off == 'the job is not enabled in environment "staging"'
 
 
 def test_an_unknown_job_is_refused_with_the_nearest_name(db: Db) -> None:

@@ -54,10 +54,7 @@ def test_a_cursor_that_moved_after_it_was_read_is_not_moved_again(db: Db) -> Non
     first = a_job(db, "first", last_slot_at=None)
     later = NOON + MINUTE
 
-    cursors = store.move_cursors(
-        db, [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)]
-    )
+    store.move_cursors(db, [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)])
 
-    assert sum(cursor.rowcount for cursor in cursors) == 1
     found = db.execute("select id, last_slot_at from yamlsched.job_definitions order by id").fetchall()
     assert [tuple(row) for row in found] == [(moved, NOON), (first, later)]

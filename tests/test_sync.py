@@ -20,14 +20,14 @@ from yamlsched.store.definitions import cancel_retired
 from yamlsched.sync import (
     ScheduleFile,
     Verdict,
-    account_for_owed_slots,
+    apply,
     converge,
     due,
-    in_force,
     is_current,
     poll,
     sync,
 )
+from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.slot_plan import spread_offset
 
 Db = psycopg.Connection[Any]
@@ -89,7 +89,7 @@ def test_a_second_sync_of_the_same_instant_makes_nothing(db: Db) -> None:
 
     again = sync(db, file, at("2026-01-14 13:00"))
 
-    assert (again.runs, again.gaps, again.exit_code) == (0, [], 0)
+    assert (again.runs, again.gaps, again.has_findings) == (0, [], 0)
     assert len(runs(db)) == 1
 
 
@@ -507,7 +507,7 @@ def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
 
     for _ in range(2):
         result = sync(db, a_bad_file(), at("2026-01-14 13:00"))
-        assert result.exit_code == 1
+        assert result.has_findings
         assert any("hanlder" in message for message in result.messages)
 
     assert slots(db) == ["01-14 13:00"]
@@ -523,7 +523,7 @@ def test_a_file_whose_handlers_this_host_does_not_have_is_refused_until_it_has_t
 
     for _ in range(2):
         result = sync(db, file, NOON)
-        assert (result.exit_code, definition(db, "here")) == (1, None)
+        assert (result.has_findings, definition(db, "here")) == (1, None)
         assert "YS303" in result.messages[0]
         assert result.jobs is not None
         assert list(result.jobs) == ["here"]
@@ -549,7 +549,7 @@ jobs:
 
     result = sync(db, file, NOON)
 
-    assert result.exit_code == 1
+    assert result.has_findings
     assert result.jobs is not None
     assert list(result.jobs) == ["three", "four"]
 
@@ -607,7 +607,7 @@ def test_a_job_that_this_version_cannot_read_is_a_finding_and_the_others_go_on(d
 
     result = sync(db, file, at("2026-01-14 13:00"))
 
-    assert (result.exit_code, slots(db, "x"), slots(db, "y")) == (1, [], ["01-14 13:00"])
+    assert (result.has_findings, slots(db, "x"), slots(db, "y")) == (1, [], ["01-14 13:00"])
     assert "Mars/Olympus" in result.messages[0]
 
 
@@ -669,7 +669,7 @@ def test_two_hosts_that_apply_the_same_new_file_at_once_apply_it_once(db: Db, ds
 # -- what an idle tick costs -------------------------------------------------------------------------------------------
 
 
-def test_a_glance_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> None:
+def test_a_poll_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> None:
     file = a_file(x=HOURLY)
     sync(db, file)
     script = (
@@ -685,7 +685,7 @@ def test_a_glance_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> N
     assert output.strip() == "[]"
 
 
-def test_a_glance_knows_an_unchanged_file_and_says_what_there_is_to_do(db: Db) -> None:
+def test_a_poll_knows_an_unchanged_file_and_says_what_there_is_to_do(db: Db) -> None:
     file = a_file(x={**HOURLY, "overlap": "allow"})
     assert poll(db, file, NOON).namespace is None
     sync(db, file, NOON)
@@ -713,12 +713,12 @@ def test_an_exclusive_run_and_one_whose_lease_is_over_are_claimable(db: Db) -> N
     assert poll(db, file, at("2026-01-14 13:06")).has_claimable_runs
 
 
-def test_a_job_that_waits_costs_a_glance_a_probe_of_an_index(db: Db) -> None:
+def test_a_job_that_waits_costs_a_poll_a_probe_of_an_index(db: Db) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(300)})
     sync(db, file, NOON)
     sync(db, file, NOON + HOUR)
     db.execute("analyze yamlsched.job_definitions, yamlsched.job_runs")
-    presented = {**file.presented(), "now": NOON + 2 * HOUR + DAY}
+    presented = {**file.presented(), "now": NOON + 2 * HOUR + DAY, "namespace": None}
 
     sql = b"explain (analyze, costs off, timing off, summary off) " + store.statements.load("files")["poll"]
     plan = "\n".join(row[0] for row in db.execute(sql, presented))
@@ -742,7 +742,7 @@ def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slot
     result = sync(db, file, NOON + HOUR)
 
     # then both jobs are named, with a remedy, and the third gets its slot
-    assert (result.exit_code, len(result.messages), slots(db, "y")) == (1, 2, ["01-14 13:00"])
+    assert (result.has_findings, len(result.messages), slots(db, "y")) == (1, 2, ["01-14 13:00"])
     assert 'job "x" is not scheduled' in result.messages[0]
     assert "Correct its entry in schedules.yaml" in result.messages[0]
     assert 'job "z" is not scheduled' in result.messages[1]
@@ -750,14 +750,14 @@ def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slot
     # and when a newer release reads the file anew, which replaces both, it says so once
     db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
     result = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
-    assert (result.exit_code, result.verdict) == (1, Verdict.RENEW)
+    assert (result.has_findings, result.verdict) == (1, Verdict.RENEW)
     assert ['job "x" was changed' in result.messages[0], 'job "z" was changed' in result.messages[1]] == [True, True]
     for job in ("x", "z"):
         assert gaps(db, job) == [("01-14 13:00", "01-14 15:30", 1, "late")]
 
     finish(db, NOON + 4 * HOUR)
     result = sync(db, file, NOON + 4 * HOUR)
-    assert (result.exit_code, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
+    assert (result.has_findings, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
 
 
 def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation_of_the_others(db: Db) -> None:
@@ -768,7 +768,7 @@ def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation
 
     result = sync(db, a_file(y=HOURLY), NOON + MINUTE)
 
-    assert result.exit_code == 1
+    assert result.has_findings
     assert definition(db, "y").next_slot_at == NOON + HOUR
     assert definition(db, "x").retired_at == NOON + MINUTE
 
@@ -786,18 +786,18 @@ def test_a_key_that_another_session_holds_uncommitted_holds_up_its_own_job_only(
 
         result = sync(db, file, NOON + HOUR)
 
-        assert (result.runs, result.exit_code, len(result.messages)) == (4, 1, 1)
+        assert (result.runs, result.has_findings, len(result.messages)) == (4, 1, 1)
         assert 'job "job_1"' in result.messages[0]
         assert "The next tick tries again" in result.messages[0]
 
     result = sync(db, file, NOON + HOUR)
-    assert (result.runs, result.exit_code, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
+    assert (result.runs, result.has_findings, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
 
 
 def test_a_sync_that_cannot_get_its_lock_still_makes_the_slots_of_the_file_in_force(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_force, "LOCK_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr(apply, "LOCK_TIMEOUT_SECONDS", 0.05)
     sync(db, a_file(x=HOURLY), NOON)
     edited = a_file(x={**HOURLY, "description": "edited"})
     with store.connect(dsn) as other, other.transaction():
@@ -805,7 +805,7 @@ def test_a_sync_that_cannot_get_its_lock_still_makes_the_slots_of_the_file_in_fo
 
         result = sync(db, edited, NOON + HOUR)
 
-        assert (result.exit_code, result.runs, definition(db).description) == (1, 1, "")
+        assert (result.has_findings, result.runs, definition(db).description) == (1, 1, "")
         assert "another session holds a lock" in result.messages[0]
 
     assert sync(db, edited, NOON + HOUR).verdict is Verdict.APPLY
@@ -831,7 +831,7 @@ def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> 
         result = sync(db, file, NOON + HOUR)
 
     # then it neither waits nor makes a second run, and the slot is accounted for
-    assert (result.runs, result.exit_code, runs(db), gaps(db)) == (0, 0, [], [])
+    assert (result.runs, result.has_findings, runs(db), gaps(db)) == (0, 0, [], [])
     assert definition(db).last_slot_at == NOON + HOUR
 
 
@@ -840,7 +840,7 @@ def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db) -> None:
     sync(db, file, NOON)
 
     made = due.account_for_due_slots(db, "default", NOON + HOUR, deadline=0.0)
-    assert (made.runs, made.left) == (0, 5)
+    assert (made.runs, made.jobs_left) == (0, 5)
 
     assert sync(db, file, NOON + HOUR).runs == 5
 
@@ -892,7 +892,7 @@ def test_while_a_file_is_applied_other_ticks_of_its_host_look_without_waiting(
 def test_a_host_of_another_environment_does_nothing_either_when_the_lock_is_held(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_force, "LOCK_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr(apply, "LOCK_TIMEOUT_SECONDS", 0.05)
     sync(db, a_file(x=HOURLY), NOON)
     with store.connect(dsn) as other, other.transaction():
         other.execute("select 1 from yamlsched.namespaces for update")
@@ -912,7 +912,7 @@ def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monk
     finally:
         db.execute("alter table yamlsched.job_runs drop constraint never")
 
-    assert (result.runs, result.exit_code) == (2, 1)
+    assert (result.runs, result.has_findings) == (2, 1)
     assert 'job "job_1"' in result.messages[0]
 
 

@@ -53,7 +53,7 @@ def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_foll
     # when a rolling deploy reaches one, and the other two minutes later
     [first, second] = minutes(db, NOON + 3 * MINUTE, 2, NEW_1, OLD_2)
     assert hash_in_force(db) == "new"
-    assert (first.exit_code, second.exit_code, second.verdict) == (0, 0, Verdict.HELD_BACK)
+    assert (first.has_findings, second.has_findings, second.verdict) == (0, 0, Verdict.HELD_BACK)
     assert "web-1" in second.messages[0]
     assert "2026-01-14T12:03:00Z" in second.messages[0]
 
@@ -70,7 +70,7 @@ def test_a_forgotten_host_never_rolls_back_and_says_so_by_its_exit_code_after_te
     codes = {}
     for minute in range(60):
         [_, forgotten] = minutes(db, deployed + minute * MINUTE, 1, NEW_1, OLD_2)
-        codes[minute] = forgotten.exit_code
+        codes[minute] = forgotten.has_findings
 
     assert hash_in_force(db) == "new"
     assert [minute for minute, code in codes.items() if code == 0] == list(range(10))
@@ -94,7 +94,7 @@ def test_a_rollback_is_applied_once_nobody_has_presented_the_newer_file_for_five
     applied_at = None
     for minute in range(10):
         said = minutes(db, rolled_back + minute * MINUTE, 1, OLD_1, OLD_2)
-        assert all(s.exit_code == 0 for s in said)
+        assert all(s.has_findings == 0 for s in said)
         if hash_in_force(db) == "old":
             applied_at = minute
             break
@@ -174,7 +174,7 @@ def test_a_broken_edit_on_the_newest_host_does_not_let_a_forgotten_one_roll_back
 
     # then it stands for what that host presented before
     assert hash_in_force(db) == "new"
-    assert [s.exit_code for s in said] == [1, 1]
+    assert [s.has_findings for s in said] == [1, 1]
 
 
 def test_two_services_that_share_a_namespace_by_mistake_are_told_and_do_not_retire_each_others_jobs_each_minute(
@@ -188,7 +188,7 @@ def test_two_services_that_share_a_namespace_by_mistake_are_told_and_do_not_reti
     # the one that came last is in force: x was retired once, y never
     assert definition(db, "x").retired_at == NOON
     assert definition(db, "y").retired_at is None
-    assert [s.exit_code for s in said] == [1, 0]
+    assert [s.has_findings for s in said] == [1, 0]
     assert "/two/schedules.yaml" in said[0].messages[0]
 
 
@@ -198,7 +198,7 @@ def test_services_with_namespaces_of_their_own_do_not_touch_each_other(db: Db) -
 
     said = minutes(db, NOON, 15, one, two)
 
-    assert [s.exit_code for s in said] == [0, 0]
+    assert [s.has_findings for s in said] == [0, 0]
     assert [r.namespace for r in db.execute("select namespace from yamlsched.job_definitions order by 1")] == [
         "one",
         "two",
@@ -222,7 +222,7 @@ def test_a_rollback_is_applied_however_rare_ticks_are_and_is_told_until_then(db:
         if hash_in_force(db) == "old":
             break
         # then it is held back for some ticks, and said by the exit code once that has lasted
-        assert (said[0].exit_code, len(said[0].messages)) == (int(now - rolled_back >= 10 * MINUTE), 1)
+        assert (said[0].has_findings, len(said[0].messages)) == (int(now - rolled_back >= 10 * MINUTE), 1)
 
     # and applied within two ticks, or five minutes
     assert hash_in_force(db) == "old"
@@ -241,7 +241,7 @@ def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_says_so(db: Db, e
     codes = []
     for n in range(12):
         tick(db, NEW_1, deployed + n * step)
-        codes.append(tick(db, OLD_2, deployed + n * step + later).exit_code)
+        codes.append(tick(db, OLD_2, deployed + n * step + later).has_findings)
         assert hash_in_force(db) == "new"
 
     assert codes[0] == 0
@@ -282,7 +282,7 @@ def test_pods_with_new_names_and_a_broken_edit_stand_in_for_the_file_of_their_pa
     # when the next pods have a broken edit for an hour
     for minute in range(6, 66):
         said = tick(db, a_bad_file(f"pod-{minute}"), NOON + minute * MINUTE)
-        assert (said.exit_code, said.namespace) == (1, "default")
+        assert (said.has_findings, said.namespace) == (1, "default")
         tick(db, OLD_2, NOON + minute * MINUTE)
 
     # then they stand for the file in force, and monitors hear of their errors
@@ -313,7 +313,7 @@ def test_a_namespace_remembers_its_environment_and_another_is_refused(db: Db) ->
 
     [said] = minutes(db, NOON + 2 * MINUTE, 20, a_file(environment="staging", top=TOP, x=job))
 
-    assert (said.verdict, said.exit_code) == (Verdict.OTHER_ENVIRONMENT, 1)
+    assert (said.verdict, said.has_findings) == (Verdict.OTHER_ENVIRONMENT, 1)
     assert '"production"' in said.messages[0]
     assert '"staging"' in said.messages[0]
     assert definition(db).enabled
@@ -325,14 +325,14 @@ def test_sync_on_the_command_line_settles_and_changes_the_environment(db: Db) ->
 
     result = sync(db, a_file(environment="staging", top=TOP, x=job), NOON + HOUR, at_once=True)
 
-    assert (result.exit_code, result.runs) == (0, 1)
+    assert (result.has_findings, result.runs) == (0, 1)
     assert not definition(db).enabled
 
 
 def test_an_environment_that_the_file_does_not_list_is_a_mistake(db: Db) -> None:
     said = tick(db, a_file(environment="prod", top=TOP, x=OLD_JOB), NOON)
 
-    assert said.exit_code == 1
+    assert said.has_findings
     assert "prod" in said.messages[0]
     assert definition(db) is None
 
@@ -423,8 +423,8 @@ def test_two_versions_at_once_run_each_slot_once_by_the_newer_time_zone_data(
     for minute in range(0, 2 * 24 * 60, 5):
         now = NOON + minute * MINUTE
         with older_zones():
-            codes.add(tick(db, older, now).exit_code)
-        codes.add(tick(db, newer, now + 2 * MINUTE).exit_code)
+            codes.add(tick(db, older, now).has_findings)
+        codes.add(tick(db, newer, now + 2 * MINUTE).has_findings)
 
     assert (slots(db), gaps(db), codes) == (NEW_SLOTS, [], {0})
 
@@ -464,6 +464,6 @@ def test_a_host_with_older_time_zone_data_makes_the_slots_when_no_other_ticks_an
         alone = tick(db, older, NOON + HOUR)
         tick(db, older, at("2026-01-14 21:00"))
 
-    assert (beside.exit_code, alone.exit_code) == (0, 1)
+    assert (beside.has_findings, alone.has_findings) == (0, 1)
     assert "Upgrade tzdata on this host" in alone.messages[0]
     assert len(slots(db)) == 1

@@ -19,7 +19,8 @@ from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
 from yamlsched.slots import slots
-from yamlsched.sync import ScheduleFile, account_for_owed_slots, sync
+from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.slot_plan import next_slot_at
 
 Db = psycopg.Connection[Any]
@@ -83,7 +84,7 @@ class History:
         assert failures == []
 
     def bad_file(self) -> None:
-        assert sync(self.db, a_bad_file(), self.now).exit_code == 1
+        assert sync(self.db, a_bad_file(), self.now).has_findings
 
     def end_runs(self, status: str, part: float, choice: random.Random) -> None:
         """Let a part of the unfinished runs end, or fail and wait for a retry."""

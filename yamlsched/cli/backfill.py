@@ -15,7 +15,7 @@ from yamlsched.times import TimeInput
 
 if TYPE_CHECKING:
     from yamlsched.store.definitions import Definition
-    from yamlsched.sync.backfill import BackfillResult
+    from yamlsched.sync.backfill import BackfillResult, BackfillSlot
 
 HELP = """Create the missing runs of JOB's slots in a range, oldest first, due at once.
 
@@ -62,13 +62,13 @@ def command(
     from yamlsched import times
     from yamlsched.operations import actions
     from yamlsched.store.history import now
-    from yamlsched.sync.backfill import CHUNK, BackfillResult, backfill, count, definition_for, first_day
+    from yamlsched.sync.backfill import CHUNK_SLOTS, BackfillResult, backfill, count, definition_for, first_day
     from yamlsched.zones import zone
 
     result = BackfillResult()
 
     def progress(done: int) -> None:
-        if done % CHUNK == 0:
+        if done % CHUNK_SLOTS == 0:
             click.echo(f"{done} slots ...", err=True)
 
     with settings.connect_in(namespace) as (connection, namespace):
@@ -113,10 +113,10 @@ def command(
 def _report_interrupted(
     settings: Settings, namespace: str, job: Definition, result: BackfillResult, total: int, began: datetime
 ) -> None:
-    from yamlsched.sync.backfill import interrupted
+    from yamlsched.sync.backfill import count_created
 
     with settings.connect() as connection:
-        made = interrupted(connection, namespace, job, result)
+        made = count_created(connection, namespace, job, result)
     click.echo(f"interrupted: {made} of up to {total} runs created", err=True)
     click.echo("resume: run the same command again; existing runs are not created twice", err=True)
     if made:
@@ -130,18 +130,16 @@ def _report_interrupted(
 def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
     from yamlsched.cli import _output
 
-    def slot(key: str, at: datetime) -> dict[str, object]:
-        return {"key": key, "scheduled_for": at}
-
-    def held(kept: list[tuple[str, datetime, object]]) -> list[dict[str, object]]:
-        return [slot(key, at) | {"run_id": holder.run_id, "status": holder.status} for key, at, holder in kept]  # type: ignore[attr-defined]
+    def fields(slot: BackfillSlot) -> dict[str, object]:
+        held = {"run_id": slot.holder.run_id, "status": slot.holder.status} if slot.holder else {}
+        return {"key": slot.key, "scheduled_for": slot.at} | held
 
     return _output.document(
         job_type=job,
         dry_run=dry_run,
-        made=[slot(key, at) for key, at in result.made],
-        existing=held(list(result.existing)),
-        used=held(list(result.used)),
+        made=[fields(slot) for slot in result.created],
+        existing=[fields(slot) for slot in result.existing],
+        used=[fields(slot) for slot in result.used],
     )
 
 
@@ -149,23 +147,27 @@ def _print(result: BackfillResult, dry_run: bool) -> None:
     from yamlsched.times import short_utc
 
     for verb, found in (
-        ("would create" if dry_run else "created", [f"{key} for {short_utc(at)}" for key, at in result.made]),
-        ("exists", [f"{key}: run {holder.run_id}, {holder.status}" for key, _, holder in result.existing]),
-        ("key used", [f"{key}: run {h.run_id}{_used(h.scheduled_for, at)}" for key, at, h in result.used]),
+        ("would create" if dry_run else "created", [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created]),
+        ("exists", [f"{slot.key}: {_holder(slot)}" for slot in result.existing]),
+        ("key used", [f"{slot.key}: {_holder(slot)}" for slot in result.used]),
     ):
         for line in found[:MAX_LISTED]:
             click.echo(f"{verb} {line}")
         if len(found) > MAX_LISTED:
             click.echo(f"{verb} {len(found) - MAX_LISTED} more")
-    if not (result.made or result.existing or result.used):
+    if not (result.created or result.existing or result.used):
         click.echo("no slots in this range")
     if result.future:
         click.echo("future slots are left to sync", err=True)
 
 
-def _used(of: datetime | None, slot: datetime) -> str:
+def _holder(slot: BackfillSlot) -> str:
+    """Return the run that has the slot's key, and its status or where it is from."""
     from yamlsched.times import short_utc
 
-    if of == slot:
-        return ", pruned since"
-    return f" of slot {short_utc(of)}" if of else " created by hand"
+    holder = slot.holder
+    assert holder is not None
+    if holder.scheduled_for == slot.at:
+        return f"run {holder.run_id}, {holder.status or 'pruned since'}"
+    origin = f"of slot {short_utc(holder.scheduled_for)}" if holder.scheduled_for else "created by hand"
+    return f"run {holder.run_id} {origin}"

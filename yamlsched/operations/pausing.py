@@ -14,7 +14,8 @@ from yamlsched.errors import Refused
 from yamlsched.operations.actions import ActionResult, retry_on_deadlock
 from yamlsched.store import actions
 from yamlsched.store.actions import ActionRecord, PausableJob
-from yamlsched.sync import account_for_owed_slots, slot_plan
+from yamlsched.sync import slot_plan
+from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.times import TimeInput, rfc3339
 from yamlsched.zones import zone
 

@@ -28,7 +28,7 @@ from yamlsched.preview.model import (
 from yamlsched.store import definitions, files, preview, slots
 from yamlsched.store.preview import AppliedDefinition
 from yamlsched.store.slots import KeyHolder
-from yamlsched.sync import ScheduleFile, slot_plan
+from yamlsched.sync import ScheduleFile, due, slot_plan
 from yamlsched.sync.in_force import decide
 from yamlsched.times import rfc3339
 
@@ -127,30 +127,32 @@ def _account(
     ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
     """
     result = _DueSlots()
-    owed: list[slot_plan.OwedSlots] = []
+    owing: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
     for definition in stored:
-        is_changed = definition.id in changed
-        try:
-            next_slot_at = definition.next_slot_at
-            if is_recomputed and next_slot_at is not None:
+        next_slot_at = definition.next_slot_at
+        if is_recomputed and next_slot_at is not None and definition.id not in changed:
+            try:
                 next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
-            if is_changed or (next_slot_at is not None and next_slot_at <= now):
-                owed.append(slot_plan.owed_slots(definition, now, is_changed))
-        except ScheduleError as error:
-            result.unreadable.append(f"{definition.job_type}: {error}")
-    open_slots = slots.earliest_open_slots(connection, namespace, [one.definition.id for one in owed])
-    keys = [key for one in owed for key, _ in one.candidates]
-    holders = slots.key_holders(connection, namespace, keys) if keys else {}
-    for one in owed:
-        job, open_slot = one.definition, open_slots.get(one.definition.id)
-        is_changed = job.id in changed
-        if open_slot is not None and job.overlap == "wait" and not is_changed:
-            assert job.next_slot_at is not None
-            result.waiting.append(WaitingSlot(job.job_type, job.next_slot_at, open_slot))
-            continue
-        decided = slot_plan.decide(one, open_slot, holders)
-        result.runs += [PlannedRun(job.job_type, r.key, r.slot, r.run_at, is_changed) for r in decided.runs]
-        result.skipped += [SkippedSlots(job.job_type, g.first, g.last, g.slots, g.reason) for g in decided.gaps]
+            except ScheduleError as error:
+                result.unreadable.append(f"{definition.job_type}: {error}")
+                continue
+        if definition.id in changed or (next_slot_at is not None and next_slot_at <= now):
+            owing[definition.id in changed].append(definition)
+    open_slots = slots.earliest_open_slots(connection, namespace, [one.id for jobs in owing.values() for one in jobs])
+    waiting = [one for one in owing[False] if due.is_waiting(one, open_slots)]
+    for one in waiting:
+        assert one.next_slot_at is not None
+        result.waiting.append(WaitingSlot(one.job_type, one.next_slot_at, open_slots[one.id]))
+    owing[False] = [one for one in owing[False] if one not in waiting]
+    for is_changed, jobs in owing.items():
+        plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_changed)
+        result.unreadable += [f"{job}: {why}" for job, why in unreadable]
+        for plan in plans:
+            job = plan.definition.job_type
+            result.runs += [PlannedRun(job, run.key, run.slot, run.run_at, is_changed) for run in plan.runs]
+            result.skipped += [SkippedSlots(job, gap.first, gap.last, gap.slots, gap.reason) for gap in plan.gaps]
+    result.runs.sort(key=lambda run: run.job_type)
+    result.skipped.sort(key=lambda skipped: skipped.job_type)
     return result
 
 

@@ -19,7 +19,8 @@ from yamlsched import log, store
 from yamlsched.errors import YamlschedError
 from yamlsched.store.connection import SESSION_SETTINGS, reason
 from yamlsched.store.files import Snapshot
-from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll, sync
+from yamlsched.sync import ScheduleFile, SyncResult, needs_sync, poll, sync
+from yamlsched.sync.flow import current
 
 if TYPE_CHECKING:
     from psycopg import Connection

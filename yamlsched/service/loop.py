@@ -29,8 +29,9 @@ from yamlsched.service.common import (
 )
 from yamlsched.service.workers import WorkerTask, create_worker, run_worker
 from yamlsched.store import history, runs
-from yamlsched.sync import ScheduleFile, SyncResult, account_for_due_slots, claimable_jobs
-from yamlsched.sync.flow import MAX_SYNC_SECONDS
+from yamlsched.sync import ScheduleFile, SyncResult
+from yamlsched.sync.apply import claimable_jobs
+from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
 from yamlsched.worker import clock, systemd
 from yamlsched.worker.helper_process import run_in_helper
 from yamlsched.worker.worker import Worker, wait
@@ -188,7 +189,7 @@ class SyncTask:
                 self._account_for_due_slots(connection, result)
             file, scope = self._claimable(connection, schedule, result)
         if not result.is_readable:
-            result.find(CONTINUES_WITH_LAST_FILE)
+            result.add_findings(CONTINUES_WITH_LAST_FILE)
         if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot):
             result.has_findings = True
         return SyncUpdate(
@@ -216,7 +217,7 @@ class SyncTask:
     def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
         """Create the runs of due slots though the file cannot be opened; the worker continues as it is."""
         result = SyncResult(self.namespace)
-        result.find(f"{error}; {CONTINUES_WITH_LAST_FILE}")
+        result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:
             self._account_for_due_slots(connection, result)
         return SyncUpdate(history.now(connection), result.messages, True, self.may_claim)

@@ -13,7 +13,6 @@ from yamlsched.service.common import (
     send_heartbeats,
     sync_if_needed,
 )
-from yamlsched.sync import claimable_jobs
 
 
 def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkResult:
@@ -41,7 +40,9 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
             if not synced.may_claim:
                 return
             namespace = str(synced.namespace)
-            if snapshot.has_claimable_runs or synced.made is not None:
+            if snapshot.has_claimable_runs or synced.due is not None:
+                from yamlsched.sync.apply import claimable_jobs
+
                 jobs = claimable_jobs(connection, schedule, synced)
                 if jobs:
                     from yamlsched.service.workers import create_worker, run_worker

@@ -6,7 +6,7 @@ from yamlsched import store
 from yamlsched.errors import Refused
 from yamlsched.service.common import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_heartbeats
 from yamlsched.service.workers import WorkerTask, create_worker, run_worker
-from yamlsched.sync import claimable_jobs, inspect_file
+from yamlsched.sync.apply import claimable_jobs, inspect_file
 
 
 def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:

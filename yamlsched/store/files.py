@@ -1,12 +1,12 @@
 """Statements on schedule_files: see ``sql/files.sql``.
 
-What they answer with are named tuples: an idle tick would notice the time that it takes to make a dataclass.
+Rows are named tuples: an idle tick would notice the time that it takes to create a dataclass.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
@@ -16,9 +16,11 @@ from yamlsched.store.statements import load
 if TYPE_CHECKING:
     from psycopg import Connection
 
+Row = TypeVar("Row", bound=NamedTuple)
+
 
 class Snapshot(NamedTuple):
-    """What one look at the database says. Without a namespace the file is unknown, and nothing else is answered."""
+    """What one poll of the database returns. Without a namespace the file is unknown, and all the rest is null."""
 
     version: int
     now: datetime
@@ -33,10 +35,10 @@ class Snapshot(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """Where a file stands among those that are presented in its namespace.
+    """How a file stands among those that are presented in its namespace.
 
-    ``applied_at`` is when it was applied last itself; ``newer_presented_at`` when one that was applied after it was
-    presented last, and ``is_newer_presented`` whether one still is.
+    ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that was applied after
+    it was last presented, and ``is_newer_presented`` whether one still is.
     """
 
     now: datetime
@@ -61,66 +63,69 @@ class TimeZoneData(NamedTuple):
     presented: list[str]
 
 
-def poll(connection: Connection[Any], presented: dict[str, Any], now: datetime | None) -> Snapshot:
-    """Say which file is presented, and return what there is to do: one round trip."""
-    with connection.cursor(row_factory=class_row(Snapshot)) as cursor:
-        cursor.execute(load("files")["poll"], {**presented, "now": now})
-        row = cursor.fetchone()
-    assert row is not None
+def _one(connection: Connection[Any], row_class: type[Row], statement: str, given: dict[str, Any]) -> Row:
+    with connection.cursor(row_factory=class_row(row_class)) as cursor:
+        [row] = cursor.execute(load("files")[statement], given).fetchall()
     return row
 
 
-def lock_namespace(connection: Connection[Any], namespace: str, wait: timedelta) -> None:
-    """Wait until nobody else applies a file to the namespace, and keep others waiting until the transaction ends.
+def poll(
+    connection: Connection[Any], presented: dict[str, Any], now: datetime | None, namespace: str | None = None
+) -> Snapshot:
+    """Record which file is presented, and return what there is to do: one round trip.
 
-    No lock is waited for longer than ``wait``, this one or a later one of the transaction: then LockNotAvailable is
-    raised.
+    ``namespace`` is that of a file that was read; of another one, what is stored is known.
     """
-    set_lock_timeout(connection, wait)
-    for name in ("register", "lock_namespace"):
-        connection.execute(load("files")[name], {"namespace": namespace})
+    return _one(connection, Snapshot, "poll", {**presented, "now": now, "namespace": namespace})
 
 
-def set_lock_timeout(connection: Connection[Any], wait: timedelta) -> None:
-    """Let statements of this transaction fail that wait longer than this for a lock."""
-    connection.execute(load("files")["set_lock_timeout"], {"wait": f"{wait / timedelta(milliseconds=1):.0f}ms"})
+def state(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> FileState:
+    """Return what decides whether the file is applied."""
+    return _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
 
 
-def present(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> None:
-    """Record that a sound file is presented."""
-    connection.execute(load("files")["present"], {**presented, "namespace": namespace, "now": now})
+def tzdata_in_use(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
+    """Return which time zone data is in use."""
+    return _one(connection, TimeZoneData, "tzdata_in_use", {"namespace": namespace, "now": now})
+
+
+def environment_in_force(connection: Connection[Any], namespace: str) -> str:
+    """Return the environment of the file in force; empty without one."""
+    [row] = connection.execute(load("files")["environment_in_force"], {"namespace": namespace}).fetchall()
+    return str(row.environment)
+
+
+def lock_namespace(connection: Connection[Any], namespace: str, lock_timeout_seconds: float) -> None:
+    """Lock the namespace until the transaction ends: only one session at a time applies a file to it.
+
+    Raises LockNotAvailable if this or a later statement of the transaction waits longer than the timeout for a lock.
+    """
+    connection.execute(load("files")["set_lock_timeout"], {"timeout": f"{lock_timeout_seconds * 1000:.0f}ms"})
+    for statement in ("register", "lock_namespace"):
+        connection.execute(load("files")[statement], {"namespace": namespace})
 
 
 def keep_presenting(
     connection: Connection[Any],
     presented: dict[str, Any],
     now: datetime | None,
-    mistakes: int | None = None,
+    errors: int | None = None,
     namespace: str | None = None,
 ) -> str | None:
-    """Let the file that this host and path presented last be presented still; return its namespace.
+    """Present again the file that this host and path presented last, and return its namespace.
 
-    ``mistakes`` are those for which the file that lies there now is refused, for monitors to see. ``namespace`` is
-    what that file says it is, if it can be read: a new host is then known by its path.
+    ``errors`` is the number of errors for which the file that is there now is refused, for monitoring. ``namespace`` is
+    that of the file, if it can be read: it identifies the path of a host with a new name.
     """
-    given = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace}
+    given = {**presented, "now": now, "mistakes": errors, "namespace": namespace}
     row = connection.execute(load("files")["keep_presenting"], given).fetchone()
     return row.namespace if row else None
-
-
-def state(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> FileState:
-    """Return what decides whether the file is applied."""
-    with connection.cursor(row_factory=class_row(FileState)) as cursor:
-        cursor.execute(load("files")["state"], {**presented, "namespace": namespace, "now": now})
-        row = cursor.fetchone()
-    assert row is not None
-    return row
 
 
 def mark_applied(
     connection: Connection[Any], namespace: str, presented: dict[str, Any], retention: dict[str, str], now: datetime
 ) -> None:
-    """Record that the file is in force from now on."""
+    """Record that the file is in force from ``now`` on."""
     given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
     connection.execute(load("files")["mark_applied"], given)
 
@@ -131,15 +136,6 @@ def mark_renewed(connection: Connection[Any], id: int, yamlsched_version: str, t
     connection.execute(load("files")["mark_renewed"], given)
 
 
-def tzdata_in_use(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
-    """Return which time zone data is in use."""
-    with connection.cursor(row_factory=class_row(TimeZoneData)) as cursor:
-        cursor.execute(load("files")["tzdata_in_use"], {"namespace": namespace, "now": now})
-        row = cursor.fetchone()
-    assert row is not None
-    return row
-
-
 def prune_unapplied(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
-    """Forget files that were presented long ago and never applied."""
+    """Delete files that were presented long ago and never applied, and return how many."""
     return connection.execute(load("files")["prune_unapplied"], {"namespace": namespace, "now": now}).rowcount

@@ -11,19 +11,19 @@ from yamlsched.store.statements import load
 
 
 class Identity(NamedTuple):
-    """A UUID, and since when the database has it."""
+    """A UUID, and when the database got it."""
 
     identity: str
     created_at: datetime
 
 
 def read(connection: psycopg.Connection[Any]) -> Identity | None:
-    """Return the database's identity; None where somebody has deleted it."""
+    """Return the database's identity; None if its row was deleted."""
     row = connection.execute(load("identity")["identity"]).fetchone()
     return row and Identity(*row)
 
 
 def renew(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
-    """Give the database a new identity, on record."""
+    """Give the database a new identity, and record that ``who`` did."""
     [row] = connection.execute(load("identity")["renew"], {"namespace": namespace, "who": who}).fetchall()
     return Identity(*row)

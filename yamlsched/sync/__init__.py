@@ -3,31 +3,7 @@
 An idle tick imports this, so nothing here imports what reads schedules.yaml or cron.
 """
 
-from yamlsched.sync.flow import (
-    account_for_due_slots,
-    account_for_owed_slots,
-    claimable_jobs,
-    current,
-    inspect_file,
-    is_current,
-    needs_sync,
-    poll,
-    sync,
-)
+from yamlsched.sync.flow import is_current, needs_sync, poll, sync
 from yamlsched.sync.model import FileVersion, ScheduleFile, SyncResult, Verdict
 
-__all__ = [
-    "FileVersion",
-    "ScheduleFile",
-    "SyncResult",
-    "Verdict",
-    "account_for_due_slots",
-    "account_for_owed_slots",
-    "claimable_jobs",
-    "current",
-    "inspect_file",
-    "is_current",
-    "needs_sync",
-    "poll",
-    "sync",
-]
+__all__ = ["FileVersion", "ScheduleFile", "SyncResult", "Verdict", "is_current", "needs_sync", "poll", "sync"]

@@ -1,7 +1,8 @@
-"""Reading a file that is not known to be in force: checking it, applying it, or saying why not."""
+"""A file that is not known to be in force: check it and apply it, or report why it is not applied."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,167 +17,175 @@ from yamlsched.definitions.load import Loaded
 from yamlsched.store import definitions
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
-from yamlsched.store.files import FileState
-from yamlsched.sync import converge, in_force
+from yamlsched.store.files import FileState, Snapshot
+from yamlsched.sync import converge, flow, in_force
 from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, is_older, newest_version
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-NOT_APPLIED = (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT)
+LOCK_TIMEOUT_SECONDS = 5.0
+"""How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
+AT_ONCE_LOCK_TIMEOUT_SECONDS = 30.0
+"""The same for ``yamlsched sync``."""
 
 
-def read(
-    connection: Connection[Any], schedule: ScheduleFile, now: datetime | None, at_once: bool, result: SyncResult
-) -> None:
-    """Decide about a file that is not in force, and apply it if it is to be."""
-    if result.namespace is not None:
-        # A file that was read before: one that is held back is not read again every minute.
-        state = store.state(connection, result.namespace, schedule.presented(), now)
-        result.verdict = in_force.decide(state, schedule.version, at_once)
-        if result.verdict in NOT_APPLIED:
-            _hold_back(schedule, state, result)
+@dataclass
+class FileSync:
+    """The sync of one file that is not known to be in force. What it does and finds is added to ``result``."""
+
+    connection: Connection[Any]
+    schedule: ScheduleFile
+    result: SyncResult
+    now: datetime | None = None
+    at_once: bool = False
+
+    def apply_if_due(self) -> None:
+        """Apply the file if it is valid and to be in force."""
+        # The namespace of a file that was read before is known: one that is held back is not read again every minute.
+        if self.result.namespace is not None and self._is_held_back(self._decide()):
             return
+        loaded, checked = self.read()
+        if checked.errors or loaded.namespace is None:
+            self._refuse(loaded, checked)
+            return
+        self.result.namespace = loaded.namespace
+        # before the transaction, which may be long: the next tick of this host presents the file, too
+        store.poll(self.connection, self.schedule.presented(), self.now, loaded.namespace)
+        with self.connection.transaction():
+            timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
+            store.lock_namespace(self.connection, loaded.namespace, timeout)
+            state = self._decide()
+            if not self._is_held_back(state) and self.result.verdict is not Verdict.CURRENT:
+                self._apply(state, loaded)
+        if changes := self.result.changes:
+            log.info(
+                "sync.applied",
+                file=self.schedule.path,
+                hash=self.schedule.sha256[:8],
+                added=len(changes.added),
+                changed=len(changes.changed),
+                retired=len(changes.retired),
+                returned=len(changes.returned) or None,
+            )
+            self.result.add_findings(*changes.problems)
 
-    loaded, checked = _check(schedule)
-    result.jobs, result.is_readable = checked.jobs, loaded.is_readable
-    if checked.errors or loaded.namespace is None:
-        _refuse(connection, schedule, now, loaded, checked, result)
-        return
-    result.namespace = loaded.namespace
-    # before the transaction, which may take long: the next tick of this host presents the file, too
-    store.present(connection, loaded.namespace, schedule.presented(), now)
-    with connection.transaction():
-        _apply(connection, schedule, now, at_once, loaded, result)
-    if result.changes:
-        log.info(
-            "sync.applied",
-            file=schedule.path,
-            hash=schedule.version.hash[:8],
-            added=len(result.changes.added),
-            changed=len(result.changes.changed),
-            retired=len(result.changes.retired),
-            returned=len(result.changes.returned) or None,
-        )
-        result.find(*result.changes.problems)
+    def report_failure(self, error: Exception) -> None:
+        """Report that the file could not be applied now. The tick continues, except in another environment."""
+        self.result.verdict, self.result.changes = None, None
+        why = reason(error) if isinstance(error, psycopg.Error) else str(error)
+        log.warning("sync.failed", file=self.schedule.path, hash=self.schedule.sha256[:8], error=why)
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            why = "another session holds a lock that this needs (pg_stat_activity shows which)"
+        self.result.add_findings(f"{self.schedule.path} is not applied: {why}. The next tick tries again")
+        self._check_environment()
 
+    def inspect(self) -> SyncResult:
+        """Return how the file stands, without applying it or creating runs."""
+        result, namespace = self.result, self.result.namespace
+        if namespace is None:
+            loaded, checked = self.read()
+            namespace = self._keep_presenting(loaded)
+            result.has_findings = bool(checked.errors)
+            _report_left_out(self.schedule, loaded, checked.jobs, len(checked.errors))
+        if namespace is not None:
+            result.namespace = namespace
+            state = self._check_environment()
+            if state is None or state.in_force_id is None:
+                result.namespace = None
+            elif result.verdict is None:
+                verdict = in_force.decide(state, self.schedule.version, at_once=False)
+                result.verdict = verdict if verdict is Verdict.HELD_BACK else None
+        return result
 
-def fail(
-    connection: Connection[Any], schedule: ScheduleFile, now: datetime | None, error: Exception, result: SyncResult
-) -> None:
-    """Report that a file could not be applied now. The work goes on, except in another environment."""
-    result.verdict, result.changes = None, None
-    why = reason(error) if isinstance(error, psycopg.Error) else str(error)
-    log.warning("sync.failed", file=schedule.path, hash=schedule.version.hash[:8], error=why)
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        why = "another session holds a lock that this needs (pg_stat_activity shows which)"
-    result.find(f"{schedule.path} is not applied: {why}. The next tick tries again")
-    if result.namespace is not None:
-        state = store.state(connection, result.namespace, schedule.presented(), now)
-        if in_force.is_of_another_environment(state, schedule.version):
-            result.verdict = Verdict.OTHER_ENVIRONMENT
-            _hold_back(schedule, state, result)
+    def read(self) -> tuple[Loaded, Checked]:
+        """Read and check the file; the valid jobs are those of the result."""
+        loaded = load.load(self.schedule.data, self.schedule.path, self.schedule.environment or None)
+        checked = checks.check(loaded, Path(self.schedule.path), self.schedule.handler_path)
+        self.result.jobs, self.result.is_readable = checked.jobs, loaded.is_readable
+        return loaded, checked
 
+    def _state(self) -> FileState:
+        return store.state(self.connection, str(self.result.namespace), self.schedule.presented(), self.now)
 
-def _check(schedule: ScheduleFile) -> tuple[Loaded, Checked]:
-    loaded = load.load(schedule.data, schedule.path, schedule.environment or None)
-    return loaded, checks.check(loaded, Path(schedule.path), schedule.handler_path)
+    def _decide(self) -> FileState:
+        state = self._state()
+        self.result.verdict = in_force.decide(state, self.schedule.version, self.at_once)
+        return state
 
+    def _is_held_back(self, state: FileState) -> bool:
+        """Return whether the verdict is not to apply the file, and report why."""
+        verdict = self.result.verdict
+        if verdict not in (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT):
+            return False
+        self.result.messages.append(in_force.explain(verdict, state, self.schedule.path, self.schedule.version))
+        self.result.has_findings |= verdict is Verdict.OTHER_ENVIRONMENT or in_force.is_held_too_long(state)
+        return True
 
-def _refuse(
-    connection: Connection[Any],
-    schedule: ScheduleFile,
-    now: datetime | None,
-    loaded: Loaded,
-    checked: Checked,
-    result: SyncResult,
-) -> None:
-    """Report the errors of a file, and let the one that this host presented before stand for it."""
-    presented, errors = schedule.presented(), max(1, len(checked.errors))
-    result.namespace = store.keep_presenting(connection, presented, now, errors, loaded.namespace) or loaded.namespace
-    result.find(*(formats.text(found) for found in checked.errors))
-    log.error("sync.refused", file=schedule.path, hash=schedule.version.hash[:8], mistakes=errors)
-    _report_left_out(schedule, loaded, checked.jobs, errors)
-    if result.namespace is not None:
-        state = store.state(connection, result.namespace, presented, now)
-        if in_force.is_of_another_environment(state, schedule.version):
-            result.verdict = Verdict.OTHER_ENVIRONMENT
-            _hold_back(schedule, state, result)
+    def _check_environment(self) -> FileState | None:
+        """Report if the namespace belongs to another environment: then nothing is claimed either."""
+        if self.result.namespace is None:
+            return None
+        state = self._state()
+        if in_force.is_of_another_environment(state, self.schedule.version):
+            self.result.verdict = Verdict.OTHER_ENVIRONMENT
+            self._is_held_back(state)
+        return state
 
+    def _keep_presenting(self, loaded: Loaded, errors: int | None = None) -> str | None:
+        """Continue to present what this host presented before, and return its namespace, else that of the file."""
+        presented = self.schedule.presented()
+        found = store.keep_presenting(self.connection, presented, self.now, errors, loaded.namespace)
+        return found or loaded.namespace
 
-def _apply(
-    connection: Connection[Any],
-    schedule: ScheduleFile,
-    now: datetime | None,
-    at_once: bool,
-    loaded: Loaded,
-    result: SyncResult,
-) -> None:
-    """Apply a valid file inside the caller's transaction, if it is not held back."""
-    version, presented, namespace = schedule.version, schedule.presented(), loaded.namespace
-    assert namespace is not None
-    store.lock_namespace(connection, namespace, in_force.OPERATOR_LOCK_WAIT if at_once else in_force.LOCK_WAIT)
-    state = store.state(connection, namespace, presented, now)
-    result.verdict = in_force.decide(state, version, at_once)
-    if result.verdict in NOT_APPLIED:
-        _hold_back(schedule, state, result)
-    if result.verdict in (Verdict.APPLY, Verdict.RENEW):
-        is_newer_here = state.in_force_id is not None and not version.is_covered_by(
-            state.in_force_yamlsched, state.in_force_tzdata
-        )
+    def _refuse(self, loaded: Loaded, checked: Checked) -> None:
+        errors = max(1, len(checked.errors))
+        self.result.namespace = self._keep_presenting(loaded, errors)
+        self.result.add_findings(*(formats.text(found) for found in checked.errors))
+        log.error("sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors)
+        _report_left_out(self.schedule, loaded, checked.jobs, errors)
+        self._check_environment()
+
+    def _apply(self, state: FileState, loaded: Loaded) -> None:
+        """Write the definitions and which file is in force, inside the caller's transaction."""
+        connection, version, namespace = self.connection, self.schedule.version, str(loaded.namespace)
+        is_covered = version.is_covered_by(state.in_force_yamlsched, state.in_force_tzdata)
+        recompute = state.in_force_id is not None and not is_covered
         is_behind = is_older(version.tzdata_version, state.in_force_tzdata or "")
-        changes = converge.converge(connection, namespace, loaded.jobs, now, is_newer_here, is_behind)
-        if result.verdict is Verdict.APPLY:
+        changes = converge.converge(connection, namespace, loaded.jobs, self.now, recompute, is_behind)
+        if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            store.mark_applied(connection, namespace, presented, retention, changes.now)
+            store.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
         elif state.in_force_id is not None:
-            # of hosts with crossed versions each would otherwise find the other's older, again and again
-            newest = newest_version(state.in_force_yamlsched, version.yamlsched_version)
+            # The newest of each version: hosts with crossed versions would otherwise renew the file in turns for ever.
+            yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
             tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
-            store.mark_renewed(connection, state.in_force_id, newest, tzdata)
-        result.changes = changes
-
-
-def _hold_back(schedule: ScheduleFile, state: FileState, result: SyncResult) -> None:
-    assert result.verdict is not None
-    result.messages.append(in_force.explain(result.verdict, state, schedule.path, schedule.version))
-    if result.verdict is Verdict.OTHER_ENVIRONMENT or in_force.is_held_too_long(state):
-        result.has_findings = True
+            store.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
+        self.result.changes = changes
 
 
 def inspect_file(
-    connection: Connection[Any], schedule: ScheduleFile, namespace: str | None, now: datetime | None
+    connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot, now: datetime | None = None
 ) -> SyncResult:
-    """Return where a file stands that is not known to be in force."""
-    presented = schedule.presented()
-    result = SyncResult(namespace)
-    if namespace is None:
-        loaded, checked = _check(schedule)
-        result.jobs, result.is_readable = checked.jobs, loaded.is_readable
-        namespace = store.keep_presenting(connection, presented, now, None, loaded.namespace) or loaded.namespace
-        result.has_findings = bool(checked.errors)
-        _report_left_out(schedule, loaded, checked.jobs, len(checked.errors))
-    if namespace is not None:
-        state = store.state(connection, namespace, presented, now)
-        result.namespace = namespace if state.in_force_id is not None else None
-        if in_force.is_of_another_environment(state, schedule.version):
-            result.verdict = Verdict.OTHER_ENVIRONMENT
-            _hold_back(schedule, state, result)
-        elif in_force.decide(state, schedule.version, at_once=False) is Verdict.HELD_BACK:
-            result.verdict = Verdict.HELD_BACK
-    return result
+    """Return how the file stands, without applying it or creating runs."""
+    known = flow.current(snapshot, schedule)
+    return known or FileSync(connection, schedule, SyncResult(snapshot.namespace), now).inspect()
 
 
 def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: SyncResult) -> dict[str, Job]:
-    """Return the jobs whose runs this host may claim."""
+    """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
+
+    While the file is held back, only those whose handler is that of the file in force: a service that shares the
+    namespace by mistake may have a job of the same name.
+    """
     jobs = result.jobs
     if jobs is None:
         loaded = load.load(schedule.data, schedule.path, schedule.environment or None, result.is_validated)
         jobs = result.jobs = loaded.jobs
         _report_left_out(schedule, loaded, jobs, sum(one.severity == "error" for one in loaded.diagnostics))
     if result.verdict is Verdict.HELD_BACK and result.namespace is not None:
-        in_force = definitions.handlers(connection, result.namespace)
-        jobs = {name: job for name, job in jobs.items() if in_force.get(name) == job.handler}
+        handlers = definitions.handlers(connection, result.namespace)
+        jobs = {name: job for name, job in jobs.items() if handlers.get(name) == job.handler}
     return jobs
 
 

@@ -1,56 +1,68 @@
-"""The slots of a past range, each under its own key, so that none can run twice. The cursor stays where it is."""
+"""Create the runs of a past range of slots, each under its own key, so that none runs twice. The cursor stays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import times
 from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
 from yamlsched.slots import slots
-from yamlsched.store import actions, definitions
+from yamlsched.store import actions, definitions, files
 from yamlsched.store import slots as store
 from yamlsched.store.actions import ActionRecord
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import KeyHolder, NewRun
-from yamlsched.times import short_utc
+from yamlsched.sync.in_force import disabled
+from yamlsched.times import bounds, short_utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-CHUNK = 1000
+CHUNK_SLOTS = 1000
 """Slots of one transaction: a sync waits no longer than for these."""
+
+
+@dataclass(frozen=True)
+class BackfillSlot:
+    """A slot of the range; ``holder`` is the run that has its key already."""
+
+    key: str
+    at: datetime
+    holder: KeyHolder | None = None
 
 
 @dataclass
 class BackfillResult:
-    """Keys and slots: those that got a run, those that have one, those whose run was pruned or is another slot's."""
+    """The slots that got a run, those that have one, and those whose key was used: by a pruned run, or another slot's.
 
-    made: list[tuple[str, datetime]] = field(default_factory=list)
-    existing: list[tuple[str, datetime, KeyHolder]] = field(default_factory=list)
-    used: list[tuple[str, datetime, KeyHolder]] = field(default_factory=list)
+    ``writing`` are the slots of the transaction that has not ended.
+    """
+
+    created: list[BackfillSlot] = field(default_factory=list)
+    existing: list[BackfillSlot] = field(default_factory=list)
+    used: list[BackfillSlot] = field(default_factory=list)
     future: bool = False
-    writing: list[tuple[str, datetime]] = field(default_factory=list)  # of the transaction that has not ended
+    writing: list[BackfillSlot] = field(default_factory=list)
 
     @property
     def done(self) -> int:
-        return len(self.made) + len(self.existing) + len(self.used)
+        return len(self.created) + len(self.existing) + len(self.used)
 
 
 def definition_for(connection: Connection[Any], namespace: str, job_type: str) -> Definition:
-    """Return the definition of a job whose slots are asked for. Raises Refused where it has none."""
+    """Return the definition of a job with slots. Raises Refused if there is none."""
     found = definitions.find(connection, namespace, job_type)
     if found is None:
         from difflib import get_close_matches
 
-        near = get_close_matches(job_type, definitions.names(connection, namespace), n=1)
-        hint = f' Did you mean "{near[0]}"?' if near else " A job is known after its first sync."
+        match = get_close_matches(job_type, definitions.names(connection, namespace), n=1)
+        hint = f' Did you mean "{match[0]}"?' if match else " A job is known after its first sync."
         raise Refused(f'no job "{job_type}" in namespace "{namespace}".{hint}')
     if found.schedule is None:
         raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
@@ -60,23 +72,24 @@ def definition_for(connection: Connection[Any], namespace: str, job_type: str) -
 def first_day(connection: Connection[Any], job: Definition) -> datetime:
     """Return the start of the local day on which the job was first applied."""
     where = zone(job.timezone)
-    day = definitions.created_at(connection, job.id).astimezone(where).date()
-    return times.bounds(day, where)[0]
+    return bounds(definitions.created_at(connection, job.id).astimezone(where).date(), where)[0]
 
 
 def count(connection: Connection[Any], job: Definition, first: datetime, last: datetime) -> int:
-    """Return how many slots that have come lie in [first, last]."""
+    """Return how many slots in [first, last] are not in the future."""
     return sum(len(chunk) for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))))
 
 
-def interrupted(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
-    """Return how many runs were made until the backfill of ``result`` was interrupted, on another session.
+def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
+    """Return how many runs an interrupted backfill has created. ``connection`` is another session.
 
-    The transaction that was interrupted may have been committed, which only the database knows.
+    The interrupted transaction may have been committed, which only the database knows.
     """
-    holders = store.key_holders(connection, namespace, [key for key, _ in result.writing])
-    written = [key for key, slot in result.writing if key in holders and holders[key].is_of(job.job_type, slot)]
-    return len(result.made) + len(written)
+    holders = store.key_holders(connection, namespace, [slot.key for slot in result.writing])
+    written = [
+        slot for slot in result.writing if slot.key in holders and holders[slot.key].is_of(job.job_type, slot.at)
+    ]
+    return len(result.created) + len(written)
 
 
 def backfill(
@@ -91,71 +104,68 @@ def backfill(
     now: datetime | None = None,
     result: BackfillResult | None = None,
 ) -> BackfillResult:
-    """Make the missing runs of the slots in [first, last], oldest first, due at once, and note them in ``result``.
+    """Create the missing runs of the slots in [first, last], oldest first, due at once, and add them to ``result``.
 
-    Each chunk of slots is one transaction: an interruption leaves those before, and the same call goes on. Slots that
-    have not come yet are left to sync. Raises Refused for a job that makes no runs.
+    Each chunk of slots is one transaction: an interruption keeps those before, and the same call continues. Future
+    slots are left to sync. Raises Refused for a job that is retired or disabled, also if it is so meanwhile.
     """
-    if job.retired_at is not None:
-        raise Refused(
-            f'job "{job.job_type}" is retired: it was removed from schedules.yaml, and no worker would run its slots'
-        )
-    if not job.enabled:
-        raise Refused(f'job "{job.job_type}" is disabled in schedules.yaml: enable it to run its slots')
-    instant = store.start_batch(connection, now)
+    _check_active(connection, namespace, job)
+    at = store.start_batch(connection, now)
     result = BackfillResult() if result is None else result
-    result.future = last > instant
-    chunks = _chunks(job, first, min(last, instant))
-    for chunk in chunks:
+    result.future = last > at
+    for chunk in _chunks(job, first, min(last, at)):
         with connection.transaction():
             store.start_batch(connection, now)
-            # a sync that is making these very runs is waited for
-            definitions.lock(connection, [job.id])
-            missing = _sort(connection, namespace, job, chunk, result)
-            if not dry_run:
+            # the lock waits for a sync that is creating the same runs, or is retiring the job
+            for locked in definitions.lock(connection, [job.id]):
+                _check_active(connection, namespace, locked)
+            missing = _missing(connection, namespace, job, chunk, result)
+            if missing and not dry_run:
                 result.writing = missing
-                runs = [NewRun(job.id, key, slot, instant) for key, slot in missing]
-                if sum(cursor.rowcount for cursor in store.create_runs(connection, runs, namespace, instant)) != len(
-                    runs
-                ):
-                    raise Refused(
-                        f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again'
-                    )
-                if runs:
-                    store.notify_workers(connection, namespace)
-                    detail = {"first": short_utc(runs[0].slot), "last": short_utc(runs[-1].slot), "runs": len(runs)}
-                    trail = ActionRecord(namespace, f"job:{job.job_type}", detail)
-                    actions.record(connection, who, "backfill", [trail], instant)
-        result.made += missing
+                _create(connection, namespace, job, missing, who, at)
+        result.created += missing
         result.writing = []
         progress(result.done)
     return result
 
 
-def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[tuple[str, datetime]]]:
+def _check_active(connection: Connection[Any], namespace: str, job: Definition) -> None:
+    if job.retired_at is not None:
+        raise Refused(
+            f'job "{job.job_type}" is retired: it was removed from schedules.yaml, and no worker would run its slots'
+        )
+    if not job.enabled:
+        why = disabled(files.environment_in_force(connection, namespace))
+        raise Refused(f'job "{job.job_type}" {why}: enable it to run its slots')
+
+
+def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
     assert job.schedule is not None
     cron = parse_cron(job.schedule)
     found = slots(cron, zone(job.timezone), first - timedelta(microseconds=1), last)
-    while chunk := [(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK)]:
+    while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK_SLOTS)]:
         yield chunk
 
 
-def _sort(
-    connection: Connection[Any],
-    namespace: str,
-    job: Definition,
-    chunk: list[tuple[str, datetime]],
-    result: BackfillResult,
-) -> list[tuple[str, datetime]]:
-    """Return what of a chunk is missing; note the rest in ``result``."""
-    holders = store.key_holders(connection, namespace, [key for key, _ in chunk])
-    missing = []
-    for key, slot in chunk:
-        holder = holders.get(key)
-        if holder is None:
-            missing.append((key, slot))
-        elif holder.status is not None and holder.is_of(job.job_type, slot):
-            result.existing.append((key, slot, holder))
-        else:
-            result.used.append((key, slot, holder))
-    return missing
+def _missing(
+    connection: Connection[Any], namespace: str, job: Definition, chunk: list[BackfillSlot], result: BackfillResult
+) -> list[BackfillSlot]:
+    """Return the slots of a chunk that have no run; add the others to ``result``."""
+    holders = store.key_holders(connection, namespace, [slot.key for slot in chunk])
+    for slot in chunk:
+        holder = holders.get(slot.key)
+        if holder is not None:
+            has_run = holder.status is not None and holder.is_of(job.job_type, slot.at)
+            (result.existing if has_run else result.used).append(replace(slot, holder=holder))
+    return [slot for slot in chunk if slot.key not in holders]
+
+
+def _create(
+    connection: Connection[Any], namespace: str, job: Definition, missing: list[BackfillSlot], who: str, at: datetime
+) -> None:
+    runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
+    if sum(cursor.rowcount for cursor in store.create_runs(connection, runs, namespace, at)) != len(runs):
+        raise Refused(f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again')
+    store.notify_workers(connection, namespace)
+    detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
+    actions.record(connection, who, "backfill", [ActionRecord(namespace, f"job:{job.job_type}", detail)], at)

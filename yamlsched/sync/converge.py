@@ -27,7 +27,7 @@ class Changes:
     retired: tuple[str, ...]
     returned: tuple[str, ...]
     settled: due.DueResult
-    unreadable: tuple[due.Unreadable, ...] = ()
+    unreadable: tuple[due.FailedJob, ...] = ()
 
     @property
     def problems(self) -> list[str]:
@@ -60,7 +60,7 @@ def converge(
     instant = slots.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
     owing = [d for d in locked if d.id in set(known) and not (is_behind and _is_ahead(d, instant))]
-    settled = due.account_for_owed(connection, namespace, owing, instant)
+    settled = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     written = [d.job_type for d in differences if not d.is_gone]
@@ -120,14 +120,14 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
     }
 
 
-def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[due.Unreadable]:
+def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[due.FailedJob]:
     """Compute next slots again; return the definitions that cannot be read, which keep theirs."""
     moves, unreadable = [], []
     for definition in locked:
         try:
             next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
         except ScheduleError as error:
-            unreadable.append(due.Unreadable(definition.job_type, str(error)))
+            unreadable.append(due.FailedJob(definition.job_type, str(error)))
             continue
         if next_slot_at != definition.next_slot_at:
             cursor = definition.last_slot_at

@@ -1,13 +1,13 @@
-"""Carrying out plans: the slots that are due, in batches, and what a definition owes before it is changed."""
+"""Account for slots: those that are due, in batches, and all that a definition owes before it is changed."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -20,23 +20,24 @@ from yamlsched.store.connection import reason
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import Gap
 from yamlsched.sync import slot_plan
+from yamlsched.sync.slot_plan import SlotPlan
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 BATCH_JOBS = 1000
-"""Definitions of one transaction: enough to share a commit, and so few that it takes a tenth of a second."""
-STEPS = ((BATCH_JOBS, timedelta(seconds=1)), (25, timedelta(milliseconds=100)), (1, timedelta(milliseconds=100)))
-"""Definitions of one transaction, and how long it waits for a lock, such as on a key that another session has inserted
+"""Jobs of one transaction: enough to share a commit, and few enough that it takes a tenth of a second."""
+STEPS = ((BATCH_JOBS, 1.0), (25, 0.1), (1, 0.1))
+"""Jobs of one transaction, and how many seconds it waits for a lock, such as on a key that another session has inserted
 and not committed: at first, after a batch has failed, and after a part of that has failed."""
 PIPELINE_JOBS = 250
-"""Definitions whose writing is sent at once."""
+"""Jobs that are planned while the server writes those before."""
 MAX_TRIES = 10
-MAX_REPORTED = 20
+MAX_REPORTED_JOBS = 20
 
 
-class Unreadable(NamedTuple):
-    """A stored definition that this release or its time zone data cannot read."""
+class FailedJob(NamedTuple):
+    """A job whose slots could not be accounted for, and why."""
 
     job_type: str
     reason: str
@@ -46,15 +47,15 @@ class Unreadable(NamedTuple):
 class DueResult:
     """What became of due slots.
 
-    ``blocked`` are jobs whose slots could not be written, with the reason; ``left`` is how many jobs are left to the
-    next sync, because the time was over.
+    ``unreadable`` are jobs whose stored definition this release or its time zone data cannot read; ``blocked`` those
+    whose slots could not be written. ``jobs_left`` is how many jobs the next sync has to process, for lack of time.
     """
 
     runs: int = 0
     gaps: list[Gap] = field(default_factory=list)
-    unreadable: list[Unreadable] = field(default_factory=list)
-    blocked: list[Unreadable] = field(default_factory=list)
-    left: int = 0
+    unreadable: list[FailedJob] = field(default_factory=list)
+    blocked: list[FailedJob] = field(default_factory=list)
+    jobs_left: int = 0
 
     def add(self, other: DueResult) -> None:
         self.runs += other.runs
@@ -74,8 +75,18 @@ class DueResult:
             f'job "{job}": its due slots could not be written: {why}. The next tick tries again'
             for job, why in self.blocked
         ]
-        more = len(lines) - MAX_REPORTED
-        return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{more} more jobs are not scheduled"]
+        more = len(lines) - MAX_REPORTED_JOBS
+        return lines if more <= 0 else [*lines[:MAX_REPORTED_JOBS], f"{more} more jobs are not scheduled"]
+
+    def log(self) -> None:
+        """Log an event for each gap and each job that failed."""
+        for gap in self.gaps:
+            log.info(
+                "slot.skipped", job=gap.job_type, first=gap.first, last=gap.last, slots=gap.slots, reason=gap.reason
+            )
+        for event, jobs in (("slot.unreadable", self.unreadable), ("slot.blocked", self.blocked)):
+            for job, why in jobs:
+                log.error(event, job=job, error=why)
 
 
 class _KeyConflict(Exception):
@@ -85,33 +96,32 @@ class _KeyConflict(Exception):
 def account_for_due_slots(
     connection: Connection[Any], namespace: str, now: datetime | None, deadline: float = float("inf")
 ) -> DueResult:
-    """Account for all slots that are due: one transaction for each batch of definitions.
+    """Account for all due slots of a namespace: one transaction per batch of jobs.
 
-    A sync at work on the same namespace at the same time loses nothing and doubles nothing: each leaves to the other
-    what the other has locked. A definition whose slots cannot be written holds up no other: what fails is done again
-    in smaller parts, after everything else. No transaction is started after ``deadline``, in seconds of the monotonic
-    clock.
+    Concurrent syncs neither lose nor duplicate slots: each skips the jobs that another has locked. A job whose slots
+    cannot be written delays no other: a batch that fails is tried again in smaller parts, after all the others. No
+    transaction is started after ``deadline``, a time of the monotonic clock.
     """
     result = DueResult()
     todo = deque((ids, 0) for ids in _parts(store.due_jobs(connection, namespace, now), 0))
     while todo and time.monotonic() <= deadline:
         ids, step = todo.popleft()
         try:
-            batch = _batch(connection, namespace, ids, now, STEPS[step][1])
+            batch = _account_for_batch(connection, namespace, ids, now, STEPS[step][1])
         except (psycopg.Error, _KeyConflict) as error:
             if connection.closed:
                 raise
             if len(ids) > 1:
-                # in random order: if there is no time for all, the others have their turn at one of the next ticks
+                # in random order: if there is no time for all, the others are processed by one of the next ticks
                 todo.extend((part, step + 1) for part in _parts(random.sample(ids, len(ids)), step + 1))
                 continue
             [job] = definitions.names_of(connection, ids)
-            batch = DueResult(blocked=[Unreadable(job, _why_blocked(error))])
-        _log(batch)
+            batch = DueResult(blocked=[FailedJob(job, _why_blocked(error))])
+        batch.log()
         result.add(batch)
-    result.left = sum(len(ids) for ids, _ in todo)
-    if result.left:
-        log.warning("sync.unfinished", jobs=result.left)
+    result.jobs_left = sum(len(ids) for ids, _ in todo)
+    if result.jobs_left:
+        log.warning("sync.unfinished", jobs=result.jobs_left)
     return result
 
 
@@ -125,54 +135,87 @@ def _why_blocked(error: Exception) -> str:
         return "another session holds a lock on its rows or on a key"
     if isinstance(error, psycopg.Error):
         return reason(error)
-    return "its keys still conflict with other sessions after several attempts"
+    return f"its keys still conflict with other sessions after {MAX_TRIES} attempts"
 
 
-def _batch(
-    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, wait: timedelta
+def _account_for_batch(
+    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, lock_timeout_seconds: float
 ) -> DueResult:
-    tries = 0
-    while True:
+    for attempt in range(MAX_TRIES):
         try:
             with connection.transaction():
-                instant = store.start_batch(connection, now, wait)
-                locked = store.lock_due_jobs(connection, ids, instant)
-                return _write(connection, namespace, locked, instant, is_closing=False, check_keys=tries > 0)
+                at = store.start_batch(connection, now, lock_timeout_seconds)
+                locked = store.lock_due_jobs(connection, ids, at)
+                return _write(connection, namespace, locked, at, is_closing=False, read_keys=attempt > 0)
         except _KeyConflict:
-            tries += 1
-            if tries == MAX_TRIES:
-                raise
+            continue
+    raise _KeyConflict
 
 
-def account_for_owed(
+def account_for_locked(
     connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime
 ) -> DueResult:
-    """Account for all that locked definitions owe up to ``now``, as they are, inside the caller's transaction.
+    """Account for all that locked definitions owe up to ``now``, inside the caller's transaction.
 
     Without a cap and without waiting: with ``overlap: wait`` it creates runs that then execute one after the other.
     """
     for attempt in range(MAX_TRIES):
         try:
             with connection.transaction():
-                result = _write(connection, namespace, locked, now, is_closing=True, check_keys=attempt > 0)
+                result = _write(connection, namespace, locked, now, is_closing=True, read_keys=attempt > 0)
         except _KeyConflict:
             continue
-        _log(result)
+        result.log()
         return result
     raise Refused(
-        f"keys of owed slots in namespace {namespace} still conflict with other sessions "
-        "after several attempts: try again"
+        f"keys of owed slots in namespace {namespace} still conflict with other sessions after {MAX_TRIES} attempts: "
+        "try again"
     )
 
 
 def account_for_owed_slots(
-    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None
+    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None = None
 ) -> tuple[datetime, list[Definition], DueResult]:
-    """Lock and settle definitions; return the instant up to which that holds, and the definitions as they are then."""
+    """Lock definitions and account for all that they owe, inside the caller's transaction, before they are changed.
+
+    Returns the instant up to which that holds (the one to write as ``paused_at``) and the definitions as they are then.
+    """
     locked = definitions.lock(connection, ids)
-    instant = store.start_batch(connection, now)
-    result = account_for_owed(connection, namespace, locked, instant)
-    return instant, definitions.lock(connection, ids), result
+    at = store.start_batch(connection, now)
+    result = account_for_locked(connection, namespace, locked, at)
+    return at, definitions.read(connection, list(ids)), result
+
+
+def is_waiting(definition: Definition, open_slots: Container[int]) -> bool:
+    """Return whether a job's due slots wait for an unfinished run, given the ids of the jobs that have one."""
+    return definition.overlap == "wait" and definition.id in open_slots
+
+
+def plan_slots(
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Iterable[Definition],
+    open_slots: Mapping[int, datetime],
+    now: datetime,
+    is_closing: bool,
+    read_keys: bool = True,
+) -> tuple[list[SlotPlan], list[FailedJob]]:
+    """Return how the slots of jobs are to be accounted for, and the jobs whose definition cannot be read.
+
+    Reads who holds the keys, unless ``read_keys`` is false: then all are taken to be free.
+    """
+    owed, unreadable = [], []
+    for job in jobs:
+        try:
+            owed.append(slot_plan.owed_slots(job, now, is_closing))
+        except ScheduleError as error:
+            # written by a version of yamlsched or of the time zone data that knew more; the other jobs continue
+            unreadable.append(FailedJob(job.job_type, str(error)))
+            if is_closing:
+                owed.append(slot_plan.owed_by_unreadable(job, now))
+    keys = [candidate.key for one in owed for candidate in one.candidates] if read_keys else []
+    holders = store.key_holders(connection, namespace, keys) if keys else {}
+    return [slot_plan.decide(one, open_slots.get(one.definition.id), holders) for one in owed], unreadable
 
 
 def _write(
@@ -181,58 +224,29 @@ def _write(
     locked: Sequence[Definition],
     now: datetime,
     is_closing: bool,
-    check_keys: bool,
+    read_keys: bool,
 ) -> DueResult:
     """Write what accounts for the slots of locked definitions.
 
-    While the server writes one part, the next is planned. Keys are rarely in use: they are read
-    (``check_keys``) only after an insert has found one in use.
+    While the server writes one part, the next is planned. Keys are rarely in use: they are read (``read_keys``) only
+    after an insert has found one in use.
     """
-    result = DueResult()
-    inserted, moved, moves = [], [], 0
-    earliest_open_slots = store.earliest_open_slots(connection, namespace, [definition.id for definition in locked])
+    result, inserted = DueResult(), []
+    open_slots = store.earliest_open_slots(connection, namespace, [job.id for job in locked])
     if not is_closing:
-        locked = [d for d in locked if d.overlap != "wait" or d.id not in earliest_open_slots]
+        locked = [job for job in locked if not is_waiting(job, open_slots)]
     with connection.pipeline():
         for start in range(0, len(locked), PIPELINE_JOBS):
-            owed = list(_owed(locked[start : start + PIPELINE_JOBS], now, is_closing, result))
-            keys = [key for o in owed for key, _ in o.candidates] if check_keys else []
-            holders = store.key_holders(connection, namespace, keys) if keys else {}
-            plans = [slot_plan.decide(o, earliest_open_slots.get(o.definition.id), holders) for o in owed]
-            runs = [run for p in plans for run in p.runs]
-            gaps = [gap for p in plans for gap in p.gaps]
+            part = locked[start : start + PIPELINE_JOBS]
+            plans, unreadable = plan_slots(connection, namespace, part, open_slots, now, is_closing, read_keys)
+            runs = [run for plan in plans for run in plan.runs]
+            gaps = [gap for plan in plans for gap in plan.gaps]
             inserted += store.create_runs(connection, runs, namespace, now)
             store.record_gaps(connection, gaps, now)
-            moved += store.move_cursors(connection, [p.move for p in plans])
-            result.runs += len(runs)
-            result.gaps += gaps
-            moves += len(plans)
+            store.move_cursors(connection, [plan.move for plan in plans])
+            result.add(DueResult(len(runs), gaps, unreadable))
         if result.runs:
             store.notify_workers(connection, namespace)
     if sum(cursor.rowcount for cursor in inserted) != result.runs:
         raise _KeyConflict
-    if sum(cursor.rowcount for cursor in moved) != moves:
-        raise RuntimeError("a locked definition was changed by another session")
     return result
-
-
-def _owed(
-    locked: Iterable[Definition], now: datetime, is_closing: bool, result: DueResult
-) -> Iterator[slot_plan.OwedSlots]:
-    for definition in locked:
-        try:
-            yield slot_plan.owed_slots(definition, now, is_closing)
-        except ScheduleError as error:
-            # written by a yamlsched or time zone data that knew more; the other jobs go on
-            result.unreadable.append(Unreadable(definition.job_type, str(error)))
-            if is_closing:
-                yield slot_plan.owed_by_unreadable(definition, now)
-
-
-def _log(result: DueResult) -> None:
-    for gap in result.gaps:
-        log.info("slot.skipped", job=gap.job_type, first=gap.first, last=gap.last, slots=gap.slots, reason=gap.reason)
-    for job, why in result.unreadable:
-        log.error("slot.unreadable", job=job, error=why)
-    for job, why in result.blocked:
-        log.error("slot.blocked", job=job, error=why)

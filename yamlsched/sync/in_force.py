@@ -11,14 +11,10 @@ from yamlsched.times import rfc3339
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
-LOCK_WAIT = timedelta(seconds=5)
-"""How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
-OPERATOR_LOCK_WAIT = timedelta(seconds=30)
-"""The same for ``yamlsched sync``."""
 
 
 def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
-    """Say what becomes of a file, given where it stands. ``at_once`` is the wish of a person who knows."""
+    """Return what to do with a file. ``at_once``: an operator decided to apply it."""
     if state.in_force_id is None:
         return Verdict.APPLY
     if (state.in_force_hash, state.in_force_environment) == (version.hash, version.environment):
@@ -26,7 +22,7 @@ def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
         return Verdict.CURRENT if known else Verdict.RENEW
     if at_once:
         return Verdict.APPLY
-    if state.in_force_environment != version.environment:
+    if is_of_another_environment(state, version):
         return Verdict.OTHER_ENVIRONMENT
     if state.applied_at is None:
         return Verdict.APPLY
@@ -36,22 +32,18 @@ def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
 
 
 def is_of_another_environment(state: FileState, version: FileVersion) -> bool:
-    """Return whether the namespace belongs to an environment other than version."""
+    """Return whether the namespace belongs to another environment than the file's."""
     return state.in_force_id is not None and state.in_force_environment != version.environment
 
 
-def held_since(state: FileState) -> datetime:
-    """Return since when a file that is held back has been."""
-    return max(state.presented_since_at, state.in_force_since or state.presented_since_at)
-
-
 def is_held_too_long(state: FileState) -> bool:
-    """Say whether a file has been held back for so long that it is no rolling deploy any more."""
-    return state.now - held_since(state) >= FINDING_AFTER
+    """Return whether a file has been held back for longer than a rolling deploy takes."""
+    held_since = max(state.presented_since_at, state.in_force_since or state.presented_since_at)
+    return state.now - held_since >= FINDING_AFTER
 
 
 def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion) -> str:
-    """Return in words why a file is not applied, and what to do."""
+    """Return a message: why a file is not applied, and what to do."""
     in_force = (
         f"in force is {state.in_force_path} of host {state.in_force_host} "
         f"(hash {(state.in_force_hash or '')[:8]}), since {_utc(state.in_force_since)}"
@@ -69,6 +61,11 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
         f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
+
+
+def disabled(environment: str) -> str:
+    """Return the predicate of a sentence about a job that the file in force disables, directly or by environments."""
+    return f'is not enabled in environment "{environment}"' if environment else "is disabled in schedules.yaml"
 
 
 def _environment(name: str | None) -> str:

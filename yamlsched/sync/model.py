@@ -46,18 +46,18 @@ def is_older(version: str | None, other: str) -> bool:
 
 
 def _version_key(version: str) -> list[tuple[int, int | str]]:
-    """Return what versions are compared by, part by part: letters come before the end (1.0rc1), numbers after it."""
+    """Return a sort key: letters sort before the end of a version (1.0rc1), numbers after it."""
     found = re.findall(r"[0-9]+|[a-z]+", version.lower())
     return [(2, int(part)) if part.isdigit() else (0, part) for part in found] + [(1, 0)]
 
 
 def newest_version(*versions: str | None) -> str:
-    """Return the newest_version of versions."""
+    """Return the newest of versions."""
     return max((version for version in versions if version), key=_version_key)
 
 
 class Verdict(StrEnum):
-    """What to do with a sound file."""
+    """What to do with a valid file."""
 
     CURRENT = "current"  # it is in force
     RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
@@ -68,10 +68,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class ScheduleFile:
-    """A schedules.yaml as a host presents it. ``environment`` is empty where none is given.
+    """A schedules.yaml as a host presents it. ``environment`` is empty if none is set.
 
-    ``handler_path`` are the folders, besides the file's own, in which handlers are looked for before the file is
-    applied; None: they are not checked. ``by_hand``: a person presents it, not a tick that comes again.
+    ``handler_path`` are the folders, besides the file's own, in which handlers are searched before the file is applied;
+    None: they are not checked. ``by_hand``: an operator presents it once, not a tick each minute.
     """
 
     data: bytes = field(repr=False)
@@ -83,7 +83,7 @@ class ScheduleFile:
 
     @classmethod
     def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
-        """Raises EnvironmentFailed where the file cannot be read."""
+        """Read the file. Raises EnvironmentFailed if it cannot be read."""
         data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
         return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
 
@@ -98,32 +98,23 @@ class ScheduleFile:
         return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
 
     def presented(self) -> dict[str, Any]:
-        """Return what the statements on files want to know."""
-        version = self.version
-        return {
-            "hash": version.hash,
-            "environment": version.environment,
-            "host": self.host,
-            "path": self.path,
-            "yamlsched_version": version.yamlsched_version,
-            "tzdata_version": version.tzdata_version,
-            "by_hand": self.by_hand,
-        }
+        """Return the parameters of the statements on files."""
+        return {**self.version._asdict(), "host": self.host, "path": self.path, "by_hand": self.by_hand}
 
 
 @dataclass
 class SyncResult:
-    """What a sync did and found. ``messages`` are for people.
+    """What a sync did and found.
 
-    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` says
-    whether it could be. ``is_validated`` says that this version of yamlsched has applied the file: then its schema
+    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` is
+    false if it could not be parsed. ``is_validated``: this version of yamlsched has applied the file, so its schema
     needs no second check.
     """
 
     namespace: str | None
     verdict: Verdict | None = None
     changes: Changes | None = None
-    made: DueResult | None = None
+    due: DueResult | None = None
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
     jobs: dict[str, Job] | None = None
@@ -132,24 +123,20 @@ class SyncResult:
 
     @property
     def may_claim(self) -> bool:
-        """Return whether this host may make and claim runs: not those of another environment."""
+        """Return whether this host may create and claim runs: not those of another environment."""
         return self.namespace is not None and self.verdict is not Verdict.OTHER_ENVIRONMENT
 
-    def find(self, *messages: str) -> None:
-        """Note what needs attention."""
-        self.messages.extend(messages)
-        self.has_findings = self.has_findings or bool(messages)
+    def add_findings(self, *messages: str) -> None:
+        """Add messages about what needs attention."""
+        self.messages += messages
+        self.has_findings |= bool(messages)
 
     @property
     def runs(self) -> int:
-        """How many runs were made, by settling or because they were due."""
-        return (self.made.runs if self.made else 0) + (self.changes.settled.runs if self.changes else 0)
+        """How many runs were created: owed ones of changed jobs, and due ones."""
+        return (self.due.runs if self.due else 0) + (self.changes.settled.runs if self.changes else 0)
 
     @property
     def gaps(self) -> list[Gap]:
         """The slots that were recorded as skipped."""
-        return (self.changes.settled.gaps if self.changes else []) + (self.made.gaps if self.made else [])
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.has_findings else 0
+        return (self.changes.settled.gaps if self.changes else []) + (self.due.gaps if self.due else [])

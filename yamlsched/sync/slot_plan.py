@@ -1,9 +1,7 @@
-"""Which slots of a job get a run, which are recorded as skipped and why, and where its cursor goes.
+"""Which slots of a job get a run, which are recorded as skipped and why, and where its cursor moves.
 
-The rules are those of docs/catchup.md.
-
-Pure: the instant and what the database knows are arguments. ``owed`` looks at the slots alone; ``decide`` at the runs
-and keys that stand in their way.
+The rules are those of docs/catchup.md. Pure: the instant and what the database knows are arguments. ``owed_slots``
+reads the slots alone; ``decide`` adds unfinished runs and used keys.
 """
 
 from __future__ import annotations
@@ -25,18 +23,25 @@ from yamlsched.store.slots import CursorMove, Gap, KeyHolder, NewRun
 from yamlsched.zones import zone
 
 MAX_CATCHUP_RUNS = 100
-"""Runs of one job with ``catchup: all`` that one sync makes: the others wait for the next."""
+"""Runs of one job with ``catchup: all`` that one sync creates: the others wait for the next."""
 CATCHUP_NONE_WINDOW = timedelta(minutes=2)
-"""With ``catchup: none`` a slot is late when it is this old: a tick comes every minute, and may itself be late."""
+"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
 MICROSECOND = timedelta(microseconds=1)
 
 
+class Candidate(NamedTuple):
+    """A slot that gets a run unless an unfinished run or its key prevents that."""
+
+    key: str
+    slot: Slot
+
+
 class OwedSlots(NamedTuple):
-    """The slots to account for now: gaps that are certain, and candidates for a run, oldest first, by key."""
+    """The slots to account for now, oldest first: gaps that are certain, and candidates for a run."""
 
     definition: Definition
     gaps: list[Gap]
-    candidates: list[tuple[str, Slot]]
+    candidates: list[Candidate]
     last_slot_at: datetime | None
     next_slot_at: datetime | None
 
@@ -44,25 +49,26 @@ class OwedSlots(NamedTuple):
 class SlotPlan(NamedTuple):
     """What accounts for a job's slots. All of it is written in one transaction, or nothing."""
 
+    definition: Definition
     runs: list[NewRun]
     gaps: list[Gap]
     move: CursorMove
 
 
 class DueSlots(NamedTuple):
-    """Slots of a span: those to run, those that the newest supersedes; and the first that is left for later."""
+    """Slots of a span: those to run, those that the newest supersedes, and the first one for a later sync."""
 
     candidates: tuple[Slot, ...]
     superseded: slots.Span | None = None
-    following: Slot | None = None
+    next_slot: Slot | None = None
 
 
 def next_slot_at(
     schedule: str | None, timezone: str, after: datetime, paused_at: datetime | None, paused_until: datetime | None
 ) -> datetime | None:
-    """Return the first slot after ``after`` that a sync must account for by itself; None if there is none.
+    """Return the first slot after ``after`` that makes the job due; None if there is none.
 
-    A pause with an end defers that to the first slot after it, one without an end until the job is resumed.
+    During a pause with an end, that is the first slot after the end; during one without, there is none.
     """
     if schedule is None or (paused_at is not None and paused_until is None):
         return None
@@ -73,7 +79,7 @@ def next_slot_at(
 
 
 def next_slot_of(definition: Definition, after: datetime) -> datetime | None:
-    """Return ``next_slot_at`` of a definition that is accounted for up to ``after``."""
+    """Return ``next_slot_at`` of a definition whose slots up to ``after`` are accounted for."""
     if definition.retired_at is not None or not definition.enabled:
         return None
     return next_slot_at(definition.schedule, definition.timezone, after, definition.paused_at, definition.paused_until)
@@ -82,8 +88,8 @@ def next_slot_of(definition: Definition, after: datetime) -> datetime | None:
 def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) -> OwedSlots:
     """Return what a definition owes in (accounted_to, now].
 
-    ``is_closing`` is for a definition about to be changed: everything is accounted for at once, so that what was due
-    under the old definition is not lost and the new one begins with a clean slate.
+    ``is_closing`` is for a definition about to be changed: everything is accounted for at once, so that later rules
+    never apply to earlier slots. Raises ScheduleError if the definition cannot be read.
     """
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
@@ -96,31 +102,34 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
         if until > start:
             span = _span(cron, where, start, until)
             if span:
-                gaps.append(Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason))
+                gaps.append(_gap(definition, span, reason))
             start = until
 
     found: tuple[Slot, ...] = ()
     if start < now:
         limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
         due = _due_slots(cron, where, start, now, definition.catchup == "latest", limit)
-        found, following = due.candidates, due.following.at if due.following else None
+        found, next_at = due.candidates, due.next_slot.at if due.next_slot else None
         if due.superseded:
-            first, last, count = due.superseded.first, due.superseded.last, due.superseded.count
-            gaps.append(Gap(definition.id, definition.job_type, first, last, count, "superseded"))
+            gaps.append(_gap(definition, due.superseded, "superseded"))
     else:
-        following = next_slot_of(definition, now)
+        next_at = next_slot_of(definition, now)
     if gaps:
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
     accounted = found[-1].at if found else gaps[-1].last if gaps else definition.last_slot_at
-    keyed = [(slot_key(definition.job_type, cron, slot), slot) for slot in found]
-    return OwedSlots(definition, gaps, keyed, accounted, following)
+    candidates = [Candidate(slot_key(definition.job_type, cron, slot), slot) for slot in found]
+    return OwedSlots(definition, gaps, candidates, accounted, next_at)
+
+
+def _gap(definition: Definition, span: slots.Span, reason: str) -> Gap:
+    return Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason)
 
 
 def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:
-    """Return what stands for the slots of a definition that cannot be read, and is about to be changed.
+    """Return what accounts for the slots of a definition that cannot be read and is about to be changed.
 
-    Nobody knows its slots but the next one. From that to the minute of ``now`` it is one gap, counted as one slot.
+    Only its next slot is known. The time from that to the minute of ``now`` is one gap, counted as one slot.
     """
     first = definition.next_slot_at
     if first is None or first > now:
@@ -131,7 +140,7 @@ def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:
 
 
 def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
-    """Return the reasons for which slots are skipped whatever runs there are, in order, and up to when each holds."""
+    """Return the reasons that skip all slots up to an instant, whatever runs there are, in order."""
     if definition.retired_at is not None:
         return [("retired", now)]
     if not definition.enabled:
@@ -149,29 +158,29 @@ def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, dat
 def _due_slots(
     cron: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
 ) -> DueSlots:
-    """Return what the slots in (start, now] mean. Many jobs share an expression, and then they owe the same slots."""
+    """Return the slots in (start, now], sorted by ``catchup``. Cached: many jobs share an expression."""
     first = slots.next_slot(cron, where, start)
     if first is None or first.at > now:
-        return DueSlots((), following=first)
+        return DueSlots((), next_slot=first)
     second = slots.next_slot(cron, where, first.at)
     if second is None or second.at > now:
-        return DueSlots((first,), following=second)
+        return DueSlots((first,), next_slot=second)
     if not latest:
         found = tuple(islice(slots.slots(cron, where, start, now), limit and limit + 1))
         if limit and len(found) > limit:
-            return DueSlots(found[:limit], following=found[limit])
-        return DueSlots(found, following=_next(cron, where, now))
+            return DueSlots(found[:limit], next_slot=found[limit])
+        return DueSlots(found, next_slot=_next(cron, where, now))
     newest = slots.newest_slot(cron, where, start, now)
     assert newest is not None
     superseded = slots.span(cron, where, start, newest.at - MICROSECOND)
-    return DueSlots((newest,), superseded, following=_next(cron, where, now))
+    return DueSlots((newest,), superseded, next_slot=_next(cron, where, now))
 
 
 def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]) -> SlotPlan:
-    """Return what becomes of the candidates.
+    """Return which candidates get a run, and record the others as skipped.
 
     ``earliest_open`` is the earliest slot with an unfinished run that excludes others. ``holders`` has those keys of
-    the candidates that are or were in use. A slot whose own run exists (backfilled) is accounted for by that.
+    the candidates that are or were in use. A slot whose own run exists (from a backfill) is accounted for by that.
     """
     definition = owed.definition
     runs: list[NewRun] = []
@@ -197,7 +206,7 @@ def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str
             gaps.append(Gap(definition.id, definition.job_type, slot.at, slot.at, 1, reason, follows))
             adjoins, follows = True, None
     move = CursorMove(definition.id, definition.last_slot_at, owed.last_slot_at, owed.next_slot_at)
-    return SlotPlan(runs, gaps, move)
+    return SlotPlan(definition, runs, gaps, move)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""What became of a slot, and why, in words."""
+"""What happened to a slot, and why, in words."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from yamlsched import durations, slots
-from yamlsched.cron.expression import parse_cron
+from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
+from yamlsched.store import files
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
 from yamlsched.store.history import now
+from yamlsched.sync.in_force import disabled
 from yamlsched.times import bounds, local_time, rfc3339, short_utc
 from yamlsched.zones import zone
 
@@ -22,20 +25,22 @@ if TYPE_CHECKING:
 
 REASONS = {
     "retired": "the job was not in schedules.yaml then",
-    "disabled": "the job was disabled in schedules.yaml then",
+    "disabled": "schedules.yaml, or its environments, disabled the job then",
     "paused": "an operator had paused the job",
     "late": "it was too old when its run would have been created",
     "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
     "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
     "key_taken": "its key was already used, by another slot or another run",
 }
-YEARS = timedelta(days=366 * 8)
-SLOTS_OF_A_DAY = 50
+SEARCH_SPAN = timedelta(days=366 * 8)
+"""How far back to look for a slot: 29 February may be eight years away."""
+MAX_SLOTS_OF_DAY = 50
+MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass
 class SlotReport:
-    """The answer. ``verdict`` is one of: run, pruned, skipped, due, future, unknown, no_slot."""
+    """What happened to a slot. ``verdict`` is one of: run, pruned, skipped, due, future, unknown, no_slot."""
 
     job_type: str
     at: datetime
@@ -55,7 +60,7 @@ class SlotReport:
 
 @dataclass
 class DayReport:
-    """The answers for the slots of a local date, the first ``SLOTS_OF_A_DAY`` of them, and how many ``more`` it has."""
+    """The reports of a local date's slots: the first ``MAX_SLOTS_OF_DAY``, and how many ``more`` there are."""
 
     job_type: str
     date: date
@@ -68,44 +73,32 @@ class DayReport:
 
 
 def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
-    """Explain what became of the slots of a date of the job's wall clock."""
-    assert job.schedule is not None
-    cron, where = parse_cron(job.schedule), zone(job.timezone)
+    """Explain what happened to the slots of a date of the job's wall clock."""
+    cron, where = _timing(job)
     first, last = bounds(day, where)
-    just_before = first - timedelta(microseconds=1)
-    found = slots.slots(cron, where, just_before, last)
-    report = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, SLOTS_OF_A_DAY)]
-    before = slots.newest_slot(cron, where, just_before - YEARS, just_before)
-    after = slots.next_slot(cron, where, last)
-    return DayReport(
-        job.job_type,
-        day,
-        job.timezone,
-        report,
-        more=sum(1 for _ in found),
-        job_is_off=off_reason(job, now(connection)),
-        previous_slot=None if before is None else before.at,
-        next_slot=None if after is None else after.at,
-    )
+    found = slots.slots(cron, where, first - MICROSECOND, last)
+    reports = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, MAX_SLOTS_OF_DAY)]
+    more = sum(1 for _ in found)
+    off = off_reason(job, now(connection), files.environment_in_force(connection, namespace))
+    return DayReport(job.job_type, day, job.timezone, reports, more, off, *_neighbours(job, first, last))
 
 
 def latest_slot(job: Definition, now: datetime) -> datetime:
-    """Return the job's latest slot up to ``now``. Raises Refused where there is none in eight years."""
-    assert job.schedule is not None
-    found = slots.newest_slot(parse_cron(job.schedule), zone(job.timezone), now - YEARS, now)
+    """Return the job's latest slot up to ``now``. Raises Refused if there is none in eight years."""
+    found = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now)
     if found is None:
         raise Refused(f'job "{job.job_type}" has had no slot in the last eight years: pass --at')
     return found.at
 
 
-def off_reason(job: Definition, now: datetime) -> str | None:
-    """Return that the job is retired, disabled or paused, and since when; None for one that makes runs."""
+def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
+    """Return that the job is retired, disabled or paused, and since when; None for one whose slots get runs."""
     if job.retired_at is not None:
         return f"the job is retired since {short_utc(job.retired_at)}"
     if not job.enabled:
-        # when it was switched off is not kept, but the switch accounted for all that was owed
+        # when it was disabled is not stored, but all slots up to then are accounted for
         since = f", and its last slot before that was {short_utc(job.last_slot_at)}" if job.last_slot_at else ""
-        return f"the job is disabled in schedules.yaml{since}"
+        return f"the job {disabled(environment)}{since}"
     if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
         until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
         return f"the job is paused since {short_utc(job.paused_at)}{until}"
@@ -113,9 +106,8 @@ def off_reason(job: Definition, now: datetime) -> str | None:
 
 
 def explain_slot(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> SlotReport:
-    """Explain what became of ``at``, for a job that has a cron."""
-    assert job.schedule is not None
-    cron, where = parse_cron(job.schedule), zone(job.timezone)
+    """Explain what happened to ``at``, for a job that has a cron."""
+    cron, where = _timing(job)
     mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
     keys = [f"{job.job_type}:{rfc3339(at, 'minutes')}", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
@@ -129,25 +121,41 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
     history = store.slot_history(connection, namespace, job, at, keys)
     report.run_id, report.status = history.run_id or history.pruned_run_id, history.status
     report.reason = history.reason
-    report.job_is_off = off_reason(job, history.now)
+    environment = files.environment_in_force(connection, namespace)
+    report.job_is_off = off_reason(job, history.now, environment)
 
     if history.run_id is not None:
         report.verdict = "run"
         report.lines.append(_run(history))
     elif history.pruned_run_id is not None:
         report.verdict = "pruned"
-        report.lines.append(
-            f"run {history.pruned_run_id} was created for it, and pruned at {short_utc(history.pruned_at)}"
-        )
+        pruned = f"run {history.pruned_run_id} was created for it, and pruned at {short_utc(history.pruned_at)}"
+        report.lines.append(pruned)
     if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
         report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
         report.lines.append(_gap(history))
     if report.verdict == "no_slot" and mismatch:
-        _no_slot(report, job, mismatch)
+        report.previous_slot, report.next_slot = _neighbours(job, at, at)
+        report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
+        for word, slot in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
+            if slot:
+                report.lines.append(f"{word} {short_utc(slot)} ({local_time(slot, where)})")
     elif report.verdict == "no_slot":
-        report.verdict, line = _open(job, at, history)
+        report.verdict, line = _unaccounted(job, at, history, environment)
         report.lines.append(line)
     return report
+
+
+def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:
+    assert job.schedule is not None
+    return parse_cron(job.schedule), zone(job.timezone)
+
+
+def _neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return the slot before ``first`` and the slot after ``last``."""
+    before = slots.newest_slot(*_timing(job), first - SEARCH_SPAN, first - MICROSECOND)
+    after = slots.next_slot(*_timing(job), last)
+    return before.at if before else None, after.at if after else None
 
 
 def _run(history: Any) -> str:
@@ -171,27 +179,11 @@ def _gap(history: Any) -> str:
     return f"skipped ({history.reason}): {REASONS[history.reason]}{span}; recorded at {short_utc(history.recorded_at)}"
 
 
-def _no_slot(report: SlotReport, job: Definition, mismatch: str) -> None:
-    assert job.schedule is not None
-    cron, where = parse_cron(job.schedule), zone(job.timezone)
-    report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
-    before = slots.newest_slot(cron, where, report.at - YEARS, report.at)
-    after = slots.next_slot(cron, where, report.at)
-    if before:
-        report.previous_slot = before.at
-        report.lines.append(f"slot before: {short_utc(before.at)} ({local_time(before.at, where)})")
-    if after:
-        report.next_slot = after.at
-        report.lines.append(f"slot after:  {short_utc(after.at)} ({local_time(after.at, where)})")
-
-
-def _open(job: Definition, at: datetime, history: Any) -> tuple[str, str]:
-    """Say why a slot has neither a run nor a gap."""
+def _unaccounted(job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:
+    """Return the verdict on a slot that has neither a run nor a gap, and why."""
     if at > history.now:
-        return (
-            "future",
-            f"it is in the future: in {durations.show(timedelta(seconds=int((at - history.now).total_seconds())))}",
-        )
+        seconds = int((at - history.now).total_seconds())
+        return "future", f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
     if at <= job.effective_from:
         return "unknown", (
             "no run was created for it: the job's current definition applies to slots after "
@@ -200,7 +192,7 @@ def _open(job: Definition, at: datetime, history: Any) -> tuple[str, str]:
         )
     if job.last_slot_at is not None and at <= job.last_slot_at:
         return "unknown", "it was processed, but its run and its key were pruned"
-    off = off_reason(job, at)
+    off = off_reason(job, at, environment)
     if off is not None:
         waits_for = (
             "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
