@@ -1,4 +1,4 @@
-"""Past slots by hand, and what became of a slot."""
+"""backfill and why: past slots created by hand, and the result of a slot."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_date_is_the_local_date_of_the_job_and_its_slot_gets_its_own_key(db: D
     assert (after.last_slot_at, after.next_slot_at) == (before.last_slot_at, before.next_slot_at)
 
 
-def test_both_ends_of_a_range_belong_to_it_and_runs_are_made_in_order_and_due_now(db: Db) -> None:
+def test_a_range_includes_both_ends_and_its_runs_are_created_in_order_and_due_now(db: Db) -> None:
     sync(db, a_file(x=HOURLY), NOW)
 
     fill(db, "2026-01-14T03:00Z", "2026-01-14T06:00Z")
@@ -74,7 +74,7 @@ def test_both_ends_of_a_range_belong_to_it_and_runs_are_made_in_order_and_due_no
     assert [(row.run_at, row.exclusive) for row in rows] == [(NOW, True)]
 
 
-def test_what_exists_is_reported_and_not_doubled_and_what_was_pruned_is_not_done_again(db: Db) -> None:
+def test_existing_and_pruned_runs_are_reported_and_not_created_again(db: Db) -> None:
     sync(db, a_file(x=NIGHTLY), NOW)
     fill(db, "2026-01-13", "2026-01-14")
     prune(db, "idempotency_key = 'x:2026-01-13'")
@@ -96,7 +96,7 @@ def test_a_dry_run_changes_nothing(db: Db) -> None:
     assert db.execute("select 1 from yamlsched.operator_actions").fetchone() is None
 
 
-def test_slots_that_have_not_come_are_left_to_sync(db: Db) -> None:
+def test_future_slots_are_left_to_sync(db: Db) -> None:
     sync(db, a_file(x=NIGHTLY), NOW)
 
     result = fill(db, "2026-01-20", "2026-01-25")
@@ -116,7 +116,7 @@ def test_a_skipped_slot_can_be_backfilled_and_keeps_its_gap(db: Db) -> None:
     assert gaps(db) == [("01-20 09:00", "01-20 11:00", 3, "superseded")]
 
 
-def test_a_backfilled_slot_that_was_owed_is_not_made_again_by_sync(db: Db) -> None:
+def test_a_backfilled_slot_is_not_created_again_by_sync(db: Db) -> None:
     file = a_file(x={**HOURLY, "catchup": "all"})
     sync(db, file, at("2026-01-20 08:30"))
 
@@ -128,7 +128,7 @@ def test_a_backfilled_slot_that_was_owed_is_not_made_again_by_sync(db: Db) -> No
     assert gaps(db) == []
 
 
-def test_a_long_range_is_made_in_steps_with_an_entry_in_the_audit_trail(db: Db) -> None:
+def test_a_long_range_is_created_in_several_transactions_and_recorded(db: Db) -> None:
     sync(db, a_file(x={"cron": "* * * * *"}), NOW)
     steps: list[int] = []
 
@@ -155,7 +155,7 @@ def test_a_long_range_is_made_in_steps_with_an_entry_in_the_audit_trail(db: Db) 
     "job, message",
     [({"cron": "0 2 * * *", "enabled": False}, "is disabled"), ({}, "has no cron"), (None, "is retired")],
 )
-def test_a_job_that_makes_no_runs_is_refused(db: Db, job: dict[str, Any] | None, message: str) -> None:
+def test_a_job_without_slots_is_refused(db: Db, job: dict[str, Any] | None, message: str) -> None:
     sync(db, a_file(x=NIGHTLY), NOW - HOUR)
     sync(db, a_file(**({"x": job} if job is not None else {})), NOW)
 
@@ -219,7 +219,7 @@ def test_why_finds_the_run_of_a_slot(db: Db) -> None:
         ({**HOURLY, "catchup": "none"}, "late", "too old"),
     ],
 )
-def test_why_finds_the_gap_of_a_slot_and_says_the_reason_in_words(
+def test_why_finds_the_gap_of_a_slot_and_explains_its_reason(
     db: Db, job: dict[str, Any], reason: str, words: str
 ) -> None:
     file = a_file(x=job)
@@ -233,7 +233,7 @@ def test_why_finds_the_gap_of_a_slot_and_says_the_reason_in_words(
     assert "the 3 slots from 2026-01-20T09:00Z to 2026-01-20T11:00Z" in explained.lines[0]
 
 
-def test_why_names_the_field_that_says_no_and_the_slots_next_to_it(db: Db) -> None:
+def test_why_names_the_field_that_does_not_match_and_the_closest_slots(db: Db) -> None:
     sync(db, a_file(x=NIGHTLY), NOW)
 
     explained = explain(db, "2026-01-14 02:30")
@@ -243,7 +243,7 @@ def test_why_names_the_field_that_says_no_and_the_slots_next_to_it(db: Db) -> No
     assert (explained.previous_slot, explained.next_slot) == (at("2026-01-14 01:00"), at("2026-01-15 01:00"))
 
 
-def test_why_says_for_which_run_a_slot_waits(db: Db) -> None:
+def test_why_names_the_run_that_a_slot_waits_for(db: Db) -> None:
     file = a_file(x=HOURLY)
     for now in ("2026-01-20 08:30", "2026-01-20 09:00", "2026-01-20 10:00"):
         sync(db, file, at(now))
@@ -254,7 +254,7 @@ def test_why_says_for_which_run_a_slot_waits(db: Db) -> None:
     assert "of slot 2026-01-20T09:00Z is unfinished, and overlap: wait" in explained.lines[0]
 
 
-def test_why_says_that_a_slot_is_before_the_jobs_time(db: Db) -> None:
+def test_why_reports_that_a_slot_is_before_the_first_application_of_the_job(db: Db) -> None:
     sync(db, a_file(x=HOURLY), NOW)
 
     explained = explain(db, "2026-01-20 10:00")
@@ -263,14 +263,14 @@ def test_why_says_that_a_slot_is_before_the_jobs_time(db: Db) -> None:
     assert "applies to slots after 2026-01-20T12:00Z" in explained.lines[0]
 
 
-def test_why_knows_the_future(db: Db) -> None:
+def test_why_explains_future_slots(db: Db) -> None:
     sync(db, a_file(x=HOURLY))
 
     assert explain(db, "2096-01-20 10:00").verdict == "future"
 
 
 @pytest.mark.parametrize("edit, words", [({**HOURLY, "enabled": False}, "is disabled"), (None, "is retired")])
-def test_why_says_what_will_become_of_slots_of_a_job_that_is_off(
+def test_why_explains_what_happens_to_slots_of_a_paused_disabled_or_retired_job(
     db: Db, edit: dict[str, Any] | None, words: str
 ) -> None:
     sync(db, a_file(x=HOURLY), at("2026-01-20 08:30"))
@@ -290,7 +290,7 @@ def test_why_finds_a_run_that_was_pruned(db: Db) -> None:
     assert explain(db, "2026-01-14 01:00").verdict == "pruned"
 
 
-def test_a_date_stands_for_all_of_its_slots_with_the_number_of_those_not_shown(db: Db) -> None:
+def test_a_date_means_all_of_its_slots_and_omitted_slots_are_counted(db: Db) -> None:
     sync(db, a_file(x={"cron": "*/10 * * * *", "timezone": "America/New_York"}), NOW)
 
     day = explain_day(db, "default", definition_for(db, "default", "x"), date(2026, 3, 8))
@@ -307,7 +307,7 @@ def test_a_date_stands_for_all_of_its_slots_with_the_number_of_those_not_shown(d
         ({**HOURLY, "enabled": False}, "the job is disabled in schedules.yaml, and its last slot before that was"),
     ],
 )
-def test_why_says_of_a_job_that_is_off_that_it_is_also_for_slots_that_ran(
+def test_why_reports_that_a_job_is_paused_disabled_or_retired_also_for_slots_that_ran(
     db: Db, edit: dict[str, Any] | None, words: str
 ) -> None:
     for now, job in (("08:30", HOURLY), ("09:00", HOURLY), ("10:40", edit)):
@@ -360,7 +360,7 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert (code, json.loads(out)["verdict"]) == (0, "run")
 
 
-def test_a_large_backfill_is_asked_about_with_its_number(db: Db, cli: Cli) -> None:
+def test_a_large_backfill_asks_for_confirmation_with_the_number_of_slots(db: Db, cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x=HOURLY).data)
     assert cli("sync")[0] == 0
     days = ("--before-first", "--from", "2026-01-14", "--to", "2026-01-18")
@@ -375,7 +375,7 @@ def test_a_large_backfill_is_asked_about_with_its_number(db: Db, cli: Cli) -> No
     assert len(runs(db)) == 120
 
 
-def test_a_backfill_begins_on_the_day_on_which_the_job_was_first_applied(db: Db, cli: Cli) -> None:
+def test_a_backfill_starts_on_the_day_of_the_first_application(db: Db, cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={**NIGHTLY, "cron": "0 23 * * *"}).data)
     assert cli("sync")[0] == 0
     db.execute("update yamlsched.job_definitions set created_at = '2026-01-14T22:59Z'")  # 23:59 in Berlin
@@ -391,8 +391,10 @@ def test_a_backfill_begins_on_the_day_on_which_the_job_was_first_applied(db: Db,
     assert [key for key, _ in runs(db)] == ["x:2026-01-14", "x:2026-01-15", "x:2026-01-13"]
 
 
-def test_a_backfill_that_is_interrupted_says_how_many_runs_it_made_and_goes_on(own_dsn: str, tmp_path: Path) -> None:
-    # given a backfill of 4,321 slots whose second transaction is held up
+def test_an_interrupted_backfill_reports_how_many_runs_it_created_and_can_be_continued(
+    own_dsn: str, tmp_path: Path
+) -> None:
+    # given a backfill of 4,321 slots whose second transaction waits for a lock
     file = tmp_path / "schedules.yaml"
     file.write_bytes(a_file(x={"cron": "* * * * *"}).data)
     days = ("--before-first", "--from", "2026-01-14T00:00Z", "--to", "2026-01-17T00:00Z", "--yes")
@@ -419,7 +421,7 @@ def test_a_backfill_that_is_interrupted_says_how_many_runs_it_made_and_goes_on(o
         _, err = process.communicate(timeout=60)
         holder.execute("drop trigger hold on yamlsched.job_runs")
 
-        # then it says how many runs there are, and how to go on or undo them
+        # then it reports how many runs it created, and how to continue or undo them
         assert process.returncode == 1
         assert "interrupted: 2000 of up to 4321 runs created\n" in err
         assert "resume: run the same command again" in err
@@ -448,7 +450,7 @@ def test_why_without_a_time_is_about_the_latest_slot_and_a_time_of_day_is_the_la
     assert cli("why", "x", "--at", "24:00")[0] == 2
 
 
-def test_why_of_a_date_tells_of_its_slots_and_that_the_job_is_paused(cli: Cli) -> None:
+def test_why_of_a_date_shows_its_slots_and_that_the_job_is_paused(cli: Cli) -> None:
     cli("sync")
     cli("pause", "x", "--by", "ann")
     cli("backfill", "x", "--before-first", "--from", "2026-01-14")
@@ -465,7 +467,7 @@ def test_why_of_a_date_tells_of_its_slots_and_that_the_job_is_paused(cli: Cli) -
     assert [slot["verdict"] for slot in document["slots"]] == ["run"]
 
 
-def test_why_of_a_date_without_slots_names_those_next_to_it(cli: Cli) -> None:
+def test_why_of_a_date_without_slots_names_the_closest_slots(cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 1 * *"}).data)
     cli("sync")
 
@@ -480,7 +482,7 @@ def test_why_of_a_date_without_slots_names_those_next_to_it(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("back", ["2m", "-2m"])
-def test_why_takes_a_duration_back_from_now(cli: Cli, back: str) -> None:
+def test_why_accepts_a_duration_before_now(cli: Cli, back: str) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}).data)
     cli("sync")
 
@@ -491,7 +493,7 @@ def test_why_takes_a_duration_back_from_now(cli: Cli, back: str) -> None:
     assert "no run was created for it" in out
 
 
-def test_sync_of_a_bad_file_shows_the_mistake_with_its_place_and_exits_1(cli: Cli) -> None:
+def test_sync_of_an_invalid_file_shows_the_error_with_its_position_and_exits_1(cli: Cli) -> None:
     Path("schedules.yaml").write_text("version: 1\njobs:\n  x: {hanlder: a.b}\n")
 
     code, out, err = cli("sync")
@@ -514,7 +516,7 @@ def test_sync_of_a_bad_file_shows_the_mistake_with_its_place_and_exits_1(cli: Cl
         (["why", "y", "--at", "2026-01-14"], 1, 'no job "y"'),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
+def test_invalid_arguments_are_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
     cli("sync")
 
     got, out, err = cli(*arguments)
@@ -526,11 +528,11 @@ def test_what_cannot_be_done_is_refused_with_a_remedy(cli: Cli, arguments: list[
 # -- local times -------------------------------------------------------------------------------------------------------
 
 
-def test_a_date_is_a_whole_local_day_also_when_the_clocks_change() -> None:
+def test_a_date_is_a_complete_local_day_also_when_clocks_change() -> None:
     start, end = read("2026-03-29", zone("Europe/Berlin"))
 
     assert (start, end) == (at("2026-03-28 23:00"), at("2026-03-29 22:00") - timedelta(microseconds=1))
 
 
-def test_a_time_that_happens_twice_is_its_first_pass() -> None:
+def test_a_time_that_occurs_twice_means_the_first_occurrence() -> None:
     assert read("2026-11-01T01:30", zone("America/New_York"))[0] == at("2026-11-01 05:30")

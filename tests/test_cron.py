@@ -1,4 +1,4 @@
-"""What a cron expression may say, what is refused and where."""
+"""Cron expressions: what is supported, what is refused, and the position of each error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refusal(text: str) -> CronError:
         ("* 2 * * *", list(range(120, 180))),
     ],
 )
-def test_minute_and_hour_fields_say_at_which_minutes_of_a_day_it_fires(text, minutes_after_midnight):
+def test_minute_and_hour_fields_determine_the_minutes_of_a_day(text, minutes_after_midnight):
     assert list(parse_cron(text).times) == minutes_after_midnight
 
 
@@ -87,19 +87,19 @@ def test_minute_and_hour_fields_say_at_which_minutes_of_a_day_it_fires(text, min
         ("0 0 * * L5", 2026, 1, (30,)),
         ("0 0 * * l7", 2026, 1, (25,)),
         ("0 0 * * L1,1#1", 2026, 1, (5, 26)),
-        # both day fields restricted: either will do
+        # both day fields restricted: either may match
         ("0 0 13 * fri", 2026, 1, (2, 9, 13, 16, 23, 30)),
         ("0 0 L * 1", 2026, 1, (5, 12, 19, 26, 31)),
         ("0 0 30 2 1", 2026, 2, (2, 9, 16, 23)),
         ("0 0 1-31 * 1", 2026, 1, EVERY_DAY),
         ("0 0 1-31 * */2", 2026, 1, EVERY_DAY),
         ("0 0 */15 * 1", 2026, 1, (1, 5, 12, 16, 19, 26, 31)),
-        # an unrestricted one leaves the choice to the other
+        # an unrestricted one leaves the decision to the other
         ("0 0 ? * 1", 2026, 1, (5, 12, 19, 26)),
         ("0 0 13 * ?", 2026, 1, (13,)),
     ],
 )
-def test_date_fields_say_on_which_days_of_a_month_it_fires(text, year, month, expected):
+def test_date_fields_determine_the_days_of_a_month(text, year, month, expected):
     assert matching_days(parse_cron(text).date_fields, year, month) == expected
 
 
@@ -242,7 +242,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text, wrong, message, remedy", REFUSED)
-def test_what_is_refused_is_refused_with_its_place_its_reason_and_a_remedy(text, wrong, message, remedy):
+def test_each_error_has_its_position_its_reason_and_a_remedy(text, wrong, message, remedy):
     error = refusal(text)
 
     assert text[error.start : error.end] == wrong
@@ -256,7 +256,7 @@ def test_offsets_are_of_the_text_as_it_was_given():
     assert (error.start, error.end) == (5, 7)
 
 
-def test_256_characters_are_taken_and_257_are_not():
+def test_256_characters_are_valid_and_257_are_not():
     longest = "0," * 123 + "00 * * * *"
     assert len(parse_cron(f"  {longest} ").source) == 256
 
@@ -266,7 +266,7 @@ def test_256_characters_are_taken_and_257_are_not():
 
 
 @pytest.mark.parametrize("text", ["1," * 5_000_000, " " * 10_000_000, "*" * 10_000_000, "٣" * 1_000_000])
-def test_a_huge_text_is_refused_without_reading_it_field_by_field(text):
+def test_a_very_long_string_is_refused_without_parsing_its_fields(text):
     assert len(refusal(text).message) < 200
 
 
@@ -285,7 +285,7 @@ ONE_ODD_FIELD = st.builds(
 @example("0 0 * * 0-sun")
 @example("0 0 L,l * *")
 @example("/1 0 0 0 0")
-def test_any_text_is_either_taken_or_refused_at_a_place_inside_it(text):
+def test_any_string_is_either_valid_or_has_an_error_at_a_position_inside_it(text):
     try:
         cron = parse_cron(text)
     except CronError as refused:
@@ -334,7 +334,7 @@ def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, 
         ("0 2 6 * 2", datetime(2026, 1, 5, 2, 0), ["day-of-month 5 is not in 6", "day-of-week mon is not in 2"]),
     ],
 )
-def test_the_fields_that_say_no_are_named(text, wall, expected):
+def test_the_fields_that_do_not_match_are_named(text, wall, expected):
     assert mismatches(parse_cron(text), wall) == expected
 
 
@@ -368,7 +368,7 @@ def test_importing_the_module_does_not_import_croniter():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_document_lists_the_aliases_as_they_are():
+def test_the_page_lists_the_aliases():
     document = (Path(__file__).parent.parent / "docs" / "cron.md").read_text()
     rows = re.findall(r"^\| (`@.*) \| `(.*)` \|$", document, re.MULTILINE)
 

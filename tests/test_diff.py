@@ -1,6 +1,6 @@
-"""``yamlsched diff``: what an edit will do, in words, in files of their own for every kind of edit.
+"""``yamlsched diff``: the expected output for every kind of edit, in files.
 
-``python tests/test_diff.py`` writes the expected outputs anew; read what git shows of it.
+``python tests/test_diff.py`` writes the expected outputs again; review the difference in git.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RENDERERS = {
 def preview_of(
     before: str | bytes, after: str | bytes, at: datetime = NOON, days: int = 7, environment: str | None = None
 ) -> Preview:
-    """Return what replacing one text of a file by the other does."""
+    """Return the preview of replacing one file with the other."""
     loaded = []
     for name, written in (("main:schedules.yaml", before), ("schedules.yaml", after)):
         data = written.encode() if isinstance(written, str) else written
@@ -75,7 +75,7 @@ def warned(preview: Preview) -> list[str]:
 
 @pytest.mark.parametrize("suffix", RENDERERS)
 @pytest.mark.parametrize("name", EDITS)
-def test_what_an_edit_does_is_told_word_for_word_as_in_its_file(name: str, suffix: str) -> None:
+def test_the_output_for_an_edit_is_exactly_that_of_its_file(name: str, suffix: str) -> None:
     expected = (DIFFS / name / f"diff.{suffix}").read_text("utf-8")
     assert RENDERERS[suffix](edit(name)) + "\n" == expected
 
@@ -117,7 +117,7 @@ def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_bo
         assert sorted(went) == sorted(olds - news)
         assert all(at < one.before and at < one.after for one in found.moved)
         assert {one.scheduled_for for one in changed[name].key_taken} <= news
-    # and what is written down can be written down
+    # and all formats can be written
     for render in RENDERERS.values():
         assert render(preview)
 
@@ -139,7 +139,7 @@ def test_a_file_does_not_differ_from_itself(file: Any, at: datetime) -> None:
     assert preview.unchanged == len(file[1])
 
 
-def test_before_the_nightly_ran_the_move_is_a_move_and_no_date_goes_without() -> None:
+def test_an_edit_before_the_nightly_slot_moves_it_and_skips_no_date() -> None:
     before, after = (a_file(x={"cron": cron}) for cron in ("0 2 * * *", "0 23 * * *"))
     preview = preview_of(before, after, NOON.replace(hour=1))
     assert [one.shift for one in the_job(preview).slots.moved] == [timedelta(hours=21)] * 7
@@ -158,7 +158,7 @@ def test_true_and_one_differ_in_a_payload_and_one_and_one_point_zero_do_not() ->
     assert [(one.field, one.after) for one in the_job(preview).fields] == [("payload.a", True)]
 
 
-def test_without_an_environment_jobs_count_where_they_run_and_with_one_only_what_runs_there_counts() -> None:
+def test_without_an_environment_all_jobs_count_as_enabled_and_with_one_only_those_enabled_there() -> None:
     before = a_file("environments: [qa, live]", x={"cron": "0 2 * * *", "environments": ["live"]})
     after = a_file("environments: [qa, live]", x={"cron": "0 3 * * *", "environments": ["live", "qa"]})
 
@@ -170,7 +170,7 @@ def test_without_an_environment_jobs_count_where_they_run_and_with_one_only_what
     assert "it now runs in qa" in text.render(anywhere)
 
 
-def test_jobs_that_change_in_the_same_way_are_told_once() -> None:
+def test_jobs_that_change_in_the_same_way_are_shown_once() -> None:
     names = [f"job_{number}" for number in range(40)]
     before = a_file(**{name: {"cron": "0 2 * * *"} for name in names})
     after = a_file("defaults: {timeout: 5m}", **{name: {"cron": "0 2 * * *"} for name in names})
@@ -180,7 +180,7 @@ def test_jobs_that_change_in_the_same_way_are_told_once() -> None:
     assert "and 30 more" in written
 
 
-def test_a_comment_fits_into_what_forges_take_however_large_the_edit() -> None:
+def test_a_comment_stays_below_the_size_limit_of_forges_for_any_edit() -> None:
     jobs = {f"job_{number}": {"cron": f"{number % 60} 2 * * *", "owner": "x" * 80} for number in range(600)}
     after = {name: {**job, "description": f"{name} " * 30, "timeout": "5m"} for name, job in jobs.items()}
     written = markdown.render(preview_of(a_file(**jobs), a_file("timezone: Asia/Tokyo", **after)))
@@ -189,14 +189,14 @@ def test_a_comment_fits_into_what_forges_take_however_large_the_edit() -> None:
     assert written.endswith("</details>")
 
 
-def test_the_example_of_the_documentation_is_what_is_said() -> None:
+def test_the_example_of_the_documentation_is_the_actual_output() -> None:
     page = (DIFFS.parent.parent / "docs" / "review.md").read_text("utf-8")
     example = page.partition("$ yamlsched diff main\n")[2].partition("      ...")[0]
     assert (DIFFS / "nightly_later_today" / "diff.txt").read_text("utf-8").startswith(example)
 
 
-def test_of_busy_jobs_a_bounded_number_of_slots_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given 60 jobs that fire all the time, each in a way of its own
+def test_a_limited_number_of_slots_is_computed_for_busy_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given 60 different jobs that fire every minute
     before = a_file(**{f"j{n}": {"cron": f"{n}-59 * * * *" if n < 59 else "59 * * * *"} for n in range(60)})
     after = a_file(**{f"j{n}": {"cron": f"*/{1 + n % 7} {n % 23}-23 * * *"} for n in range(60)})
     seen = 0
@@ -215,7 +215,7 @@ def test_of_busy_jobs_a_bounded_number_of_slots_is_looked_at(monkeypatch: pytest
         preview = preview_of(before, after, days=days)
         RENDERERS["json"](preview)
 
-        # then no job costs more than a few lists of slots, however long the time
+        # then no job needs more than a few lists of slots for any number of days
         assert seen < 60 * 5 * slot_changes.MAX_COMPARED_SLOTS
         assert (
             max(len(job.slots.added) + len(job.slots.removed) for job in preview.jobs)
@@ -231,7 +231,7 @@ def test_of_busy_jobs_a_bounded_number_of_slots_is_looked_at(monkeypatch: pytest
     at=INSTANTS,
     days=st.integers(1, 60),
 )
-def test_of_a_busy_job_the_difference_is_exact_until_the_instant_that_is_named(
+def test_the_difference_of_a_busy_job_is_exact_until_the_reported_time(
     crons: tuple[str, str], at: datetime, days: int
 ) -> None:
     preview = preview_of(*(a_file("timezone: Europe/Berlin", x={"cron": cron}) for cron in crons), at, days)
@@ -249,7 +249,7 @@ def test_of_a_busy_job_the_difference_is_exact_until_the_instant_that_is_named(
         assert "are compared" in markdown.render(preview)
 
 
-def test_a_busy_job_whose_first_slots_stay_says_so() -> None:
+def test_a_busy_job_whose_first_slots_are_unchanged_reports_this() -> None:
     preview = preview_of(a_file(x={"cron": "* * * * *"}), a_file(x={"cron": "* * * * 1-5"}))
     assert "slots until Thu 2026-01-15 08:00, on the clock of UTC\n      no slot until then differs" in text.render(
         preview
@@ -257,7 +257,7 @@ def test_a_busy_job_whose_first_slots_stay_says_so() -> None:
     assert "no slot until then differs" in markdown.render(preview)
 
 
-# The command line
+# -- the command line
 
 
 def run(*arguments: object) -> Result:
@@ -271,7 +271,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with schedules.yaml in a folder, committed once and edited since."""
+    """A repository with schedules.yaml in a folder, committed once and then edited."""
     folder = tmp_path / "deploy"
     folder.mkdir()
     git(tmp_path, "init")
@@ -298,7 +298,7 @@ def test_a_revision_is_read_through_git_from_any_folder(
     ]
 
 
-def test_signs_are_coloured_on_a_terminal_and_nothing_moves_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_are_coloured_on_a_terminal_and_control_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a\x1b[2J\n+ job: x\n    ! a warning\n    - no sign"
     assert _preview.coloured(text).splitlines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    - no sign"]
     monkeypatch.setattr(_output, "has_colours", lambda: True)
@@ -310,7 +310,7 @@ def test_signs_are_coloured_on_a_terminal_and_nothing_moves_its_cursor(monkeypat
     ]
 
 
-def test_the_file_of_the_options_is_compared_and_differences_are_a_finding_only_when_asked(repository: Path) -> None:
+def test_the_file_of_the_options_is_compared_and_differences_exit_1_only_with_exit_code(repository: Path) -> None:
     file = repository / "deploy" / "schedules.yaml"
     assert run("diff", "HEAD", "--file", file).return_value == 0
     assert run("diff", "HEAD", "--file", file, "--exit-code").return_value == 1
@@ -346,7 +346,7 @@ def test_a_base_over_the_size_limit_of_files_is_refused_with_its_size(
 
 
 @pytest.mark.parametrize("flags, code", [([], 0), (["--exit-code"], 1)])
-def test_a_file_that_the_base_does_not_have_is_all_new(repository: Path, flags: list[str], code: int) -> None:
+def test_every_job_is_new_if_the_base_does_not_have_the_file(repository: Path, flags: list[str], code: int) -> None:
     file = repository / "new.yaml"
     file.write_text(a_file("timezone: Europe/Berlin", x={"cron": "0 2 * * *"}))
 
@@ -371,7 +371,7 @@ def test_a_repository_without_commits_says_so(tmp_path: Path) -> None:
         )
 
 
-def test_a_clone_without_history_says_how_to_get_it(repository: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_shallow_clone_says_how_to_fetch_the_history(repository: Path, tmp_path: Path) -> None:
     git(repository, "commit", "-am", "two")
     git(tmp_path, "clone", "--depth", "1", f"file://{repository}", "shallow")
     file = tmp_path / "shallow" / "deploy" / "schedules.yaml"
@@ -407,13 +407,13 @@ jobs:
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])
-def test_the_edit_that_repairs_the_base_passes_and_only_valid_jobs_are_compared(repository: Path, form: str) -> None:
+def test_an_edit_that_fixes_the_base_passes_and_only_valid_jobs_are_compared(repository: Path, form: str) -> None:
     # given a base with two invalid jobs
     file = repository / "deploy" / "schedules.yaml"
     file.write_text(BROKEN)
     git(repository, "commit", "-am", "broken")
 
-    # when one is repaired, one is removed, and a valid one is edited
+    # when one is fixed, one is removed, and a valid job is edited
     repaired = BROKEN.replace("hanlder", "handler").replace("0 2", "0 4")
     file.write_text("\n".join(repaired.splitlines()[:-1]) + "\n")
     done = run("diff", "HEAD", file, "--format", form, "--at", "2026-01-14T12:00Z")
@@ -433,7 +433,7 @@ def test_the_edit_that_repairs_the_base_passes_and_only_valid_jobs_are_compared(
 @pytest.mark.parametrize(
     "broken", ["jobs: [", "", "- a\n", "version: 2\njobs: {x: {handler: a.b}}\n", "\x00", "a\nb: c"]
 )
-def test_a_base_of_which_nothing_is_valid_is_an_empty_one(repository: Path, broken: str) -> None:
+def test_a_base_without_valid_jobs_counts_as_empty(repository: Path, broken: str) -> None:
     file = repository / "deploy" / "schedules.yaml"
     file.write_text(broken)
     git(repository, "commit", "-am", "broken")
@@ -448,7 +448,7 @@ def test_a_base_of_which_nothing_is_valid_is_an_empty_one(repository: Path, brok
     assert [one["field"] for one in found["fields"]] == []
 
 
-def test_an_environment_that_comes_with_the_edit_is_no_mistake_of_the_base(tmp_path: Path) -> None:
+def test_an_environment_that_the_edit_adds_is_not_an_error_of_the_base(tmp_path: Path) -> None:
     before, after = tmp_path / "a.yaml", tmp_path / "b.yaml"
     before.write_text(a_file("environments: [live]", x={"cron": "0 2 * * *", "environments": ["live"]}))
     after.write_text(a_file("environments: [live, qa]", x={"cron": "0 2 * * *", "environments": ["live", "qa"]}))

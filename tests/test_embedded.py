@@ -43,7 +43,7 @@ MEMORY = Path("/dev/shm")
 BASE = MEMORY if MEMORY.exists() and shutil.disk_usage(MEMORY).free > 1_000_000_000 else Path("/tmp")
 
 
-# A folder of ours: as root, pytest's own cannot be reached by the user that the server runs as.
+# As root, the user that runs the server cannot reach the folder of pytest, so this is another one.
 @contextmanager
 def a_project() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="yamlsched-test-", dir=BASE))
@@ -73,7 +73,7 @@ def used_once() -> Iterator[Path]:
 
 @pytest.fixture
 def project(used_once: Path) -> Iterator[Path]:
-    """The schedules.yaml of a project that has an embedded database, stopped; a copy is quicker than initdb."""
+    """The schedules.yaml of a project with a stopped embedded database; a copy is faster than initdb."""
     with a_project() as file:
         subprocess.run(["cp", "-a", used_once.parent / ".yamlsched", file.parent], check=True)
         yield file
@@ -127,12 +127,12 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Say whether the process has ended; where nobody reaps orphans it stays as a zombie."""
+    """Return whether the process has ended. An orphan that is not reaped remains as a zombie."""
     return not exists(pid) or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
 def kill(pid: int) -> None:
-    """Kill the process and wait for its end: until then the kernel accepts connections in its name."""
+    """Kill the process and wait for its end: until then the kernel accepts connections for it."""
     os.kill(pid, signal.SIGKILL)
     until(lambda: gone(pid))
 
@@ -143,7 +143,7 @@ def pid_of_server(file: Path) -> int:
     return pid
 
 
-# Using it
+# -- using it
 
 
 def test_the_database_is_utf8_in_utc_and_its_role_does_not_depend_on_the_operating_system_user(project):
@@ -168,7 +168,7 @@ def test_importing_the_module_loads_no_driver_and_starts_nothing():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_the_first_use_says_in_one_line_what_it_creates_and_where_and_the_second_use_is_silent(empty, capfd):
+def test_the_first_use_prints_one_line_about_what_it_creates_and_the_second_use_is_silent(empty, capfd):
     with embedded.running(empty):
         said = capfd.readouterr().err
         assert said.startswith("yamlsched: first use: creating a private PostgreSQL 1")
@@ -178,7 +178,7 @@ def test_the_first_use_says_in_one_line_what_it_creates_and_where_and_the_second
         assert capfd.readouterr().err == ""
 
 
-def test_nobody_else_can_look_inside_and_git_sees_nothing_of_it(project):
+def test_other_users_cannot_read_it_and_git_ignores_it(project):
     with embedded.running(project):
         folder = project.parent / ".yamlsched"
         assert folder.stat().st_mode & 0o007 == 0
@@ -187,7 +187,7 @@ def test_nobody_else_can_look_inside_and_git_sees_nothing_of_it(project):
 
 
 @pytest.mark.parametrize("name", ["d" * 200, "a,b", 'quo"te', "it's", "back\\slash", "new\nline", "ümläut x"])
-def test_a_folder_whose_name_no_socket_path_or_dsn_could_hold_works_as_well(project, name):
+def test_a_folder_with_a_name_that_does_not_fit_into_a_socket_path_or_dsn_works(project, name):
     folder = project.parent / name
     folder.mkdir()
     (project.parent / ".yamlsched").rename(folder / ".yamlsched")
@@ -200,7 +200,7 @@ def test_a_folder_whose_name_no_socket_path_or_dsn_could_hold_works_as_well(proj
     assert sockets == folder / ".yamlsched/postgres" or not sockets.exists()
 
 
-def test_a_folder_in_tmp_that_others_can_write_is_not_trusted_with_the_socket(project):
+def test_the_socket_is_not_created_in_a_folder_of_tmp_that_others_can_write(project):
     folder = project.parent / ("d" * 150)
     folder.mkdir()
     (project.parent / ".yamlsched").rename(folder / ".yamlsched")
@@ -215,10 +215,10 @@ def test_a_folder_in_tmp_that_others_can_write_is_not_trusted_with_the_socket(pr
         sockets.rmdir()
 
 
-# Sharing it
+# -- sharing it
 
 
-def test_the_first_starts_it_the_last_stops_it(project, user):
+def test_the_first_user_starts_it_and_the_last_one_stops_it(project, user):
     first = user(project)
     said_dsn(first)
     pid = pid_of_server(project)
@@ -232,7 +232,7 @@ def test_the_first_starts_it_the_last_stops_it(project, user):
     assert not embedded.status(project).running
 
 
-def test_one_that_was_started_to_stay_stays_until_it_is_stopped(project):
+def test_a_permanently_started_server_runs_until_it_is_stopped(project):
     embedded.start_and_keep(project)
     pid = pid_of_server(project)
 
@@ -247,7 +247,7 @@ def test_one_that_was_started_to_stay_stays_until_it_is_stopped(project):
     assert not embedded.status(project).kept
 
 
-def test_stop_refuses_under_its_users_names_them_and_lets_the_last_of_them_stop_it(project, user):
+def test_stop_refuses_while_there_are_users_names_them_and_lets_the_last_one_stop_it(project, user):
     embedded.start_and_keep(project)
     other = user(project)
     said_dsn(other)
@@ -259,7 +259,7 @@ def test_stop_refuses_under_its_users_names_them_and_lets_the_last_of_them_stop_
     assert not embedded.status(project).running
 
 
-def test_stop_by_force_stops_it_under_its_users(project, user):
+def test_stop_with_force_stops_it_despite_users(project, user):
     said_dsn(user(project))
 
     assert embedded.stop(project, force=True) is True
@@ -282,7 +282,7 @@ def test_ten_processes_that_start_at_once_in_an_empty_folder_share_one_server(em
 
 
 @pytest.mark.slow
-def test_processes_that_come_and_go_at_once_never_meet_a_server_that_is_being_stopped(project):
+def test_concurrent_users_never_get_a_server_that_is_being_stopped(project):
     code = f"""
 import sys
 import psycopg
@@ -314,7 +314,7 @@ def test_a_forked_child_that_leaves_the_block_does_not_stop_the_server(project):
     assert not embedded.status(project).running
 
 
-def test_the_server_is_in_a_session_of_its_own_and_nobody_s_child(project):
+def test_the_server_has_its_own_session_and_is_no_child_of_a_user(project):
     with embedded.running(project):
         pid = pid_of_server(project)
         assert os.getsid(pid) != os.getsid(0)
@@ -322,7 +322,7 @@ def test_the_server_is_in_a_session_of_its_own_and_nobody_s_child(project):
             os.waitpid(pid, os.WNOHANG)
 
 
-# Kills
+# -- kills
 
 
 def test_a_killed_server_is_recovered_at_the_next_use_with_what_was_committed(project, user):
@@ -337,7 +337,7 @@ def test_a_killed_server_is_recovered_at_the_next_use_with_what_was_committed(pr
         assert pid_of_server(project) != pid
 
 
-def test_a_backend_that_survives_the_server_s_kill_is_outwaited_or_ended(project):
+def test_a_backend_that_survives_the_kill_of_the_server_is_awaited_or_terminated(project):
     with embedded.running(project) as dsn:
         busy = psycopg.connect(dsn, autocommit=True)
         orphan = busy.info.backend_pid
@@ -352,7 +352,7 @@ def test_a_backend_that_survives_the_server_s_kill_is_outwaited_or_ended(project
         busy.close()
 
 
-def test_when_the_owner_is_killed_the_next_user_takes_the_server_over_and_stops_it(project, user):
+def test_when_the_owner_is_killed_the_next_user_takes_over_the_server_and_stops_it(project, user):
     owner = user(project)
     said_dsn(owner)
     pid = pid_of_server(project)
@@ -367,12 +367,12 @@ def test_when_the_owner_is_killed_the_next_user_takes_the_server_over_and_stops_
     assert gone(pid)
 
 
-def test_a_pid_file_whose_pid_is_now_another_program_s_neither_stops_the_start_nor_harms_that_program(project, user):
+def test_a_pid_file_with_the_pid_of_another_program_neither_prevents_the_start_nor_harms_that_program(project, user):
     said_dsn(user(project))
     here = location.locate(project.parent / ".yamlsched")
     kill(pid_of_server(project))
     until(lambda: not server.is_alive(here))
-    # of the same user: PostgreSQL itself sees through a pid that it may not signal
+    # of the same user: PostgreSQL itself detects a pid that it may not signal
     same_user = here.account.as_popen() if here.account else {}
     bystander = subprocess.Popen(["sleep", "600"], **same_user)
     for file in (here.data / "postmaster.pid", here.sockets / ".s.PGSQL.5432.lock"):
@@ -389,7 +389,7 @@ def test_a_pid_file_whose_pid_is_now_another_program_s_neither_stops_the_start_n
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_middle_of_the_creation_leaves_nothing_half_made(empty, user):
+def test_a_kill_during_the_creation_leaves_no_partial_database(empty, user):
     half = user(empty)
     until(lambda: list(empty.parent.glob(".yamlsched/postgres/data.new-*/PG_VERSION")))
 
@@ -401,15 +401,15 @@ def test_a_kill_in_the_middle_of_the_creation_leaves_nothing_half_made(empty, us
         assert [path.name for path in empty.parent.glob(".yamlsched/postgres/data*")] == ["data"]
 
 
-def test_a_start_that_another_one_was_killed_in_is_finished_by_the_next(project):
+def test_the_next_user_completes_a_start_that_was_killed(project):
     here = location.prepare(project.parent / ".yamlsched")
-    server._start(here, binaries.find_binaries(False))  # and gone, before it was ready
+    server._start(here, binaries.find_binaries(False))  # killed before the server was ready
 
     with embedded.running(project) as dsn:
         assert answer(dsn, "select 1") == 1
 
 
-# What is wrong is said
+# -- errors
 
 
 def test_a_server_that_does_not_start_is_an_error_with_the_log_s_last_lines_and_path_and_holds_no_lease(project):
@@ -428,7 +428,7 @@ def test_a_server_that_does_not_start_is_an_error_with_the_log_s_last_lines_and_
         assert embedded.status(project).users == [os.getpid()]
 
 
-def test_data_of_another_major_version_is_refused_and_the_way_out_named(project):
+def test_data_of_another_major_version_is_refused_with_a_remedy(project):
     (project.parent / ".yamlsched/postgres/data/PG_VERSION").write_text("12\n")
 
     said = r"created by PostgreSQL 12, and .* are 1[0-9]\.[0-9]+: set YAMLSCHED_PG_BIN"
@@ -436,7 +436,7 @@ def test_data_of_another_major_version_is_refused_and_the_way_out_named(project)
         pass
 
 
-def test_without_any_binaries_the_error_names_both_ways_out_and_nothing_is_created(empty, monkeypatch):
+def test_without_binaries_the_error_names_both_remedies_and_nothing_is_created(empty, monkeypatch):
     monkeypatch.setattr(binaries, "WHEELS", ("no_such_wheel",))
     monkeypatch.delenv("YAMLSCHED_PG_BIN", raising=False)
 
@@ -447,7 +447,7 @@ def test_without_any_binaries_the_error_names_both_ways_out_and_nothing_is_creat
     assert not (empty.parent / ".yamlsched").exists()
 
 
-def test_the_system_s_binaries_are_used_only_by_name_the_one_on_the_path_first_then_the_newest(tmp_path, monkeypatch):
+def test_system_binaries_are_used_only_by_name_those_on_the_path_first_then_the_newest(tmp_path, monkeypatch):
     for version in ("9", "10", "on_path"):
         (tmp_path / version / "bin").mkdir(parents=True)
         for program in ("postgres", "initdb"):
@@ -463,7 +463,7 @@ def test_the_system_s_binaries_are_used_only_by_name_the_one_on_the_path_first_t
     assert embedded.find_binaries(by_name=True) == tmp_path / "on_path/bin"
 
 
-def test_the_chosen_bin_folder_comes_before_all_others_and_a_wrong_one_is_an_error(tmp_path, monkeypatch):
+def test_the_configured_bin_folder_has_precedence_and_a_wrong_one_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("YAMLSCHED_PG_BIN", str(tmp_path))
     with pytest.raises(EnvironmentFailed, match=f"YAMLSCHED_PG_BIN is {tmp_path}, but the programs postgres"):
         embedded.find_binaries(by_name=False)
@@ -473,14 +473,18 @@ def test_the_chosen_bin_folder_comes_before_all_others_and_a_wrong_one_is_an_err
     assert embedded.find_binaries(by_name=False) == tmp_path
 
 
-# Root and other users
+# -- root and other users
 
 
 def as_nobody(task: Callable[[], object]) -> str:
-    """Do ``task`` in a child that has become nobody; return its result or its error as text."""
+    """Call ``task`` in a child that runs as user "nobody"; return its result or its error as a string."""
     import importlib
 
-    for module in ("hashlib", "tempfile", "importlib.util"):  # nobody may be unable to read the interpreter's folder
+    for module in (
+        "hashlib",
+        "tempfile",
+        "importlib.util",
+    ):  # user "nobody" may be unable to read the interpreter's folder
         importlib.import_module(module)
     reading, writing = os.pipe()
     child = os.fork()
@@ -515,7 +519,7 @@ def test_as_root_the_server_runs_as_postgres_or_nobody(project):
 
 
 @only_root
-def test_an_ordinary_user_s_server_runs_as_that_user_and_root_who_comes_later_leaves_it_so(empty):
+def test_the_server_of_an_ordinary_user_runs_as_that_user_also_if_root_uses_it_later(empty):
     nobody = pwd.getpwnam("nobody")
     os.chown(empty.parent, nobody.pw_uid, nobody.pw_gid)
 
@@ -525,7 +529,7 @@ def test_an_ordinary_user_s_server_runs_as_that_user_and_root_who_comes_later_le
 
 
 @only_root
-def test_an_ordinary_user_cannot_use_root_s_and_is_told_who_can(project):
+def test_an_ordinary_user_cannot_use_the_server_of_root_and_gets_an_error_with_the_owner(project):
     said = as_nobody(lambda: use(project))
 
     assert said.startswith("EnvironmentFailed: ")
@@ -534,7 +538,7 @@ def test_an_ordinary_user_cannot_use_root_s_and_is_told_who_can(project):
 
 @only_root
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv, to give up capabilities")
-def test_root_that_may_not_become_another_user_is_told_so(empty):
+def test_root_without_the_capability_to_change_users_gets_a_clear_error(empty):
     without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     command = [sys.executable, "-m", "yamlsched", "--file", str(empty), "db", "start"]
 
@@ -554,7 +558,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(empty):
 
 @pytest.fixture
 def system_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What stands for /var/lib/yamlsched."""
+    """A replacement for /var/lib/yamlsched."""
     with a_project() as file:
         home = file.parent / "var-lib-yamlsched"
         monkeypatch.setattr(location, "SYSTEM_HOME", home)
@@ -563,7 +567,7 @@ def system_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @only_root
-def test_where_the_server_s_user_cannot_reach_the_folder_the_data_lies_elsewhere_and_it_says_so_once(
+def test_if_the_servers_user_cannot_reach_the_folder_the_data_is_elsewhere_and_this_is_reported_once(
     empty, system_home, capfd
 ):
     closed = empty.parent / "closed"
@@ -585,9 +589,7 @@ def test_where_the_server_s_user_cannot_reach_the_folder_the_data_lies_elsewhere
 
 @only_root
 @pytest.mark.slow
-def test_binaries_that_the_server_s_user_cannot_reach_are_copied_once_to_where_it_can(
-    project, system_home, monkeypatch
-):
+def test_binaries_that_the_servers_user_cannot_reach_are_copied_once(project, system_home, monkeypatch):
     closed = project.parent / "closed"
     closed.mkdir(mode=0o700)
     package = binaries.find_binaries(False).parents[1]
@@ -606,7 +608,7 @@ def test_binaries_that_the_server_s_user_cannot_reach_are_copied_once_to_where_i
 
 
 @only_root
-def test_root_follows_no_link_in_the_place_of_its_folder_and_changes_nothing_behind_it(empty):
+def test_root_does_not_follow_a_link_that_replaces_its_folder(empty):
     victim = empty.parent / "victim"
     victim.mkdir(mode=0o755)
     before = victim.stat()
@@ -623,7 +625,7 @@ def test_root_follows_no_link_in_the_place_of_its_folder_and_changes_nothing_beh
 
 @only_root
 @pytest.mark.parametrize("owner", ["root", "nobody"])
-def test_root_gives_no_folder_away_that_a_link_in_its_folder_names(empty, owner):
+def test_root_does_not_change_the_owner_of_a_linked_folder(empty, owner):
     uid = pwd.getpwnam(owner).pw_uid
     folder, victim = empty.parent / ".yamlsched", empty.parent / "victim"
     victim.mkdir(mode=0o755)
@@ -642,7 +644,7 @@ def test_root_gives_no_folder_away_that_a_link_in_its_folder_names(empty, owner)
 
 @only_root
 @pytest.mark.parametrize("planted", ["link", "hard link", "pipe"])
-def test_root_opens_no_file_in_another_user_s_folder_that_is_not_one_of_its_own(empty, planted):
+def test_root_opens_only_its_own_files_in_the_folder_of_another_user(empty, planted):
     nobody = pwd.getpwnam("nobody")
     folder, victim = empty.parent / ".yamlsched", empty.parent / "victim"
     victim.write_text("root's\n")
@@ -663,7 +665,7 @@ def test_root_opens_no_file_in_another_user_s_folder_that_is_not_one_of_its_own(
 
 
 @only_root
-def test_a_folder_that_is_swapped_while_root_opens_a_file_in_it_never_leads_it_elsewhere(empty, monkeypatch):
+def test_swapping_a_folder_while_root_opens_a_file_in_it_does_not_redirect_root(empty, monkeypatch):
     nobody = pwd.getpwnam("nobody")
     folder, victim = empty.parent / ".yamlsched", empty.parent / "victim"
     victim.mkdir()
@@ -685,10 +687,10 @@ def test_a_folder_that_is_swapped_while_root_opens_a_file_in_it_never_leads_it_e
     folder.unlink()
 
 
-# Out and in again
+# -- dump and restore
 
 
-def test_a_dump_loses_only_what_older_servers_do_not_know_and_only_in_its_header():
+def test_a_dump_omits_only_settings_in_its_header_that_older_servers_do_not_support():
     lines = [
         b"\\restrict Abc123\n",
         b"SET statement_timeout = 0;\n",
@@ -717,7 +719,7 @@ def everything(dsn: str) -> object:
 
 
 def test_a_command_that_a_hostile_server_hid_in_a_dump_is_not_executed_by_restore(project, tmp_path):
-    # given a dump whose text goes on behind a line break that a hostile server put into a name
+    # given a dump with a command behind a line break that a hostile server put into a name
     touched, file = tmp_path / "touched", tmp_path / "hostile.sql"
     lines = [b"\\restrict Abc123\n", b"-- Name: t\n", f"\\! touch {touched}\n".encode(), b"\\unrestrict Abc123\n"]
     file.write_bytes(b"".join(dump.portable(lines)))
@@ -730,7 +732,7 @@ def test_a_command_that_a_hostile_server_hid_in_a_dump_is_not_executed_by_restor
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SYSTEM_15.exists(), reason="there is no PostgreSQL 15 here")
-def test_a_dump_loads_into_a_postgresql_15_without_an_error_by_that_one_s_own_psql(project, empty, monkeypatch):
+def test_a_dump_loads_into_postgresql_15_with_its_psql(project, empty, monkeypatch):
     file = project.parent / "dump.sql"
     with embedded.running(project) as dsn:
         carry_out(dsn, *CONTENT)
@@ -751,7 +753,7 @@ def without_key(text: str) -> str:
     return re.sub(r"(?m)^(\\(?:un)?restrict) \w+$", r"\1", text)
 
 
-def test_restore_brings_back_the_whole_content_and_refuses_to_overwrite_data_unless_told(project):
+def test_restore_restores_the_complete_content_and_overwrites_data_only_with_clean(project):
     first, second = project.parent / "first.sql", project.parent / "second.sql"
     tools = embedded.find_binaries(False)
     with embedded.running(project) as dsn:
@@ -784,7 +786,7 @@ def test_a_dump_that_does_not_load_changes_nothing(project):
         assert answer(dsn, "select to_regclass('half')") is None
 
 
-# The verbs
+# -- the verbs
 
 
 @pytest.fixture
@@ -796,7 +798,7 @@ def verb(project: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-def test_start_status_dsn_and_stop_tell_what_is(verb, project):
+def test_start_status_dsn_and_stop_print_the_state(verb, project):
     assert verb("start").stdout.startswith("running, pid ")
 
     status = json.loads(verb("status", "--format", "json").stdout)
@@ -841,13 +843,13 @@ def test_dsn_before_the_first_use_is_refused_and_status_is_not(empty):
     assert isinstance(refused.exception, Refused)
 
 
-def test_a_dsn_that_is_set_is_not_touched_and_it_says_so(verb, project):
+def test_db_verbs_do_not_use_a_configured_dsn_and_report_this(verb, project):
     done = verb("status", "--dsn", "postgresql://production/db")
     assert done.returncode == 0
     assert "`db` is about the embedded database" in done.stderr
 
 
-def test_discard_removes_all_of_it_but_not_under_a_user(project, user):
+def test_discard_removes_everything_unless_there_are_users(project, user):
     other = user(project)
     said_dsn(other)
     assert embedded.discard(project) is False
@@ -856,7 +858,7 @@ def test_discard_removes_all_of_it_but_not_under_a_user(project, user):
     assert not (project.parent / ".yamlsched").exists()
 
 
-def test_the_log_does_not_grow_without_end(project, monkeypatch):
+def test_the_log_has_a_limited_size(project, monkeypatch):
     monkeypatch.setattr(server, "MAX_LOG_BYTES", 10)
     for _ in range(2):
         with embedded.running(project):
@@ -866,5 +868,5 @@ def test_the_log_does_not_grow_without_end(project, monkeypatch):
     assert here.log.read_bytes().count(b"ready to accept connections") == 1
 
 
-def test_the_pid_file_of_no_server_is_none(empty):
+def test_an_invalid_pid_file_counts_as_missing(empty):
     assert read_pid_file(location.locate(empty.parent / ".yamlsched")) is None

@@ -21,7 +21,7 @@ from yamlsched.cli import init
 ROOT = Path(__file__).parent.parent
 
 
-def test_init_makes_a_project_that_validates_and_ticks(tmp_path: Path, own_dsn: str) -> None:
+def test_init_creates_a_project_that_validates_and_ticks(tmp_path: Path, own_dsn: str) -> None:
     done = yamlsched("init", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "written  schedules.yaml" in done.stdout
@@ -49,7 +49,7 @@ def test_init_keeps_a_schedule_and_adds_no_handler_beside_it(tmp_path: Path) -> 
     assert not (tmp_path / "handlers").exists()
 
 
-def test_a_module_named_handlers_is_still_what_is_imported(tmp_path: Path, own_dsn: str) -> None:
+def test_an_existing_module_named_handlers_is_still_imported(tmp_path: Path, own_dsn: str) -> None:
     # given a project with a module that a package of the same name would hide
     (tmp_path / "handlers.py").write_text("def mine(): ...\n")
 
@@ -64,7 +64,7 @@ def test_a_module_named_handlers_is_still_what_is_imported(tmp_path: Path, own_d
 
 
 @pytest.mark.parametrize("existing, added", [([], ["__init__.py", "hello.py"]), (["mine.py"], ["hello.py"])])
-def test_a_folder_of_modules_does_not_become_another_kind_of_package(
+def test_a_namespace_package_does_not_become_a_regular_one(
     tmp_path: Path, existing: list[str], added: list[str]
 ) -> None:
     (tmp_path / "handlers").mkdir()
@@ -74,11 +74,11 @@ def test_a_folder_of_modules_does_not_become_another_kind_of_package(
     assert sorted(path.name for path in (tmp_path / "handlers").iterdir()) == sorted([*existing, *added])
 
 
-# the crontab line
+# -- the crontab line
 
 
 def crontab_line(folder: Path, *arguments: str, **environment: str) -> str:
-    """Return the command of the line that init prints, as cron passes it to the shell."""
+    """Return the command of the printed crontab line, as cron passes it to the shell."""
     lines = yamlsched(*arguments, "init", cwd=folder, **environment).stdout.splitlines()
     [line] = [line.strip() for line in lines if "* * * * *" in line]
     assert len(line) < 999
@@ -92,7 +92,7 @@ def run_by_cron(command: str, dsn: str, path: str = "/usr/bin:/bin") -> subproce
 
 @pytest.fixture
 def failing(tmp_path: Path) -> Path:
-    """A project whose folder has a difficult name, and whose one job fails for good."""
+    """A project in a folder with special characters, with one job that always dies."""
     folder = tmp_path / "it's 100% mine"
     folder.mkdir()
     (folder / "failing.py").write_text("def run(): raise RuntimeError('50% \\\\n done')\n")
@@ -106,10 +106,10 @@ def test_the_crontab_line_runs_in_crons_environment(failing: Path, own_dsn: str)
     first = run_by_cron(command, own_dsn)
     second = run_by_cron(command, own_dsn)
 
-    # without syslog cron mails what there is
+    # without syslog, cron mails all output
     assert (first.returncode, first.stderr) == (0, "")
     assert "sync.applied" in first.stdout
-    # and nothing when nothing happened
+    # and nothing without output
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
 
 
@@ -126,7 +126,7 @@ def test_the_crontab_line_keeps_the_exit_code_and_lets_cron_mail_a_failure(
         device.bind(str(log))
         command = crontab_line(failing).replace("/dev/log", str(log) if has_syslog else "/nowhere")
 
-        # when a tick is fine, and a later one has a dead run
+        # when a tick succeeds, and a later one has a dead run
         fine = run_by_cron(command, own_dsn, f"{programs}:/usr/bin:/bin")
         assert yamlsched("enqueue", "bad", "--dsn", own_dsn, cwd=failing).returncode == 0
         dead = run_by_cron(command, own_dsn, f"{programs}:/usr/bin:/bin")
@@ -143,7 +143,7 @@ def test_the_crontab_line_keeps_the_exit_code_and_lets_cron_mail_a_failure(
         assert written.endswith(dead.stdout.partition("\n")[2])
 
 
-def test_a_tick_that_dies_without_a_word_is_mailed(failing: Path, own_dsn: str) -> None:
+def test_a_tick_that_dies_without_output_is_mailed(failing: Path, own_dsn: str) -> None:
     command = crontab_line(failing)
     start, end = command.index("$(") + 2, command.index(" 2>&1")
 
@@ -152,7 +152,7 @@ def test_a_tick_that_dies_without_a_word_is_mailed(failing: Path, own_dsn: str) 
     assert (done.returncode, done.stdout.splitlines()[0]) == (137, "yamlsched tick: exit code 137")
 
 
-def test_the_crontab_line_has_the_environment_it_was_printed_for(tmp_path: Path, own_dsn: str) -> None:
+def test_the_crontab_line_contains_the_environment(tmp_path: Path, own_dsn: str) -> None:
     command = crontab_line(tmp_path, YAMLSCHED_ENV="production")
     assert crontab_line(tmp_path, "--env", "production") == command
     with (tmp_path / "schedules.yaml").open("a") as file:
@@ -164,7 +164,7 @@ def test_the_crontab_line_has_the_environment_it_was_printed_for(tmp_path: Path,
     assert plan["in_force"]["environment"] == "production"
 
 
-# the CI step
+# -- the CI step
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -174,19 +174,19 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.mark.parametrize("place", [".", "services/billing", "it's [a] dir"])
 def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: Path, place: str) -> None:
-    # given a repository whose main branch does not know yamlsched
+    # given a repository whose main branch does not use yamlsched
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "one")
     git(tmp_path, "update-ref", "refs/remotes/origin/main", "main")
     folder = tmp_path / place
     folder.mkdir(parents=True, exist_ok=True)
 
-    # when what init writes is committed
+    # when the files of init are committed
     done = yamlsched("init", cwd=folder)
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "two")
 
-    # then the workflow is where GitHub looks for it, watches the schedule, and may only read
+    # then the workflow is in the folder that GitHub reads, watches the schedule, and has read permissions only
     [workflow] = (tmp_path / ".github" / "workflows").iterdir()
     assert os.path.relpath(workflow, folder) in done.stdout
     written = yaml.safe_load(workflow.read_text())
@@ -196,7 +196,7 @@ def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: P
     assert tmp_path / paths[2] == workflow
     assert written["permissions"] == {"contents": "read"}
 
-    # and its steps pass, from the repository's root
+    # and its steps pass in the repository's root
     steps = [step["run"] for step in written["jobs"]["validate"]["steps"] if "run" in step]
     summary = tmp_path / "summary.md"
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -210,7 +210,7 @@ def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: P
     assert "1 job added" in summary.read_text()
 
 
-def test_two_services_of_a_repository_have_workflows_of_their_own(tmp_path: Path) -> None:
+def test_each_service_of_a_repository_has_its_own_workflow(tmp_path: Path) -> None:
     git(tmp_path, "init")
     for place in ("a/one", "a/two"):
         (tmp_path / place).mkdir(parents=True)
@@ -246,7 +246,7 @@ def test_ci_installs_what_is_installed_here(source: Any, installed: str, command
     assert bool(shown) is bool(command)
 
 
-def test_the_hook_leaves_workflows_alone(tmp_path: Path) -> None:
+def test_the_hook_does_not_change_workflows(tmp_path: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     git(tmp_path, "init")
     yamlsched("init", cwd=tmp_path)

@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_invoke_calls_the_handler_with_the_file_s_payload_under_the_given_one(project: Path, own_dsn: str) -> None:
+def test_invoke_merges_the_given_payload_over_that_of_the_file(project: Path, own_dsn: str) -> None:
     done = yamlsched("invoke", "add", "--payload", '{"b": 40}', "--dsn", own_dsn, cwd=project)
     assert (done.returncode, done.stdout) == (0, '{"sum": 41}\n')
 

@@ -1,4 +1,4 @@
-"""The key of a slot. Frozen: a change here runs old slots again."""
+"""The key of a slot. Never change these values: a change would run old slots again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keys(text: str, zone: str, after: str, until: str) -> list[str]:
 @pytest.mark.parametrize(
     "text, zone, after, until, expected",
     [
-        # an hour that happens twice: a daily job has one key, an hourly one has two
+        # an hour that occurs twice: a daily job has one key, an hourly job has two
         ("30 1 * * *", "America/New_York", "2026-11-01", "2026-11-02", ["x:2026-11-01"]),
         (
             "0 * * * *",
@@ -33,7 +33,7 @@ def keys(text: str, zone: str, after: str, until: str) -> list[str]:
             "2026-11-01 06:00",
             ["x:2026-11-01T05:00Z", "x:2026-11-01T06:00Z"],
         ),
-        # an hour that does not happen
+        # an hour that is skipped
         ("30 2 * * *", "America/New_York", "2026-03-08", "2026-03-09", ["x:2026-03-08"]),
         # the date is local: in UTC this is the evening before
         ("0 2 * * *", "Asia/Tokyo", "2026-01-13 12:00", "2026-01-14 12:00", ["x:2026-01-14"]),
@@ -61,7 +61,7 @@ def test_a_slot_has_its_key(text, zone, after, until, expected):
         ("@hourly", False),
         ("0 2,3 * * *", False),
         ("0-1 2 * * *", False),
-        # one time a day, but by its text it fires in both passes of a repeated hour
+        # one time a day, but its star makes it fire in both occurrences of a repeated hour
         ("*/60 2 * * *", False),
         ("0 */24 * * *", False),
     ],
@@ -88,7 +88,7 @@ def test_a_daily_expression_has_one_minute_one_hour_and_no_star_in_front_of_them
         ("", False),
     ],
 )
-def test_keys_of_the_form_of_a_slot_are_told_apart(key, refused):
+def test_keys_in_the_form_of_a_slots_key_are_recognized(key, refused):
     assert (SLOT_KEY_PATTERN.fullmatch(key) is not None) is refused
 
 
@@ -100,7 +100,7 @@ def test_keys_of_the_form_of_a_slot_are_told_apart(key, refused):
     ),
     start=st.datetimes(datetime(1990, 1, 1), datetime(2040, 1, 1)),
 )
-def test_no_two_slots_of_a_job_share_a_key_and_every_key_has_a_slots_form(text, zone, start):
+def test_slots_of_a_job_have_distinct_keys_in_the_form_of_a_slots_key(text, zone, start):
     after = start.replace(tzinfo=UTC)
     length = timedelta(days=3) if text.startswith("*") else timedelta(days=200)
 

@@ -1,4 +1,4 @@
-"""The coming slots on the command line, without a database."""
+"""Coming slots on the command line, without a database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def slots(cli: Cli, *arguments: str) -> list[dict[str, str]]:
         ),
     ],
 )
-def test_an_expression_needs_no_file_and_says_what_clock_changes_do(
+def test_an_expression_needs_no_file_and_shows_the_effects_of_clock_changes(
     cli: Cli, cron: str, start: str, number: int, expected: list[tuple[str, str]]
 ) -> None:
     found = slots(cli, "--cron", cron, "--timezone", "America/New_York", "--from", start, "-n", str(number))
@@ -83,13 +83,13 @@ def test_json_has_the_documented_keys_and_no_others(cli: Cli) -> None:
     }
 
 
-def test_slots_are_strictly_after_the_point_asked_from(cli: Cli) -> None:
+def test_slots_are_strictly_after_from(cli: Cli) -> None:
     [slot] = slots(cli, "--cron", "0 2 * * *", "--from", "2026-01-14T02:00Z", "-n", "1")
 
     assert slot["scheduled_for"] == "2026-01-15T02:00:00Z"
 
 
-def test_the_jobs_of_the_file_come_merged_by_time(cli: Cli) -> None:
+def test_slots_of_all_jobs_are_sorted_by_time(cli: Cli) -> None:
     Path("schedules.yaml").write_text(FILE)
 
     code, out, err = cli("next", "--from", "2026-01-11T12:00Z", "-n", "3")
@@ -123,7 +123,7 @@ def test_a_job_of_an_environment_has_slots_there(cli: Cli) -> None:
     assert len(found) == 4
 
 
-def test_a_job_without_cron_says_so(cli: Cli) -> None:
+def test_a_job_without_cron_is_reported(cli: Cli) -> None:
     Path("schedules.yaml").write_text(FILE)
 
     code, out, err = cli("next", "by_hand")
@@ -141,7 +141,7 @@ def test_an_unknown_job_is_refused_with_the_nearest_name(cli: Cli) -> None:
     assert 'Did you mean "cleanup_nightly"?' in err
 
 
-def test_a_file_with_mistakes_shows_its_sound_jobs_and_exits_1(cli: Cli) -> None:
+def test_an_invalid_file_shows_its_valid_jobs_and_exits_1(cli: Cli) -> None:
     Path("schedules.yaml").write_text(FILE + '  broken: {handler: a.b, cron: "61 * * * *"}\n')
 
     code, out, err = cli("next", "-n", "1")
@@ -164,7 +164,7 @@ def test_a_calendar_shows_where_jobs_pile_up(cli: Cli) -> None:
     assert "00:00  12 jobs, 7 times from Mon 01-12: job_0, job_1, job_10, job_11, job_2, job_3 and 6 more" in out
 
 
-def test_all_minutes_with_five_jobs_are_listed_and_without_them_the_fullest(cli: Cli) -> None:
+def test_all_minutes_with_five_jobs_are_listed_or_else_those_with_the_most_jobs(cli: Cli) -> None:
     def most_at_once(each: int) -> list[str]:
         jobs = "".join(
             f'  job_{hour}_{n}: {{handler: a.b, cron: "0 {hour} 12 1 *"}}\n' for hour in range(18) for n in range(each)
@@ -181,7 +181,7 @@ def test_all_minutes_with_five_jobs_are_listed_and_without_them_the_fullest(cli:
     assert len(twos) == 5
 
 
-def test_an_unknown_job_that_is_like_none_is_refused_with_the_names_there_are(cli: Cli) -> None:
+def test_an_unknown_job_without_a_close_match_is_refused_with_all_names(cli: Cli) -> None:
     Path("schedules.yaml").write_text(FILE)
 
     code, _, err = cli("next", "zzz")
@@ -206,7 +206,7 @@ def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
         ([], 3, "schedules.yaml"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
+def test_invalid_arguments_are_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
     got, out, err = cli("next", *arguments)
 
     assert (got, out) == (code, "")
@@ -216,7 +216,7 @@ def test_what_cannot_be_shown_is_refused_with_a_remedy(cli: Cli, arguments: list
 @pytest.mark.parametrize("start", ["1900-01-01", "9900-12-31", "9900-12-31T23:59-14:00", "1900-01-01T00:00+14:00"])
 @pytest.mark.parametrize("options", [["-n", "3"], ["--days", "366"]])
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Niue"])
-def test_both_ends_of_the_calendar_have_slots(cli: Cli, start: str, options: list[str], zone: str) -> None:
+def test_the_first_and_the_last_year_have_slots(cli: Cli, start: str, options: list[str], zone: str) -> None:
     code, out, err = cli("next", "--cron", "0 2 29 2 *", "--timezone", zone, "--from", start, *options)
 
     assert (code, err) == (0, "")
@@ -224,7 +224,7 @@ def test_both_ends_of_the_calendar_have_slots(cli: Cli, start: str, options: lis
 
 
 @pytest.mark.parametrize("start", ["9960-01-01", "0001-01-01", "9999-12-31T23:59-14:00", "1899-12-31"])
-def test_a_time_beyond_them_is_refused_with_the_range(cli: Cli, start: str) -> None:
+def test_a_time_out_of_range_is_refused_with_the_range(cli: Cli, start: str) -> None:
     code, _, err = cli("next", "--cron", "@daily", "--from", start)
 
     assert code == 2

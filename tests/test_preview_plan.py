@@ -1,4 +1,4 @@
-"""``yamlsched plan``: what it announces is what sync does, and it changes nothing itself."""
+"""``yamlsched plan``: it announces exactly what sync does, and changes nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def contents(db: Db) -> list[Any]:
 
 
 def announced(preview: Preview, result: SyncResult, db: Db, before: set[int]) -> None:
-    """Assert that ``result`` did what ``planned`` said, ``before`` being the runs that there were."""
+    """Assert that ``result`` matches ``planned``; ``before`` are the runs before the sync."""
     edit, changes, planned = preview, result.changes, plan_of(preview)
     rows = db.execute(
         "select id, job_type, idempotency_key, scheduled_for, run_at from yamlsched.job_runs order by id"
@@ -70,7 +70,7 @@ def ids(db: Db) -> set[int]:
 
 
 def _with_policies(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with keys of its own for its policies; without a cron with those that it may have."""
+    """Return the job with all policies as explicit keys; without cron only with those that are allowed."""
     overlap, catchup = job.pop("policies", "wait latest").split()
     if "cron" in job:
         return {**job, "overlap": overlap, "catchup": catchup}
@@ -104,7 +104,7 @@ JOBS = st.dictionaries(
     minutes=st.lists(st.integers(1, 3000), min_size=5, max_size=5),
     choice=st.randoms(use_true_random=False),
 )
-def test_what_plan_announces_is_what_sync_does(
+def test_plan_announces_exactly_what_sync_does(
     dsn: str, files: list[Any], pauses: list[str], minutes: list[int], choice: random.Random
 ) -> None:
     with store.connect(dsn) as db:
@@ -112,7 +112,7 @@ def test_what_plan_announces_is_what_sync_does(
             db.execute(f"delete from yamlsched.{table}".encode())
         now = NOON
         for nth, jobs in enumerate(files):
-            # given a history of earlier files, runs that are done or not, and jobs that are paused or not
+            # given earlier files, finished and unfinished runs, and jobs that may be paused
             now += minutes[nth] * MINUTE
             if choice.random() < 0.5:
                 finish(db, now)
@@ -125,10 +125,10 @@ def test_what_plan_announces_is_what_sync_does(
             file = a_file(top=f"x-edit: {nth}", **jobs)
             before, held = contents(db), ids(db)
 
-            # when it is asked what a sync would do
+            # when plan computes what a sync would do
             planned = plan(db, file, now)
 
-            # then nothing has changed, and the sync does just that
+            # then nothing has changed, and the sync does exactly this
             assert contents(db) == before
             announced(planned, sync(db, file, now, at_once=True), db, held)
             assert text.render(planned)
@@ -140,8 +140,8 @@ def test_a_plan_cannot_write(db: Db) -> None:
         db.execute("delete from yamlsched.job_runs")
 
 
-def test_the_whole_plan_word_for_word(db: Db) -> None:
-    # given jobs that ran in the night, one that is behind, one that is paused, one with work left, and one that waits
+def test_the_complete_output_of_a_plan(db: Db) -> None:
+    # given jobs that ran in the night, one that is late, one paused, one with unfinished runs, and one that waits
     old = a_file(
         nightly={"cron": "0 2 * * *"},
         leaves={"cron": "0 * * * *", "overlap": "allow"},
@@ -157,7 +157,7 @@ def test_the_whole_plan_word_for_word(db: Db) -> None:
     [rests] = db.execute("select id from yamlsched.job_definitions where job_type = 'rests'").fetchall()
     pausing.pause(db, "default", [rests.id], "ann", reason="until the disk is new", now=NOON - HOUR)
 
-    # when the nightly moves to the evening of the same day, and one job goes
+    # when the nightly job moves to the evening of the same day, and one job is removed
     new = a_file(
         nightly={"cron": "0 23 * * *"},
         refresh={"cron": "*/10 * * * *", "catchup_window": "10m"},
@@ -166,7 +166,7 @@ def test_the_whole_plan_word_for_word(db: Db) -> None:
     )
     planned = plan(db, new)
 
-    # then all of it is told before
+    # then the plan announces all of it
     assert text.render(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
     comment = markdown.render(planned)
     for line in (
@@ -183,7 +183,7 @@ def test_the_whole_plan_word_for_word(db: Db) -> None:
 
 
 @pytest.mark.parametrize("reason", ["x\n::error::forged", "a`b ##[error]c", "</details>\n\n# forged"])
-def test_a_plan_shows_what_an_operator_wrote_as_text(db: Db, reason: str) -> None:
+def test_a_plan_escapes_what_an_operator_wrote(db: Db, reason: str) -> None:
     sync(db, a_file(x={"cron": "0 5 * * *"}), NOON - DAY)
     [job] = db.execute("select id from yamlsched.job_definitions").fetchall()
     shown = []
@@ -241,7 +241,7 @@ paused by an operator; sync does not change this: 1
     rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new"""
 
 
-def test_a_returned_job_is_taken_up_again_and_what_passed_meanwhile_is_recorded(db: Db) -> None:
+def test_a_job_that_returns_continues_and_its_missed_slots_are_recorded(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 * * * *"}), NOON)
     sync(db, a_file(), NOON + HOUR)
     planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 * * * *"}), NOON + 3 * HOUR + MINUTE)
@@ -264,8 +264,8 @@ def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db
     assert "its key x:2026-01-16 was used by a run that was enqueued manually" in text.render(planned)
 
 
-def test_the_run_that_is_yet_to_be_made_takes_the_key_of_the_date(db: Db) -> None:
-    # given a nightly whose slot is due, and whose run no tick has made yet
+def test_a_due_run_that_is_not_created_yet_uses_the_key_of_its_date(db: Db) -> None:
+    # given a nightly job with a due slot without a run
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON - DAY)
     moved = a_file(x={"cron": "0 23 * * *"})
 
@@ -273,7 +273,7 @@ def test_the_run_that_is_yet_to_be_made_takes_the_key_of_the_date(db: Db) -> Non
     planned = plan(db, moved)
     [job] = planned.jobs
 
-    # then the date has had its run, and that comes to pass
+    # then the date has its run, and sync does the same
     assert [run.idempotency_key for run in plan_of(planned).runs] == ["x:2026-01-14"]
     assert [(one.scheduled_for, one.by) for one in job.key_taken] == [(at("2026-01-14 23:00"), at("2026-01-14 02:00"))]
     sync(db, moved, NOON)
@@ -285,14 +285,14 @@ def test_the_run_that_is_yet_to_be_made_takes_the_key_of_the_date(db: Db) -> Non
     assert sync(db, moved, job.next_slot_at).runs == 1
 
 
-def test_what_a_changed_job_owes_is_announced_whole_and_without_waiting(db: Db) -> None:
-    # given 150 slots that are due, of a job that waits for an unfinished run
+def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfinished(db: Db) -> None:
+    # given 150 due slots of a job that waits for an unfinished run
     old = a_file(x={"cron": "* * * * *", "catchup": "all"})
     sync(db, old, NOON)
     sync(db, old, NOON + MINUTE)
     now = NOON + 151 * MINUTE
 
-    # when it is changed, then all of them are announced, and made; unchanged they would wait
+    # when it is changed, then all of them are announced and created; unchanged they would wait
     new = a_file(x={"cron": "* * * * *", "catchup": "all", "owner": "team-b"})
     planned, held = plan(db, new, now), ids(db)
     assert (len(plan_of(planned).runs), {run.settles for run in plan_of(planned).runs}) == (150, {True})
@@ -300,7 +300,7 @@ def test_what_a_changed_job_owes_is_announced_whole_and_without_waiting(db: Db) 
     announced(planned, sync(db, new, now), db, held)
 
 
-def test_unfinished_runs_of_a_job_that_goes_are_counted_with_the_day_they_end(db: Db) -> None:
+def test_unfinished_runs_of_a_removed_job_are_counted_with_the_day_of_their_cancellation(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 * * * *", "overlap": "allow"}), NOON)
     sync(db, a_file(x={"cron": "0 * * * *", "overlap": "allow"}), NOON + HOUR)
     planned = plan(db, a_file(), NOON + HOUR + MINUTE)
@@ -308,7 +308,7 @@ def test_unfinished_runs_of_a_job_that_goes_are_counted_with_the_day_they_end(db
     assert (leaving.job_type, leaving.unfinished, leaving.running) == ("x", 1, 0)
     assert leaving.cancelled_at == NOON + HOUR + MINUTE + DAY
 
-    # and once it is gone, it is still told, for as long as something is left
+    # after its removal they are still shown until none is left
     sync(db, a_file(), NOON + 2 * HOUR)
     [left] = plan_of(plan(db, a_file(), NOON + 3 * HOUR)).leaving
     assert (left.unfinished, left.cancelled_at) == (2, NOON + 2 * HOUR + DAY)
@@ -326,7 +326,7 @@ def test_a_slot_that_waits_for_the_run_before_it_is_not_announced_as_a_run(db: D
     assert slots(db) == ["01-14 13:00"]
 
 
-def test_where_the_file_stands_is_told(db: Db) -> None:
+def test_a_plan_reports_whether_a_tick_would_apply_the_file(db: Db) -> None:
     old, new = a_file(x={"cron": "0 2 * * *"}), a_file(x={"cron": "0 3 * * *"})
     assert plan_of(plan(db, old)).verdict is Verdict.APPLY
     assert "no file has been applied yet" in text.render(plan(db, old))
@@ -343,7 +343,7 @@ def test_where_the_file_stands_is_told(db: Db) -> None:
     assert 'belongs to no environment, and this is environment "live"' in text.render(elsewhere)
 
 
-def test_a_file_that_changes_its_namespace_is_told_what_it_leaves_behind(db: Db) -> None:
+def test_a_file_that_changes_its_namespace_reports_what_remains_in_the_old_one(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="namespace: shop", x={"cron": "0 2 * * *"}))
     [warning] = [note.text for note in planned.notes if note.level is Level.WARNING]
@@ -366,7 +366,7 @@ def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_p
     assert [run.job_type for run in plan_of(planned).runs] == ["y"]
 
 
-# The command line
+# -- the command line
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
-def test_the_command_says_what_sync_then_does_and_differences_are_a_finding_only_when_asked(
+def test_the_command_announces_what_sync_does_and_differences_exit_1_only_with_exit_code(
     cli: Cli, db: Db, tmp_path: Path
 ) -> None:
     (tmp_path / "schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *"}).data)
@@ -392,13 +392,13 @@ def test_the_command_says_what_sync_then_does_and_differences_are_a_finding_only
     assert "jobs      no job changes (1 job)" in after.out
 
 
-def test_another_environment_is_a_finding(cli: Cli, tmp_path: Path) -> None:
+def test_another_environment_exits_1(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *"}).data)
     cli("sync", "-q")
     assert cli("plan", "--env", "live").code == 1
 
 
-def test_mistakes_are_shown_and_nothing_is_planned(cli: Cli, tmp_path: Path) -> None:
+def test_errors_are_shown_and_nothing_is_planned(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_bytes(a_bad_file().data)
     done = cli("plan")
     assert (done.code, done.out) == (1, "")

@@ -1,6 +1,6 @@
-"""When an expression fires, around clock changes above all.
+"""The slots of an expression, especially around clock changes.
 
-``Reference`` is an independent matcher: its own field parser, and a walk over the wall clock minute by minute.
+``Reference`` is an independent implementation: its own field parser, and a walk over the wall clock minute by minute.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fires(text: str, zone: str, after: str, until: str) -> list[str]:
 
 
 class Tick(NamedTuple):
-    """A UTC minute, the wall clock then, and the wall minutes that were skipped just before it."""
+    """A UTC minute, its wall clock time, and the wall clock minutes that were skipped before it."""
 
     at: datetime
     wall: datetime
@@ -130,7 +130,7 @@ class Reference:
 
 
 CHANGES = [
-    # zone, a date within a day of a clock change, what is special about it
+    # zone, a date within a day of a clock change
     ("America/New_York", "2026-03-08"),
     ("America/New_York", "2026-11-01"),
     ("Europe/London", "2026-03-29"),
@@ -138,8 +138,8 @@ CHANGES = [
     ("Europe/Dublin", "2026-10-25"),  # summer time is standard there, winter time the exception
     ("Australia/Lord_Howe", "2026-04-05"),  # half an hour
     ("Australia/Lord_Howe", "2026-10-04"),
-    ("America/Santiago", "2026-04-05"),  # midnight happens twice
-    ("America/Santiago", "2026-09-06"),  # midnight does not happen
+    ("America/Santiago", "2026-04-05"),  # midnight occurs twice
+    ("America/Santiago", "2026-09-06"),  # midnight is skipped
     ("Africa/Cairo", "2026-04-24"),
     ("Africa/Cairo", "2026-10-30"),
     ("Antarctica/Troll", "2026-03-29"),  # two hours
@@ -150,9 +150,9 @@ CHANGES = [
     ("Africa/Casablanca", "2026-03-22"),
     ("Asia/Pyongyang", "2018-05-05"),
     ("America/Caracas", "2016-05-01"),
-    ("Pacific/Apia", "2011-12-30"),  # a day that does not happen
+    ("Pacific/Apia", "2011-12-30"),  # a day is skipped
     ("Pacific/Kwajalein", "1993-08-21"),
-    ("Pacific/Kwajalein", "1969-10-01"),  # a day that happens twice
+    ("Pacific/Kwajalein", "1969-10-01"),  # a day occurs twice
     ("Asia/Manila", "1844-12-31"),
     ("America/Sitka", "1867-10-19"),
     ("Africa/Monrovia", "1972-01-07"),  # 44 minutes and 30 seconds
@@ -201,7 +201,7 @@ EXPRESSIONS = st.builds(
 @example("30 2 * * *", ("Pacific/Kwajalein", "1969-10-01"), None, 2000, 4000, 0)
 @example("* * * * *", ("Africa/Monrovia", "1972-01-07"), None, 60, 120, 30)
 def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, place, year, early, length, seconds):
-    # given an expression, and a span near a clock change or on that date of some other year
+    # given an expression, and a span near a clock change or on the same date of another year
     zone = ZoneInfo(place[0])
     changed_on = datetime.fromisoformat(place[1]).replace(tzinfo=UTC)
     try:
@@ -212,7 +212,7 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, pl
     after = changed_on.replace(year=year or changed_on.year) - early * MINUTE + timedelta(seconds=seconds)
     until = after + length * MINUTE
 
-    # when each function is asked
+    # when each function is called
     found = list(slots(cron, zone, after, until))
 
     # then all agree with the walk
@@ -310,7 +310,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize("source, text, zone, after, expected", PUBLISHED)
-def test_published_cases_of_other_implementations_hold_here(source, text, zone, after, expected):
+def test_published_cases_of_other_implementations(source, text, zone, after, expected):
     found = slots(parse_cron(text), ZoneInfo(zone), utc(after), utc(after) + 30 * DAY)
 
     assert [f"{next(found).at:%m-%d %H:%M}" for _ in expected] == expected, source
@@ -328,7 +328,7 @@ def table_of_real_dates() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", table_of_real_dates(), ids=lambda row: f"{row[0]} {row[1]} {row[2]}")
-def test_the_table_in_the_document_is_true(row):
+def test_the_table_of_the_page_is_correct(row):
     zone, day, cron, expected, keys, _ = (cell.replace("`", "") for cell in row)
     noon = datetime.fromisoformat(day).replace(tzinfo=UTC) + DAY / 2
 
@@ -367,7 +367,7 @@ def test_the_ends_may_be_in_any_zone_and_must_be_aware():
         next_slot(cron, zone, datetime(2026, 11, 1))
 
 
-def test_what_a_clock_change_did_is_said_in_a_note():
+def test_the_effect_of_a_clock_change_is_described_in_a_note():
     def notes(text: str, after: str, zone: str = "America/New_York") -> list[str]:
         found = slots(parse_cron(text), ZoneInfo(zone), utc(after), utc(after) + DAY)
         return [slot.note for slot in found if slot.note]
@@ -383,13 +383,13 @@ def test_what_a_clock_change_did_is_said_in_a_note():
     assert notes("0 3 * * *", "2026-03-08") == notes("0 3 * * *", "2026-11-01") == []
 
 
-def test_times_of_a_gap_that_land_on_a_time_that_exists_are_one_slot_under_its_name():
+def test_skipped_times_that_move_to_an_existing_slot_are_one_slot():
     [slot] = slots(parse_cron("0,30 2,3 8 3 *"), NEW_YORK, utc("2026-03-08 00:00"), utc("2026-03-08 07:15"))
 
     assert (slot.at, slot.nominal, slot.note) == (utc("2026-03-08 07:00"), datetime(2026, 3, 8, 3, 0), "")
 
 
-def test_mismatch_says_in_words_what_stands_against_an_instant():
+def test_mismatch_names_the_field_that_excludes_a_time():
     cron = parse_cron("30 1 * * *")
 
     assert mismatch(cron, NEW_YORK, utc("2026-11-01 05:30")) == ""
@@ -416,7 +416,7 @@ def test_a_century_of_minutes_is_counted_without_being_enumerated():
     assert found.count == (utc("2070-01-01") - utc("1970-01-01")) // MINUTE
 
 
-def test_the_ends_of_what_datetime_can_hold_do_no_harm():
+def test_the_minimum_and_maximum_datetime_raise_no_error():
     cron = parse_cron("0 0 1 1 *")
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""What a file, a path or an error text can put into the output of diff, plan and validate: text, and nothing else."""
+"""Values from files, paths and errors add no markup, commands or control characters to diff, plan and validate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a tick or a loop from its work: not errors in a file, locks or housekeeping; another environment."""
+"""Ticks and loops work despite invalid files, locks and failed housekeeping, but not in another environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str, Any]) -> None:
-    """Write the schedule as it is given."""
+    """Write the schedule."""
     entries = {name: {"handler": f"support.handlers.{name}", "lease": "2s", **job} for name, job in jobs.items()}
     project.file.write_text(json.dumps({"version": 1, **(top or {}), "jobs": entries}))
 
@@ -42,7 +42,7 @@ def apply(project: Project, environment: str | None = None) -> None:
 
 
 def make_due(project: Project, job: str) -> None:
-    """Let a job owe the slot of an hour ago."""
+    """Make the slot of an hour ago due."""
     project.db.execute(
         "update yamlsched.job_definitions set effective_from = now() - interval '2 hours', last_slot_at = null, "
         "next_slot_at = date_trunc('minute', now() - interval '1 hour') where job_type = %s",
@@ -65,7 +65,7 @@ def stop(loop: Process) -> None:
 
 
 def synced_again(loop: Process) -> None:
-    """Let a loop sync now, and wait until it has."""
+    """Make a loop sync now, and wait until it has."""
     before = loop.text.count("worker.reloading")
     loop.signal(signal.SIGHUP)
     until(lambda: loop.text.count("worker.reloading") > before, "the loop syncs")
@@ -75,17 +75,17 @@ def synced_again(loop: Process) -> None:
 
 
 @pytest.mark.parametrize("verb", [("tick",), ("work",), ("work", "--loop")])
-def test_a_host_of_another_environment_makes_no_slots_and_claims_nothing(project: Project, verb: tuple[str]) -> None:
-    # given a namespace of production, with a run that is due and a slot that is owed
+def test_a_host_of_another_environment_creates_no_slots_and_claims_no_runs(project: Project, verb: tuple[str]) -> None:
+    # given a namespace of production, with a due run and an owed slot
     write(project, BOTH, nothing={"environments": ["production"], "cron": "* * * * *", "overlap": "allow"})
     apply(project, "production")
     [run] = project.enqueue("nothing")
     make_due(project, "nothing")
 
-    # when a host of staging comes with the same file
+    # when a host of staging ticks with the same file
     code, text = ended(project.start(*verb, "--env", "staging"))
 
-    # then it says so, and does nothing
+    # then it reports this and does nothing
     assert code == 1
     assert 'belongs to environment "production"' in text
     assert "nothing is scheduled or run here" in text
@@ -97,7 +97,7 @@ def test_a_host_of_another_environment_makes_no_slots_and_claims_nothing(project
     assert count(project, "job_runs where status = 'succeeded'") == 2
 
 
-def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(project: Project) -> None:
+def test_a_host_of_another_environment_with_an_invalid_file_does_nothing(project: Project) -> None:
     write(project, BOTH, nothing={"cron": YEARLY})
     apply(project, "production")
     assert project.start("tick", "--env", "staging").wait() == 1
@@ -114,25 +114,25 @@ def test_a_host_of_another_environment_with_a_broken_file_does_nothing_either(pr
     assert count(project, "job_runs") == 1
 
 
-def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(project: Project) -> None:
-    # given a loop of production that has run something
+def test_a_loop_stops_claiming_while_its_namespace_belongs_to_another_environment(project: Project) -> None:
+    # given a loop of production that has executed a run
     write(project, BOTH, nothing={}, yearly={"cron": YEARLY, "handler": "support.handlers.nothing"})
     apply(project, "production")
     loop = project.start("work", "--loop", "--env", "production")
     project.until_status(project.enqueue("nothing")[0], "succeeded")
 
-    # when a person gives the namespace to staging, and the loop has synced
+    # when an operator gives the namespace to staging, and the loop has synced
     apply(project, "staging")
     loop.signal(signal.SIGHUP)
     until(lambda: 'belongs to environment "staging"' in loop.text)
     [withheld] = project.enqueue("nothing")
 
-    # then a worker of staging runs what is due: the loop has left it alone
+    # then a worker of staging executes the due run, which the loop did not claim
     until(lambda: project.start("work", "--env", "staging").wait() == 0)
     row = project.until_status(withheld, "succeeded")
     assert f":{loop.pid}:" not in row.locked_by
 
-    # and the loop goes on leaving it alone while it cannot open its file
+    # and the loop still does not claim while it cannot open its file
     moved = project.file.rename(project.file.with_suffix(".moved"))
     make_due(project, "yearly")
     loop.signal(signal.SIGHUP)
@@ -144,7 +144,7 @@ def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(proje
     row = project.until_status(withheld, "succeeded")
     assert f":{loop.pid}:" not in row.locked_by
 
-    # and when the namespace is back, so is the loop
+    # and when the namespace belongs to production again, the loop claims again
     apply(project, "production")
     loop.signal(signal.SIGHUP)
     row = project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -155,20 +155,20 @@ def test_a_loop_stops_claiming_while_its_namespace_is_another_environments(proje
 # -- files with errors -------------------------------------------------------------------------------------------------
 
 
-def test_a_tick_never_applies_a_file_that_validate_rejects_and_runs_the_other_jobs(project: Project) -> None:
-    # given two jobs in force, each with a run that is due
+def test_a_tick_does_not_apply_a_file_that_validate_rejects_but_runs_the_other_jobs(project: Project) -> None:
+    # given two jobs in force, each with a due run
     good = {"handler": "work.rows", "cron": "* * * * *", "overlap": "allow"}
     write(project, good=good, bad=good)
     assert project.start("tick").wait() == 0
     [of_good], [of_bad] = project.enqueue("good"), project.enqueue("bad")
     make_due(project, "good")
 
-    # when an edit of one has a payload that its handler does not take
+    # when an edit gives one of them a payload that does not fit its handler
     write(project, good={**good, "description": "edited"}, bad={**good, "payload": {"older": 30}})
     assert CliRunner().invoke(cli, ["validate", str(project.file)], standalone_mode=False).return_value == 1
     code, text = ended(project.start("tick"))
 
-    # then the file is refused, slots go on, and the other job's runs are done
+    # then the file is rejected, slots are still created, and the runs of the other job are executed
     assert code == 1
     assert "YS304" in text
     assert "sync.refused" in text
@@ -179,7 +179,7 @@ def test_a_tick_never_applies_a_file_that_validate_rejects_and_runs_the_other_jo
         count(project, "job_runs where scheduled_for is not null and job_type = 'good' and status = 'succeeded'") >= 1
     )
 
-    # and so each time
+    # and each further tick does the same
     assert project.start("tick").wait() == 1
 
 
@@ -205,7 +205,7 @@ def test_a_file_in_force_is_not_checked_again(project: Project) -> None:
     assert (code, text) == (0, "")
 
 
-def test_handlers_are_looked_for_where_path_says(project: Project) -> None:
+def test_handlers_are_searched_in_the_folders_of_path(project: Project) -> None:
     (project.folder / "src").mkdir()
     (project.folder / "src" / "shop.py").write_text("def close(): ...\n")
     write(project, close={"handler": "shop.close"})
@@ -217,7 +217,7 @@ def test_handlers_are_looked_for_where_path_says(project: Project) -> None:
 
 
 @pytest.mark.parametrize("verb", ["sync", "tick"])
-def test_a_host_without_the_code_applies_the_file_when_told_to_skip_the_checks(project: Project, verb: str) -> None:
+def test_a_host_without_the_code_applies_the_file_with_skip_handler_checks(project: Project, verb: str) -> None:
     write(project, close={"handler": "elsewhere.close"})
     code, text = ended(project.start(verb))
     assert (code, "YS303" in text, count(project, "job_definitions")) == (1, True, 0)
@@ -227,7 +227,7 @@ def test_a_host_without_the_code_applies_the_file_when_told_to_skip_the_checks(p
     assert count(project, "job_definitions") == 1
 
 
-def test_a_fresh_tick_with_a_file_that_is_not_yaml_makes_slots_and_says_that_it_runs_nothing(project: Project) -> None:
+def test_a_tick_with_a_file_that_is_not_yaml_creates_slots_and_reports_that_it_runs_nothing(project: Project) -> None:
     write(project, nothing={"cron": "* * * * *"})
     apply(project)
     make_due(project, "nothing")
@@ -241,14 +241,14 @@ def test_a_fresh_tick_with_a_file_that_is_not_yaml_makes_slots_and_says_that_it_
     assert count(project, "job_runs where status = 'queued'") == 1
 
 
-def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(project: Project) -> None:
+def test_a_loop_continues_with_the_handlers_of_the_last_file_that_it_could_read(project: Project) -> None:
     write(project, nothing={}, returns_json={})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
 
     for times, broken in enumerate(["version: 1\njobs: {nothing: [}", "version: 2\njobs: {}\n", None], 1):
-        # when the file cannot be parsed, is for another version, or is gone
+        # when the file cannot be parsed, has another version, or is missing
         if broken is None:
             project.file.unlink()
         else:
@@ -256,11 +256,11 @@ def test_a_loop_goes_on_with_the_handlers_of_the_last_file_that_it_could_read(pr
         loop.signal(signal.SIGHUP)
         until(lambda times=times: loop.text.count("the jobs of the last readable file") == times)  # type: ignore[misc]
 
-        # then what is due is run as before
+        # then due runs are executed as before
         for job in ("nothing", "returns_json"):
             project.until_status(project.enqueue(job)[0], "succeeded")
 
-    # and an edit that is right is taken up
+    # and a valid edit is applied
     write(project, nothing={}, waits_for_others={"payload": {"others": 0}})
     loop.signal(signal.SIGHUP)
     until(lambda: count(project, "job_definitions where job_type = 'waits_for_others'"))
@@ -289,7 +289,7 @@ def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_dat
     stop(loop)
 
 
-def test_a_loop_leaves_out_only_the_job_whose_entry_is_wrong(project: Project) -> None:
+def test_a_loop_stops_only_the_job_whose_entry_is_invalid(project: Project) -> None:
     write(project, nothing={}, returns_json={})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
@@ -313,7 +313,7 @@ def test_a_loop_leaves_out_only_the_job_whose_entry_is_wrong(project: Project) -
 
 
 def retire_long_ago(project: Project, job: str, runs: int) -> None:
-    """Let a job have left the file two days ago, with runs that it has not done."""
+    """Retire a job two days ago, with unfinished runs."""
     project.enqueue(job, count=runs)
     project.db.execute(
         "update yamlsched.job_definitions set retired_at = now() - interval '2 days', next_slot_at = null "
@@ -340,7 +340,7 @@ def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_li
     until(lambda: project.start("tick").wait() == 0 and not count(project, "job_runs where finished_at is null"))
 
 
-def test_housekeeping_that_fails_is_a_finding_and_the_work_is_done(project: Project) -> None:
+def test_failed_housekeeping_exits_1_and_does_not_stop_the_work(project: Project) -> None:
     write(project, nothing={})
     apply(project)
     [run] = project.enqueue("nothing")
@@ -355,7 +355,7 @@ def test_housekeeping_that_fails_is_a_finding_and_the_work_is_done(project: Proj
     assert project.start("tick").wait() == 0
 
 
-def test_a_loop_takes_up_an_edit_though_housekeeping_fails(project: Project) -> None:
+def test_a_loop_applies_an_edit_although_housekeeping_fails(project: Project) -> None:
     write(project, nothing={})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions"))
@@ -371,7 +371,7 @@ def test_a_loop_takes_up_an_edit_though_housekeeping_fails(project: Project) -> 
     stop(loop)
 
 
-def test_a_tick_that_cannot_apply_an_edit_because_of_a_lock_does_its_work(project: Project) -> None:
+def test_a_tick_that_cannot_apply_an_edit_because_of_a_lock_still_works(project: Project) -> None:
     write(project, nothing={})
     apply(project)
     [run] = project.enqueue("nothing")
@@ -393,7 +393,7 @@ def test_a_tick_that_cannot_apply_an_edit_because_of_a_lock_does_its_work(projec
 
 
 @pytest.mark.parametrize("verb", ["tick", "work"])
-def test_a_service_whose_file_is_held_back_runs_no_job_of_the_other_with_its_own_handler(
+def test_a_service_whose_file_is_held_back_does_not_call_its_own_handler_for_jobs_of_the_other(
     project: Project, tmp_path: Path, verb: str
 ) -> None:
     # given two services that share a namespace by mistake, with two job names in common, one with the same handler
@@ -405,10 +405,10 @@ def test_a_service_whose_file_is_held_back_runs_no_job_of_the_other_with_its_own
     apply(other)
     [same], [clash] = project.enqueue("nothing"), project.enqueue("clash")
 
-    # when the one that is held back ticks
+    # when the service that is held back ticks
     assert project.start(verb).wait() == 0
 
-    # then it has left alone what has another handler in force
+    # then it does not run the job that has another handler in force
     assert [project.row(run).status for run in (same, clash)] == ["succeeded", "queued"]
     assert other.start(verb, host="b").wait() == 0
     assert project.row(clash).status == "succeeded"
