@@ -42,7 +42,7 @@ TESTS = {
     "yamlsched/store/runs.py": ["fences", "store_runs", "outcomes"],
     "yamlsched/store/effects.py": ["fences", "effects"],
     "yamlsched/sync/due.py": ["sync"],
-    "yamlsched/sync/backfill.py": ["backfill"],
+    "yamlsched/operations/backfill.py": ["backfill"],
     "yamlsched/runs.py": ["runs", "outcomes"],
     "yamlsched/worker/leases.py": ["leases"],
 }
@@ -62,7 +62,7 @@ GUARDS = [
     ("yamlsched/store/runs.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
     ("yamlsched/store/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
     ("yamlsched/sync/due.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
-    ("yamlsched/sync/backfill.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
+    ("yamlsched/operations/backfill.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
     ("yamlsched/runs.py", r"refund=True", "refund=False"),
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
     ("sql/migrations/0001_tables.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),

@@ -20,9 +20,9 @@ from support.schedules import DAY, HOUR, MINUTE, a_file, at, definition, finish,
 from yamlsched import store, times
 from yamlsched.cli import main
 from yamlsched.errors import Refused
+from yamlsched.operations.backfill import BackfillResult, backfill, definition_for
+from yamlsched.operations.why import SlotReport, explain_day, explain_slot
 from yamlsched.sync import ScheduleFile, sync
-from yamlsched.sync.backfill import BackfillResult, backfill, definition_for
-from yamlsched.sync.why import SlotReport, explain_day, explain_slot
 from yamlsched.zones import zone
 
 Db = psycopg.Connection[Any]
@@ -165,7 +165,7 @@ def test_a_job_without_slots_is_refused(db: Db, job: dict[str, Any] | None, mess
 
 def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # given a backfill that has committed its first chunk
-    monkeypatch.setattr("yamlsched.sync.backfill.CHUNK_SLOTS", 1)
+    monkeypatch.setattr("yamlsched.operations.backfill.CHUNK_SLOTS", 1)
     sync(db, a_file(x=NIGHTLY), NOW - HOUR)
     job = definition_for(db, "default", "x")
 

@@ -16,11 +16,11 @@ from support.rows import row
 from support.schedules import HOUR, MINUTE, a_file, at
 from yamlsched import store as database
 from yamlsched.operations import actions
+from yamlsched.operations.backfill import backfill, definition_for
 from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store import definitions
 from yamlsched.store import runs as store
 from yamlsched.sync import sync
-from yamlsched.sync.backfill import backfill, definition_for
 
 Db = psycopg.Connection[Any]
 HOURLY = {"cron": "0 * * * *", "max_attempts": 2}

@@ -14,8 +14,8 @@ from yamlsched.errors import Refused
 from yamlsched.times import TimeInput
 
 if TYPE_CHECKING:
+    from yamlsched.operations.backfill import BackfillResult, BackfillSlot
     from yamlsched.store.definitions import Definition
-    from yamlsched.sync.backfill import BackfillResult, BackfillSlot
 
 HELP = """Create the missing runs of JOB's slots in a range, oldest first, due at once.
 
@@ -61,8 +61,8 @@ def command(
 ) -> int:
     from yamlsched import times
     from yamlsched.operations import actions
+    from yamlsched.operations.backfill import CHUNK_SLOTS, BackfillResult, backfill, count, definition_for, first_day
     from yamlsched.store.history import now
-    from yamlsched.sync.backfill import CHUNK_SLOTS, BackfillResult, backfill, count, definition_for, first_day
     from yamlsched.zones import zone
 
     result = BackfillResult()
@@ -113,7 +113,7 @@ def command(
 def _report_interrupted(
     settings: Settings, namespace: str, job: Definition, result: BackfillResult, total: int, began: datetime
 ) -> None:
-    from yamlsched.sync.backfill import count_created
+    from yamlsched.operations.backfill import count_created
 
     with settings.connect() as connection:
         made = count_created(connection, namespace, job, result)

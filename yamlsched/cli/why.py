@@ -13,7 +13,7 @@ from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.sync.why import DayReport, SlotReport
+    from yamlsched.operations.why import DayReport, SlotReport
 
 HELP = """Explain what happened to the slot of JOB at a time: its run, why it was skipped, or what it waits for.
 
@@ -41,9 +41,9 @@ def when(text: str) -> times.TimeInput:
 def command(settings: Settings, job: str, at: times.TimeInput | None, namespace: str | None) -> int:
     from yamlsched.cli import _output
     from yamlsched.operations import history
+    from yamlsched.operations.backfill import definition_for
+    from yamlsched.operations.why import explain_day, explain_slot, latest_slot
     from yamlsched.store.history import now
-    from yamlsched.sync.backfill import definition_for
-    from yamlsched.sync.why import explain_day, explain_slot, latest_slot
     from yamlsched.zones import zone
 
     with settings.connect() as connection:
