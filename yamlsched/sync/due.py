@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,9 +107,14 @@ def account_for_due_slots(
     todo = deque((ids, 0) for ids in _parts(store.due_jobs(connection, namespace, now), 0))
     while todo and time.monotonic() <= deadline:
         ids, step = todo.popleft()
+
+        def write(read_keys: bool, ids: Sequence[int] = ids, lock_timeout: float = STEPS[step][1]) -> DueResult:
+            at = store.start_batch(connection, now, lock_timeout)
+            return _write(connection, namespace, store.lock_due_jobs(connection, ids, at), at, False, read_keys)
+
         try:
-            batch = _account_for_batch(connection, namespace, ids, now, STEPS[step][1])
-        except (psycopg.Error, _KeyConflict) as error:
+            batch = _retry_on_key_conflict(connection, write)
+        except (psycopg.Error, Refused) as error:
             if connection.closed:
                 raise
             if len(ids) > 1:
@@ -133,23 +139,15 @@ def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
 def _why_blocked(error: Exception) -> str:
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return "another session holds a lock on its rows or on a key"
-    if isinstance(error, psycopg.Error):
-        return reason(error)
-    return f"its keys still conflict with other sessions after {MAX_TRIES} attempts"
+    return reason(error) if isinstance(error, psycopg.Error) else str(error)
 
 
-def _account_for_batch(
-    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, lock_timeout_seconds: float
-) -> DueResult:
+def _retry_on_key_conflict(connection: Connection[Any], write: Callable[[bool], DueResult]) -> DueResult:
+    """Return ``write(read_keys)`` in a transaction of its own, tried again while keys conflict with other sessions."""
     for attempt in range(MAX_TRIES):
-        try:
-            with connection.transaction():
-                at = store.start_batch(connection, now, lock_timeout_seconds)
-                locked = store.lock_due_jobs(connection, ids, at)
-                return _write(connection, namespace, locked, at, is_closing=False, read_keys=attempt > 0)
-        except _KeyConflict:
-            continue
-    raise _KeyConflict
+        with suppress(_KeyConflict), connection.transaction():
+            return write(attempt > 0)
+    raise Refused(f"keys of due slots still conflict with other sessions after {MAX_TRIES} attempts")
 
 
 def account_for_locked(
@@ -158,19 +156,15 @@ def account_for_locked(
     """Account for all that locked definitions owe up to ``now``, inside the caller's transaction.
 
     Without a cap and without waiting: with ``overlap: wait`` it creates runs that then execute one after the other.
+    Raises Refused if their keys conflict with other sessions again and again.
     """
-    for attempt in range(MAX_TRIES):
-        try:
-            with connection.transaction():
-                result = _write(connection, namespace, locked, now, is_closing=True, read_keys=attempt > 0)
-        except _KeyConflict:
-            continue
-        result.log()
-        return result
-    raise Refused(
-        f"keys of owed slots in namespace {namespace} still conflict with other sessions after {MAX_TRIES} attempts: "
-        "try again"
-    )
+
+    def write(read_keys: bool) -> DueResult:
+        return _write(connection, namespace, locked, now, True, read_keys)
+
+    result = _retry_on_key_conflict(connection, write)
+    result.log()
+    return result
 
 
 def account_for_owed_slots(

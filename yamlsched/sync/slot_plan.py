@@ -166,10 +166,8 @@ def _due_slots(
     if second is None or second.at > now:
         return DueSlots((first,), next_slot=second)
     if not latest:
-        found = tuple(islice(slots.slots(cron, where, start, now), limit and limit + 1))
-        if limit and len(found) > limit:
-            return DueSlots(found[:limit], next_slot=found[limit])
-        return DueSlots(found, next_slot=_next(cron, where, now))
+        found = tuple(islice(slots.slots(cron, where, start, now), limit))
+        return DueSlots(found, next_slot=_next(cron, where, found[-1].at))
     newest = slots.newest_slot(cron, where, start, now)
     assert newest is not None
     superseded = slots.span(cron, where, start, newest.at - MICROSECOND)

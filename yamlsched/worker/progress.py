@@ -1,4 +1,4 @@
-"""A live line for a terminal: what is done, what is running, what is due, how quickly it goes."""
+"""A progress line for a terminal: runs done, running and due, and runs per second."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from yamlsched.worker import clock
 from yamlsched.worker.sessions import Database, Session, Unanswered
 from yamlsched.worker.worker import SESSION, Worker
 
-REFRESH_INTERVAL_SECONDS = 0.5  # seconds
-MAX_COUNTED_RUNS = 10_000  # runs that are counted one by one
+REFRESH_INTERVAL_SECONDS = 0.5
+MAX_COUNTED_RUNS = 10_000
 
 
 async def show(worker: Worker) -> None:
-    """Keep the line, where stderr is a terminal, until the worker ends."""
+    """Refresh the line until the worker ends, if stderr is a terminal."""
     if worker.lines is None or not worker.lines.isatty():
         return
     session = Session(Database(worker.work.dsn), SESSION)

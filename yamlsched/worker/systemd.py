@@ -1,4 +1,4 @@
-"""What systemd wants to hear from a service of Type=notify, where it listens."""
+"""Notifications to systemd, for a service of Type=notify."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yamlsched.worker.worker import Worker
 
 
 def notify(state: str) -> None:
-    """Tell the service manager ``state``, if there is one that listens."""
+    """Send ``state`` to the service manager; do nothing without one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -23,14 +23,14 @@ def notify(state: str) -> None:
 
 
 async def keep_notified(worker: Worker) -> None:
-    """Say when the worker is ready, that its event loop turns (every half of WATCHDOG_USEC), and when it stops."""
-    every = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
+    """Report that the worker is ready, that its event loop runs (every half of WATCHDOG_USEC), and that it stops."""
+    interval_seconds = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
     notify("READY=1")
     is_stopping = False
     try:
         while True:
-            await asyncio.sleep(min(every or 1.0, 1.0))
-            if every:
+            await asyncio.sleep(min(interval_seconds or 1.0, 1.0))
+            if interval_seconds:
                 notify("WATCHDOG=1")
             if worker.stop_at is not None and not is_stopping:
                 is_stopping = True
