@@ -145,7 +145,7 @@ def test_leases_follow_the_clock_of_the_database_on_a_host_with_a_wrong_clock(
     (tmp_path / "clocked.py").write_text(
         "import time, pathlib\n"
         "def look(run):\n"
-        "    pathlib.Path('begun').touch()\n"
+        "    pathlib.Path('started').touch()\n"
         "    while not pathlib.Path('go').exists():\n"
         "        time.sleep(0.01)\n"
     )
@@ -157,7 +157,7 @@ def test_leases_follow_the_clock_of_the_database_on_a_host_with_a_wrong_clock(
         with ThreadPoolExecutor(1) as pool:
             holder = pool.submit(run, tmp_path, own_dsn, shift, *tick)
             try:
-                until(lambda: (tmp_path / "begun").exists() or holder.done(), "the handler begins")
+                until(lambda: (tmp_path / "started").exists() or holder.done(), "the handler starts")
                 leased = db.execute(
                     "select locked_until - now() as lasts, (select lease from yamlsched.job_definitions) as lease, "
                     "locked_by from yamlsched.job_runs"

@@ -306,7 +306,7 @@ def test_any_string_is_either_valid_or_has_an_error_at_a_position_inside_it(text
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, expected",
     [
         ("0 0 */2 * 1", True),
         ("0 0 1 * */2", True),
@@ -316,11 +316,11 @@ def test_any_string_is_either_valid_or_has_an_error_at_a_position_inside_it(text
         ("0 0 1 * 1", False),
     ],
 )
-def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, told):
+def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, expected):
     advice = day_fields_warning(parse_cron(text))
 
-    assert ("either matches" in advice and "only if both do" in advice) is told
-    assert bool(advice) is told
+    assert ("either matches" in advice and "only if both do" in advice) is expected
+    assert bool(advice) is expected
 
 
 @pytest.mark.parametrize(

@@ -106,17 +106,17 @@ def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_bo
 
     changed = {job.job_type: job for job in preview.jobs}
     for name in {*before[1], *after[1]}:
-        olds, news = (_slots(each, name, preview) for each in (preview.base, preview.head))
+        slots_before, slots_after = (_slots(each, name, preview) for each in (preview.base, preview.head))
         if name not in changed:
-            assert olds == news
+            assert slots_before == slots_after
             continue
         found = changed[name].slots
         came = [*found.added, *(m.after for m in found.moved if m.after <= preview.until)]
         went = [*found.removed, *(m.before for m in found.moved if m.before <= preview.until)]
-        assert sorted(came) == sorted(news - olds)
-        assert sorted(went) == sorted(olds - news)
+        assert sorted(came) == sorted(slots_after - slots_before)
+        assert sorted(went) == sorted(slots_before - slots_after)
         assert all(at < one.before and at < one.after for one in found.moved)
-        assert {one.scheduled_for for one in changed[name].key_taken} <= news
+        assert {one.scheduled_for for one in changed[name].key_taken} <= slots_after
     # and all formats can be written
     for render in RENDERERS.values():
         assert render(preview)
@@ -153,8 +153,8 @@ def test_a_key_is_not_taken_in_another_namespace() -> None:
 
 
 def test_true_and_one_differ_in_a_payload_and_one_and_one_point_zero_do_not() -> None:
-    olds, news = {"a": 1, "b": 1}, {"a": True, "b": 1.0}
-    preview = preview_of(a_file(x={"payload": olds}), a_file(x={"payload": news}))
+    before, after = {"a": 1, "b": 1}, {"a": True, "b": 1.0}
+    preview = preview_of(a_file(x={"payload": before}), a_file(x={"payload": after}))
     assert [(one.field, one.after) for one in the_job(preview).fields] == [("payload.a", True)]
 
 
@@ -239,11 +239,11 @@ def test_the_difference_of_a_busy_job_is_exact_until_the_reported_time(
         return
     [job] = preview.jobs
     until = job.slots.compared_until
-    olds, news = (_slots(side, "x", preview) for side in (preview.base, preview.head))
-    assert (until is not None) == (max(len(olds), len(news)) > slot_changes.MAX_COMPARED_SLOTS)
+    before, after = (_slots(side, "x", preview) for side in (preview.base, preview.head))
+    assert (until is not None) == (max(len(before), len(after)) > slot_changes.MAX_COMPARED_SLOTS)
     if until is not None:
-        assert set(job.slots.added) == {slot for slot in news - olds if slot <= until}
-        assert set(job.slots.removed) == {slot for slot in olds - news if slot <= until}
+        assert set(job.slots.added) == {slot for slot in after - before if slot <= until}
+        assert set(job.slots.removed) == {slot for slot in before - after if slot <= until}
         assert job.slots.moved == ()
         assert "slots until " in text.render(preview)
         assert "are compared" in markdown.render(preview)

@@ -798,21 +798,21 @@ def test_effects_and_rows_of_on_dead_belong_to_the_run_that_calls_it(db, dsn, jo
     assert (run.id, run.job_type) == (dead.id, "mail")
 
     # when its callable has an effect, and enqueues and writes rows in a transaction
-    with run.once("page somebody", in_doubt="repeat") as effect:
+    with run.once("page", in_doubt="repeat") as effect:
         assert effect.first
-    with pytest.raises(ConnectionRefusedError), run.once("nobody there", in_doubt="repeat"):
+    with pytest.raises(ConnectionRefusedError), run.once("refused", in_doubt="repeat"):
         raise ConnectionRefusedError
     run.enqueue("mail", key="another")
     with run.transaction() as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
-        run.result = {"told": "ada"}
+        run.result = {"notified": "ada"}
 
     # then all of this belongs to the reporting run, and the dead run does not change
-    assert effect_states(db) == [(f"run:{report.id}:page somebody", "done")]
+    assert effect_states(db) == [(f"run:{report.id}:page", "done")]
     assert (status(db, dead), status(db, report), report.committed) == ("dead", "succeeded", True)
     rows = db.execute("select result from yamlsched.job_runs where id = %s", [report.id]).fetchone()
     made = db.execute("select parent_id from yamlsched.job_runs where idempotency_key = 'another'").fetchone()
-    assert (rows.result, made.parent_id) == ({"told": "ada"}, report.id)
+    assert (rows.result, made.parent_id) == ({"notified": "ada"}, report.id)
 
 
 # -- settle

@@ -83,7 +83,7 @@ def test_these_prove_it_by_themselves(error: Exception):
         ConnectionResetError(),
         ConnectionAbortedError(),
         BrokenPipeError(),
-        OSError(111, "a text"),
+        OSError(111, "a message"),
         RuntimeError("Connection refused"),
         KeyboardInterrupt(),
         SystemExit(1),

@@ -463,14 +463,14 @@ def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> No
     assert document["jobs"][0]["state"] == "failing"
 
 
-@pytest.mark.parametrize("mended", ["as before", "otherwise"])
+@pytest.mark.parametrize("fixed", ["as before", "edited"])
 def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
-    db: Db, cli: Cli, tmp_path: Path, mended: str
+    db: Db, cli: Cli, tmp_path: Path, fixed: str
 ) -> None:
     # given a path that presented a valid file
     file = tmp_path / "schedules.yaml"
-    sound = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
-    file.write_text(sound)
+    valid = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
+    file.write_text(valid)
     assert cli("sync").code == 0
 
     # when two invalid versions are deployed, and minutes pass
@@ -481,18 +481,18 @@ def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
 
     # then --check reports it with the time of the first
     since = value(db, "select refused_at from yamlsched.schedule_files where mistakes = 2")
-    told = (
+    expected = (
         f"{socket.gethostname()}:{file} has presented a file with 2 errors since {since:%Y-%m-%dT%H:%M:%SZ}; "
         "not applied: run yamlsched validate there"
     )
-    assert cli("status", "--check") == (1, f"{told}\n", "")
-    assert told in cli("status").out
+    assert cli("status", "--check") == (1, f"{expected}\n", "")
+    assert expected in cli("status").out
     [refused] = json.loads(cli("status", "--format", "json").out)["refused_files"]
     assert (refused["mistakes"], refused["place"]) == (2, f"{socket.gethostname()}:{file}")
     assert of_metrics(db, "yamlsched_refused_files") == 1
 
     # when a valid file is there again
-    file.write_text(sound if mended == "as before" else sound.replace("0 2", "0 3"))
+    file.write_text(valid if fixed == "as before" else valid.replace("0 2", "0 3"))
     cli("sync")
 
     assert cli("status", "--check").code == 0
@@ -679,9 +679,9 @@ def test_the_doctor_compares_the_clock_with_the_database(db: Db) -> None:
 )
 def test_the_doctor_reports_whether_there_are_ticks(db: Db, age: timedelta | None, level: str) -> None:
     now = health.read(db, "default", HOUR)
-    heard = replace(now, last_tick_at=None if age is None else now.now - age, last_tick_host="web-1")
+    measured = replace(now, last_tick_at=None if age is None else now.now - age, last_tick_host="web-1")
 
-    assert doctor.ticking(heard, socket.gethostname()).level == level
+    assert doctor.ticking(measured, socket.gethostname()).level == level
 
 
 def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) -> None:

@@ -208,15 +208,15 @@ def test_show_suggests_settling_an_effect_in_doubt_before_a_retry(db: Db, cli: C
 
 def test_a_run_that_was_cancelled_while_it_waited_has_no_duration(db: Db, cli: Cli) -> None:
     # given a released run, and one that is running
-    job, begun = a_job(db), "(now() - interval '3 days')"
-    given_back = a_run(db, job, "queued", started_at=begun)
-    running = a_run(db, job, "running", started_at=begun)
+    job, started = a_job(db), "(now() - interval '3 days')"
+    released = a_run(db, job, "queued", started_at=started)
+    running = a_run(db, job, "running", started_at=started)
 
-    cli("cancel", given_back, running)
+    cli("cancel", released, running)
 
     took = {row.split()[0]: row.split()[5] for row in cli("runs").out.splitlines()[1:]}
-    assert (took[str(given_back)], took[str(running)][:2]) == ("-", "3d")
-    assert "the last attempt took" not in cli("show", given_back).out
+    assert (took[str(released)], took[str(running)][:2]) == ("-", "3d")
+    assert "the last attempt took" not in cli("show", released).out
     assert "the last attempt took 3d" in cli("show", running).out
 
 

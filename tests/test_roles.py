@@ -212,11 +212,11 @@ def test_every_verb_reports_what_to_grant_to_a_login_without_privileges(
             assert (verb, result.code) == (verb, 3)
             assert "Grant it yamlsched_worker, or yamlsched_reader for read-only use" in result.err
             assert "Traceback" not in result.err
-        told = cli("doctor")
+        result = cli("doctor")
 
-    assert told.code == 1
-    assert f"{name} lacks" in told.out
-    assert f"grant yamlsched_worker to {name}" in told.out
+    assert result.code == 1
+    assert f"{name} lacks" in result.out
+    assert f"grant yamlsched_worker to {name}" in result.out
 
 
 SCRIPT = (sql_folder() / "roles.sql").read_bytes()

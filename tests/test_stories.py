@@ -100,9 +100,9 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
 ) -> None:
     (project / "fails.py").write_text("def run():\n    raise OSError('no route to host')\n")
     (project / "work.py").write_text(
-        HANDLERS + "\ndef tell(run):\n    note(f'{run.job_type}:{run.attempt}:{run.last_error}'.replace(' ', '_'))\n"
+        HANDLERS + "\ndef on_dead(run):\n    note(f'{run.job_type}:{run.attempt}:{run.last_error}'.replace(' ', '_'))\n"
     )
-    write(project, "  fragile:\n    handler: fails.run\n    max_attempts: 1\n    on_dead: work.tell\n")
+    write(project, "  fragile:\n    handler: fails.run\n    max_attempts: 1\n    on_dead: work.on_dead\n")
     assert yamlsched("sync", "--dsn", own_dsn, cwd=project).returncode == 0
     assert yamlsched("enqueue", "fragile", "--dsn", own_dsn, cwd=project).returncode == 0
 
