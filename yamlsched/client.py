@@ -10,21 +10,21 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, overload
+from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack, overload
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
 from yamlsched.runs import ON_DEAD_PREFIX, EnqueueBatch
+from yamlsched.store.statements import load
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    import psycopg
-
-    Session: TypeAlias = psycopg.Connection[Any]
-    AsyncSession: TypeAlias = psycopg.AsyncConnection[Any]
-
+Sync: TypeAlias = psycopg.Connection[Any]
+Async: TypeAlias = psycopg.AsyncConnection[Any]
 Payload: TypeAlias = Mapping[str, Any]
+Key: TypeAlias = str | None
+Keys: TypeAlias = Iterable[Key] | None
 RunAt: TypeAlias = datetime | timedelta | None
 """An aware datetime, or a delay from now on the database's clock; None is now."""
 
@@ -56,27 +56,22 @@ class Options(TypedDict, total=False):
 
 @overload
 def enqueue(
-    connection: Session, job: str, payload: Payload | None = None, *, key: str | None = None, **options: Unpack[Options]
+    connection: Sync, job: str, payload: Payload | None = None, *, key: Key = None, **options: Unpack[Options]
 ) -> Enqueued: ...
 
 
 @overload
 def enqueue(
-    connection: AsyncSession,
-    job: str,
-    payload: Payload | None = None,
-    *,
-    key: str | None = None,
-    **options: Unpack[Options],
+    connection: Async, job: str, payload: Payload | None = None, *, key: Key = None, **options: Unpack[Options]
 ) -> Awaitable[Enqueued]: ...
 
 
 def enqueue(
-    connection: Session | AsyncSession,
+    connection: Sync | Async,
     job: str,
     payload: Payload | None = None,
     *,
-    key: str | None = None,
+    key: Key = None,
     run_at: RunAt = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
@@ -94,29 +89,25 @@ def enqueue(
 
 @overload
 def enqueue_many(
-    connection: Session,
+    connection: Sync,
     job: str,
     payloads: Iterable[Payload],
-    keys: Iterable[str | None] | None = None,
+    keys: Keys = None,
     **options: Unpack[Options],
 ) -> list[Enqueued]: ...
 
 
 @overload
 def enqueue_many(
-    connection: AsyncSession,
-    job: str,
-    payloads: Iterable[Payload],
-    keys: Iterable[str | None] | None = None,
-    **options: Unpack[Options],
+    connection: Async, job: str, payloads: Iterable[Payload], keys: Keys = None, **options: Unpack[Options]
 ) -> Awaitable[list[Enqueued]]: ...
 
 
 def enqueue_many(
-    connection: Session | AsyncSession,
+    connection: Sync | Async,
     job: str,
     payloads: Iterable[Payload],
-    keys: Iterable[str | None] | None = None,
+    keys: Keys = None,
     *,
     run_at: RunAt = None,
     namespace: str = "default",
@@ -129,13 +120,11 @@ def enqueue_many(
     return _execute(connection, "enqueue_many", parameters, list)  # type: ignore[no-any-return]
 
 
-def make_batch(
-    job: str, payloads: Iterable[Payload], keys: Iterable[str | None] | None, run_at: RunAt = None
-) -> EnqueueBatch:
+def make_batch(job: str, payloads: Iterable[Payload], keys: Keys, run_at: RunAt) -> EnqueueBatch:
     """Validate what can be validated without the database. Raises Refused for the first error."""
     _check_name("job", job)
     encoded = [encode_payload(job, payload) for payload in payloads]
-    names: list[str | None] = [None] * len(encoded) if keys is None else list(keys)
+    names: list[Key] = [None] * len(encoded) if keys is None else list(keys)
     if len(names) != len(encoded):
         raise Refused(f'{len(encoded)} payloads for job "{job}", but {len(names)} keys: pass one, or None, for each')
     for name in names:
@@ -211,14 +200,9 @@ def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
 
 def _execute(connection: Any, statement: str, parameters: dict[str, Any], select: Any) -> Any:
     """Execute ``statement``, whatever the connection's factories are. Return ``select`` of its results, or await it."""
-    import psycopg
-    from psycopg.rows import tuple_row
-
-    from yamlsched.store.statements import load
-
     sql = load("enqueue")[statement]
     if isinstance(connection, psycopg.AsyncConnection):
-        session: AsyncSession = connection
+        session: Async = connection
 
         async def execute() -> Any:
             with translate_errors():
@@ -248,8 +232,6 @@ def _wrong_connection(kind: str) -> str:
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Raise Refused for what the SQL functions reject (YS001 to YS004), EnvironmentFailed for missing tables."""
-    import psycopg
-
     try:
         yield
     except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:

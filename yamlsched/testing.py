@@ -15,7 +15,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import psycopg
 
 from yamlsched import client, jsonb
 from yamlsched.client import RunAt
@@ -23,9 +25,6 @@ from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provid
 from yamlsched.handling.once import effect_key
 from yamlsched.handling.run import AttemptState, Run
 from yamlsched.runs import EnqueueBatch
-
-if TYPE_CHECKING:
-    import psycopg
 
 __all__ = ["IN_DOUBT", "Enqueue", "FakeRun", "call", "provider_key"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import socket
@@ -13,6 +12,8 @@ from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import uuid4
+
+import psycopg
 
 from yamlsched import jsonb
 from yamlsched.errors import (
@@ -25,12 +26,11 @@ from yamlsched.errors import (
     Snooze,
     YamlschedError,
 )
+from yamlsched.store.effects import EffectEntry, FoundEffect
 from yamlsched.times import rfc3339
 
 if TYPE_CHECKING:
-    from yamlsched.handling.backends import Backend
     from yamlsched.handling.run import Run
-    from yamlsched.store.effects import EffectEntry, FoundEffect
 
 SNOOZE_INTERVAL = timedelta(seconds=15)
 """How long a run waits for an effect that a live attempt of another run holds."""
@@ -143,8 +143,6 @@ def perform(
     run: Run, name: str, in_doubt: str, scope: str, release_on: tuple[type[Exception], ...]
 ) -> Iterator[Effect]:
     """Yield the effect ``name``, claimed before the block and recorded after it. See ``Run.once``."""
-    from yamlsched.store.effects import EffectEntry
-
     _check_options(name, in_doubt, release_on)
     backend, state = run.backend, run.state
     key = effect_key(backend.run_id, name, scope)
@@ -152,7 +150,7 @@ def perform(
     if state.inside.setdefault(key, entry.entry) != entry.entry:
         raise YamlschedError(f'effect "{key}" is entered inside itself, or by two threads at once')
     try:
-        effect = _enter(backend, entry, in_doubt, key in state.entered, run.log)
+        effect = _enter(run, entry, in_doubt)
         if effect.first:
             state.entered.add(key)
             process = os.getpid()
@@ -160,21 +158,22 @@ def perform(
                 yield effect
             except BaseException as error:
                 if os.getpid() == process:
-                    _record_exception(backend, entry, error, release_on, run.log)
+                    _record_exception(run, entry, error, release_on)
                 raise
             if os.getpid() == process:  # a process that the handler forked inside the block records nothing
-                _record_result(backend, entry, name, effect.result, run.log)
+                _record_result(run, entry, name, effect.result)
     finally:
         del state.inside[key]
     if not effect.first:
         yield effect
 
 
-def _enter(backend: Backend, entry: EffectEntry, in_doubt: str, was_entered: bool, log: logging.Logger) -> Effect:
-    """Return the effect as this attempt must treat it; ``was_entered``: it has entered and left the effect before.
+def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
+    """Return the effect as this attempt must treat it. Raises LeaseLost, EffectInDoubt, or Snooze.
 
-    Other attempts may act between two statements; then it looks again. Raises LeaseLost, EffectInDoubt, or Snooze.
+    Other attempts may act between two statements. Then it claims the key again.
     """
+    backend = run.backend
     for _ in range(MAX_CLAIMS):
         found = backend.claim(entry)
         if found is None:
@@ -186,14 +185,14 @@ def _enter(backend: Backend, entry: EffectEntry, in_doubt: str, was_entered: boo
         if found.state == "claimed":
             if found.holder_is_live and found.run_id != entry.run_id:
                 raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {found.run_id}, which is running')
-            if found.holder_is_live and not was_entered:
+            if found.holder_is_live and entry.key not in run.state.entered:
                 raise YamlschedError(f'effect "{entry.key}" is entered by two processes of one attempt')
             backend.mark_in_doubt(entry, found.entry)
         elif found.state == "in_doubt":
             if in_doubt == "raise":
                 raise EffectInDoubt(_what_to_look_up(entry, found))
             if in_doubt == "skip" and backend.assume_done(entry):
-                log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
+                run.log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
                 return Effect(False, found.provider_key)
             if in_doubt == "repeat" and backend.take_over(entry):
                 return Effect(True, found.provider_key)
@@ -201,33 +200,27 @@ def _enter(backend: Backend, entry: EffectEntry, in_doubt: str, was_entered: boo
 
 
 def _record_exception(
-    backend: Backend,
-    entry: EffectEntry,
-    error: BaseException,
-    release_on: tuple[type[Exception], ...],
-    log: logging.Logger,
+    run: Run, entry: EffectEntry, error: BaseException, release_on: tuple[type[Exception], ...]
 ) -> None:
     """Record that ``error`` left the effect. A failure to record it must not hide ``error``."""
-    import psycopg
-
     is_released = proves_nothing_happened(error, release_on)
     if not is_released:
         error.add_note(f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened')
     try:
-        backend.release(entry) if is_released else backend.mark_in_doubt(entry)
+        run.backend.release(entry) if is_released else run.backend.mark_in_doubt(entry)
     except (psycopg.Error, EnvironmentFailed) as failure:
-        log.warning("effect %s stays in doubt, because the database does not answer: %s", entry.key, failure)
+        run.log.warning("effect %s stays in doubt, because the database does not answer: %s", entry.key, failure)
 
 
-def _record_result(backend: Backend, entry: EffectEntry, name: str, result: Any, log: logging.Logger) -> None:
+def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None:
     """Record that the effect was done. Raises Refused for a result that cannot be stored."""
     try:
         text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
-        backend.mark_in_doubt(entry)  # it was done, but the result that a later attempt needs is lost
+        run.backend.mark_in_doubt(entry)  # it was done, but the result that a later attempt needs is lost
         raise
-    if not backend.mark_done(entry, text):
-        log.warning("effect %s was done, but meanwhile it was started again or settled", entry.key)
+    if not run.backend.mark_done(entry, text):
+        run.log.warning("effect %s was done, but meanwhile it was started again or settled", entry.key)
 
 
 def _what_to_look_up(entry: EffectEntry, found: FoundEffect) -> str:

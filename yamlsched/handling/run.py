@@ -8,19 +8,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import psycopg
+from psycopg.pq import TransactionStatus
 
 from yamlsched import client, jsonb
 from yamlsched.client import RunAt
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handling import once
+from yamlsched.handling.backends import Backend
 from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect
 from yamlsched.runs import EnqueueBatch
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from yamlsched.handling.backends import Backend
 
 
 @dataclass(slots=True)
@@ -186,8 +185,6 @@ class Run:
 
 
 def _require_open_transaction(connection: psycopg.Connection[Any]) -> None:
-    from psycopg.pq import TransactionStatus
-
     status = connection.info.transaction_status
     if status == TransactionStatus.INERROR:
         raise YamlschedError(
