@@ -1,46 +1,51 @@
-"""The database sessions of a process that calls handlers: opened when a handler asks, closed when nothing uses them.
+"""The database sessions of a process that calls handlers. They open on demand and close when they are idle.
 
-There are two for each process: one for the transactions of handlers, one for what is recorded beside them.
+Each process has up to two: one for the transactions of handlers, one for what is recorded outside of them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import namedtuple_row
+
+from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
 POLL_INTERVAL_SECONDS = 0.02
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 2.0
 RECORDING_SETTINGS = {"statement_timeout": "8s", "idle_in_transaction_session_timeout": "60s", "jit": "off"}
-"""The limits of a session for what is recorded: a statement whose answer does not come is sent again on another."""
+"""For the session that records: a statement that is not answered in time is sent again on another session."""
 PARENT_SESSIONS = 6  # of a worker: claims, outcomes, large fan-outs, leases, the sync of a loop, the line on a terminal
 SESSIONS_PER_CHILD = 2
 MIN_CONNECTIONS = PARENT_SESSIONS + SESSIONS_PER_CHILD
 
 
 class ConnectionPermits:
-    """At most ``count`` processes that inherit this have sessions at once. One that dies holds no permit any more.
+    """Lets at most ``count`` of the processes that inherit it have sessions at once.
 
-    A permit is a lock on one byte of a file without a name. Processes that wait share a lock on the byte behind.
+    A permit is a lock on one byte of a nameless file, so that a process that dies releases it. Processes that wait
+    share a lock on the byte after the last permit.
     """
 
     def __init__(self, count: int) -> None:
-        import tempfile
-
         self._count = count
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as this object exists
         self._held: int | None = None
 
     @classmethod
     def for_max_connections(cls, max_connections: int) -> ConnectionPermits:
-        """Return the permits of a worker that may have so many connections, its own included."""
+        """Return the permits of a worker that may have ``max_connections``, its own included."""
         return cls(max(1, (max_connections - PARENT_SESSIONS) // SESSIONS_PER_CHILD))
 
     @property
@@ -48,7 +53,7 @@ class ConnectionPermits:
         return self._file.fileno()
 
     def acquire(self, seconds: float) -> None:
-        """Wait for a permit. Raises EnvironmentFailed when none is free within ``seconds``."""
+        """Wait for a permit. Raises EnvironmentFailed if none is free within ``seconds``."""
         if self._held is not None or self._take():
             return
         end = time.monotonic() + seconds
@@ -65,24 +70,25 @@ class ConnectionPermits:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._count)
 
     def _take(self) -> bool:
-        for number in range(self._count):
-            with contextlib.suppress(BlockingIOError, PermissionError):
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-                self._held = number
-                return True
-        return False
+        self._held = next((number for number in range(self._count) if self._try_lock(number)), None)
+        return self._held is not None
+
+    def _try_lock(self, byte: int) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
 
     def is_wanted(self) -> bool:
         """Return whether another process waits for a permit."""
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._count)
-        except (BlockingIOError, PermissionError):
+        if not self._try_lock(self._count):
             return True
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._count)
         return False
 
     def forget(self) -> None:
-        """Let a forked process ask for a permit of its own: it has not inherited its parent's."""
+        """Drop the permit in a forked process, which does not inherit the lock of its parent."""
         self._held = None
 
     def release(self) -> None:
@@ -92,17 +98,17 @@ class ConnectionPermits:
 
 
 class HandlerSessions:
-    """See the module. ``permits`` None: without a limit."""
+    """The sessions of this process. Without ``permits`` their number is not limited."""
 
     def __init__(self) -> None:
         self.permits: ConnectionPermits | None = None
+        self.lock = threading.RLock()  # threads of a handler may enter effects concurrently
         self._sessions: dict[tuple[str, str], Any] = {}
-        self.lock = threading.RLock()  # a handler's threads may enter effects side by side
         self._in_use = 0
         self._inherited: list[Any] = []
 
     def forget(self) -> None:
-        """Let a process that a handler forked open sessions of its own: these are neither used nor closed there."""
+        """Start without sessions in a process that a handler forked. The inherited ones are neither used nor closed."""
         self._inherited.append(self._sessions)
         self._sessions, self.lock, self._in_use = {}, threading.RLock(), 0
         if self.permits is not None:
@@ -114,9 +120,9 @@ class HandlerSessions:
 
     @contextmanager
     def use(self, dsn: str, purpose: str, seconds: float) -> Iterator[Any]:
-        """Yield the session for ``purpose``, opened if there is none; wait up to ``seconds`` for the permission.
+        """Yield the session for ``purpose``, opened if needed. Wait up to ``seconds`` for a permit.
 
-        Raises EnvironmentFailed when it cannot be opened. One that broke is replaced at its next use.
+        Raises EnvironmentFailed if it cannot be opened. A broken session is replaced at its next use.
         """
         with self.lock:
             if self.permits is not None:
@@ -131,25 +137,20 @@ class HandlerSessions:
                     self.close()
 
     def _session(self, dsn: str, purpose: str) -> Any:
-        from psycopg.pq import TransactionStatus
-        from psycopg.rows import namedtuple_row
-
-        from yamlsched import store
-
         with self.lock:
             session = self._sessions.get((dsn, purpose))
             if session is not None and session.info.transaction_status != TransactionStatus.IDLE:
-                session.close()  # it broke, or was left in the middle of something
+                session.close()  # it broke, or a transaction was left open
             if session is None or session.closed:
                 self._sessions.pop((dsn, purpose), None)
-                is_own = purpose != "transaction"
-                session = store.connect(dsn, RECORDING_SETTINGS) if is_own else store.connect_for_handler(dsn)
+                is_for_handler = purpose == "transaction"
+                session = store.connect_for_handler(dsn) if is_for_handler else store.connect(dsn, RECORDING_SETTINGS)
                 self._sessions[dsn, purpose] = session
-            session.row_factory = namedtuple_row  # whatever the handler before has chosen
+            session.row_factory = namedtuple_row  # the previous handler may have changed it
             return session
 
     def close(self) -> None:
-        """Close the sessions. To be called when no handler uses them."""
+        """Close the sessions. No handler may be using them."""
         with self.lock:
             for session in self._sessions.values():
                 session.close()
@@ -159,10 +160,8 @@ class HandlerSessions:
 
 
 def persist(do: Callable[[], T], seconds: float) -> T:
-    """Return what ``do`` returns, called again on a new session while the database does not answer."""
-    import psycopg
-
-    wait, end = 0.1, time.monotonic() + seconds
+    """Return the result of ``do``, which is called again, on a new session, while the database does not answer."""
+    wait, end = MIN_RETRY_SECONDS, time.monotonic() + seconds
     while True:
         try:
             return do()
@@ -170,9 +169,8 @@ def persist(do: Callable[[], T], seconds: float) -> T:
             if time.monotonic() + wait > end:
                 raise
             time.sleep(wait)
-            wait = min(2 * wait, 2.0)
+            wait = min(2 * wait, MAX_RETRY_SECONDS)
 
 
 sessions = HandlerSessions()
-"""Those of this process."""
 os.register_at_fork(after_in_child=sessions.forget)
