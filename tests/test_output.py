@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from yamlsched.runs import ClaimedRun
-from yamlsched.store.connection import redactor
+from yamlsched.store.dsn import redactor
 from yamlsched.worker.executors.processes.output import KEPT, MAX_PASSED_ON_BYTES, Output
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))

@@ -17,7 +17,8 @@ from support.rows import a_job, a_run
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import ClaimedRun
 from yamlsched.store import runs
-from yamlsched.store.connection import connect_async, conninfo
+from yamlsched.store.connection import connect_async
+from yamlsched.store.dsn import conninfo
 from yamlsched.worker.sessions import Database, Session, Unanswered, look_up
 from yamlsched.worker.worker import SESSION
 
@@ -167,8 +168,8 @@ def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_giv
         ("postgresql+psycopg://app:s3cret@db/app", "the DSN is a SQLAlchemy URL: leave out the driver"),
         ("host=db prot=1 password=s3cret", 'Did you mean "port"?'),
         ("postgresql://app:s3cret@db/app?sslmod=require", 'Did you mean "sslmode"?'),
-        ("host=db password=s3cret port", "the DSN cannot be read: write postgresql://"),
-        ("mysql://app:s3cret@db/app", "the DSN cannot be read: write postgresql://"),
+        ("host=db password=s3cret port", "the DSN cannot be parsed: write postgresql://"),
+        ("mysql://app:s3cret@db/app", "the DSN cannot be parsed: write postgresql://"),
     ],
 )
 def test_a_dsn_that_cannot_be_read_says_what_to_write_and_repeats_no_part_of_it(dsn, message):

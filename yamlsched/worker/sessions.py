@@ -18,7 +18,8 @@ import psycopg
 
 from yamlsched import log, store
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.store.connection import describe, reason, seconds_to_connect
+from yamlsched.store.connection import describe, reason
+from yamlsched.store.dsn import seconds_to_connect
 from yamlsched.store.session import Settings
 from yamlsched.worker import clock
 from yamlsched.worker.helper_process import run_in_helper

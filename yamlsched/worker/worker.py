@@ -26,7 +26,8 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.runs import ClaimedRun, End, Ending, Status
 from yamlsched.store import runs as store
-from yamlsched.store.connection import in_utc, redactor
+from yamlsched.store.connection import in_utc
+from yamlsched.store.dsn import redactor
 from yamlsched.store.runs import Scope
 from yamlsched.worker import clock
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims

@@ -1,0 +1,98 @@
+"""Connection strings: the defaults for them, the settings inside them, and how passwords stay out of messages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
+
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.store import hosts
+
+DEFAULTS: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,  # milliseconds: a dead network is noticed before usual leases end
+    "target_session_attrs": "read-write",  # a server in recovery accepts no writes
+}
+SETTING_PATTERN = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
+"""A setting in the ``options`` of a connection string, for example ``-c statement_timeout=5s``."""
+PASSWORD_PATTERN = re.compile(
+    r"(://[^/\s:@]*:)(?:[^@\s:]|:(?!//))+(?=@)|(\bpassword\s*=\s*)(?:'[^']*'|[^\s'\"&]+)", re.IGNORECASE
+)
+"""A password in a URL or in a connection string, whatever it is.
+
+The search takes linear time on any text: no match attempt reads beyond the place where the next one can start.
+"""
+MIN_SECRET_CHARS = 8
+"""A shorter password may be an ordinary word. It is replaced only where a password is expected."""
+
+
+def parse_dsn(dsn: str) -> dict[str, Any]:
+    """Return the parameters of ``dsn``. Raises EnvironmentFailed if it is not valid."""
+    try:
+        return dict(conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError as error:
+        raise EnvironmentFailed(_dsn_error(dsn, str(error))) from error
+
+
+def _dsn_error(dsn: str, message: str) -> str:
+    """Return what is wrong with a DSN that libpq rejects. No part of the DSN is shown: any may be a password."""
+    from difflib import get_close_matches
+
+    if re.match(r"postgres(ql)?\+\w+://", dsn):
+        return "the DSN is a SQLAlchemy URL: leave out the driver, as in postgresql://user@host:5432/name"
+    if name := re.search(r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', message):
+        known = [option.keyword.decode() for option in Conninfo.get_defaults()]
+        if matches := get_close_matches(name[1], known, n=1):
+            return f'the DSN has a parameter that libpq does not know. Did you mean "{matches[0]}"?'
+    return "the DSN cannot be parsed: write postgresql://user@host:5432/name or host=... dbname=..."
+
+
+def conninfo(dsn: str, with_options: bool = True) -> str:
+    """Return ``dsn`` with our defaults for the parameters that it does not set."""
+    given = parse_dsn(dsn)
+    if "application_name" not in given and "PGAPPNAME" not in os.environ:
+        given["application_name"] = "yamlsched"
+    if not with_options:
+        given["options"] = ""
+    given["client_encoding"] = "utf8"
+    return make_conninfo("", **{**DEFAULTS, **hosts.in_order(given)})
+
+
+def settings_of(dsn: str) -> dict[str, str]:
+    """Return the server settings in the ``options`` of ``dsn``, or of PGOPTIONS."""
+    options = str(parse_dsn(dsn).get("options") or os.environ.get("PGOPTIONS") or "")
+    found = SETTING_PATTERN.findall(options)
+    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
+
+
+def seconds_to_connect(dsn: str) -> float:
+    """Return the seconds within which a connection opens if any of the hosts in ``dsn`` answers in time."""
+    return hosts.seconds_to_connect(parse_dsn(dsn))
+
+
+def redactor(dsn: str) -> Callable[[str], str]:
+    """Return a function that removes the DSN, its password, and whatever looks like another password from a string.
+
+    >>> redactor("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
+    'bad password *** for ***'
+    >>> redactor("")("no answer from amqp://bob:hunter2@mq:5672/ with password=hunter2")
+    'no answer from amqp://bob:***@mq:5672/ with password=***'
+    """
+    try:
+        password = str(conninfo_to_dict(dsn).get("password") or os.environ.get("PGPASSWORD") or "")
+    except psycopg.ProgrammingError:
+        password = ""
+    secrets = {dsn} if "password" in dsn or "@" in dsn else set()
+    for form in {password, quote(password), quote(password, safe="")} - {""}:
+        secrets |= {form} if len(form) >= MIN_SECRET_CHARS else {f":{form}@", f"password={form}"}
+    own = re.compile("|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True)) or "(?!)")
+    return lambda text: PASSWORD_PATTERN.sub(lambda found: f"{found[1] or found[2]}***", own.sub("***", text))
