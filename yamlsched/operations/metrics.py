@@ -1,9 +1,10 @@
-"""How things stand, as Prometheus reads it. Written from the database, so any one host can answer for all."""
+"""The health of a namespace as Prometheus metrics, read from the database: one host can report for all."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -15,148 +16,138 @@ import psycopg
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations.health import drift
 from yamlsched.store import health
-from yamlsched.store.health import EndedRuns, Health
+from yamlsched.store.health import EndedRuns, Health, JobHealth
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
-"""Seconds."""
-Sample = tuple[dict[str, str], float]
+BUCKETS = (*map(str, DURATION_BOUNDS_SECONDS), "+Inf")
+Value = float | datetime | None
+"""An instant is written as seconds since 1970; None is not written."""
+
+HELP = {
+    "runs": "Unfinished runs by status, and dead runs that were not pruned.",
+    "effects_in_doubt": "Effects of which it is unknown whether they happened. waits_for: a person, or the run's retry.",
+    "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
+    "stuck_runs": "Runs past their lease or their timeout.",
+    "tick_age_seconds": "Time since a tick last presented a schedule.",
+    "other_files": "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
+    "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
+    "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
+    "job_paused": "1 while an operator has paused the job.",
+    "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
+    "job_last_success_timestamp_seconds": "Time when a run of the job last succeeded.",
+    "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
+    "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
+    "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
+    "recent_run_duration_seconds": "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs.",
+}
+
+
+def _namespace_values(now: Health) -> dict[str, Value]:
+    waiting = [job.oldest_due_at for job in _active(now) if not job.paused]
+    return {
+        "oldest_due_seconds": max((_age(now, due) for due in waiting), default=0.0),
+        "stuck_runs": len(now.stuck),
+        "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
+        "other_files": len(drift(now)),
+        "refused_files": len(now.refused),
+    }
+
+
+def _job_values(job: JobHealth, now: Health) -> dict[str, Value]:
+    return {
+        "job_late_seconds": _age(now, job.overdue_since),
+        "job_paused": job.paused,
+        "job_failure_streak": job.failure_streak,
+        "job_last_success_timestamp_seconds": job.last_success_at,
+        "job_last_failure_timestamp_seconds": job.last_failure_at,
+        "job_next_slot_timestamp_seconds": job.next_slot_at,
+    }
+
+
+def _active(now: Health) -> list[JobHealth]:
+    return [job for job in now.jobs if job.enabled and job.retired_at is None]
+
+
+def _age(now: Health, since: datetime | None) -> float:
+    return (now.now - since).total_seconds() if since is not None else 0.0
 
 
 def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     """Return the metrics of ``namespace`` in Prometheus' text format."""
     now = health.read(connection, namespace, timedelta(hours=1))
-    lines = [
-        *render(now, health.dead(connection, namespace)),
-        *durations(health.ended(connection, namespace, DURATION_BOUNDS_SECONDS), now),
-    ]
+    ended = health.ended(connection, namespace, DURATION_BOUNDS_SECONDS)
+    lines = [*gauges(now, health.dead(connection, namespace)), *recent_runs(ended, namespace)]
     return "\n".join(lines) + "\n"
 
 
-def render(now: Health, dead: dict[str, int]) -> Iterator[str]:
-    """Yield the lines of the gauges. Those of one job carry its name; instants are seconds since 1970."""
-    jobs = [job for job in now.jobs if job.retired_at is None or job.queued or job.running or job.failed]
-    active = [job for job in jobs if job.enabled and job.retired_at is None]
-    due = [job.oldest_due_at for job in active if job.oldest_due_at is not None and not job.paused]
-    label = {"namespace": now.namespace}
-
-    def each(values: Iterable[tuple[str, float | datetime | None]]) -> Iterator[Sample]:
-        for name, value in values:
-            if value is not None:
-                yield {**label, "job": name}, value.timestamp() if isinstance(value, datetime) else value
-
+def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
+    """Yield the lines of the gauges; ``dead`` are the dead runs of each job."""
+    label, active = {"namespace": now.namespace}, _active(now)
     states = [
-        ({**label, "job": job.job_type, "status": status}, float(number))
-        for job in jobs
-        for status, number in (
-            ("queued", job.queued),
-            ("running", job.running),
-            ("failed", job.failed),
-            ("dead", dead.get(job.job_type, 0)),
+        ({**label, "job": job.job_type, "status": status}, runs)
+        for job in now.jobs
+        if job.retired_at is None or job.queued or job.running or job.failed
+        for status, runs in zip(
+            ("queued", "running", "failed", "dead"),
+            (job.queued, job.running, job.failed, dead.get(job.job_type, 0)),
+            strict=True,
         )
     ]
-    yield from gauge("runs", "Unfinished runs by status, and dead runs that were not pruned.", states)
-    yield from gauge(
-        "oldest_due_seconds",
-        "Time that the oldest due run has waited for a worker; 0 if none waits.",
-        [(label, (now.now - min(due)).total_seconds() if due else 0.0)],
-    )
-    yield from gauge("stuck_runs", "Runs past their lease or their timeout.", [(label, float(len(now.stuck)))])
-    yield from gauge(
-        "effects_in_doubt",
-        "Effects in doubt (it is unknown whether they happened), by what they wait for: a person, or the run's retry.",
-        [
-            ({**label, "job": job or "", "waits_for": waits_for}, float(now.in_doubt_counts.get((job, waits_for), 0)))
-            for job in sorted({j.job_type for j in active} | {job or "" for job, _ in now.in_doubt_counts})
-            for waits_for in ("person", "retry")
-        ],
-    )
-    if now.last_tick_at is not None:
-        age = (now.now - now.last_tick_at).total_seconds()
-        yield from gauge("tick_age_seconds", "Time since a tick last presented a schedule.", [(label, age)])
-    yield from gauge(
-        "other_files",
-        "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
-        [(label, float(len(drift(now))))],
-    )
-    yield from gauge(
-        "refused_files",
-        "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
-        [(label, float(len(now.refused)))],
-    )
-    yield from gauge(
-        "job_late_seconds",
-        "Time that a slot or a due run of the job has been overdue; 0 if none is.",
-        each((j.job_type, (now.now - j.overdue_since).total_seconds() if j.overdue_since else 0.0) for j in active),
-    )
-    yield from gauge(
-        "job_paused", "1 while an operator has paused the job.", each((j.job_type, float(j.paused)) for j in active)
-    )
-    yield from gauge(
-        "job_failure_streak",
-        "Runs that are dead or have failed so far since the job's last success.",
-        each((j.job_type, float(j.failure_streak)) for j in active),
-    )
-    yield from gauge(
-        "job_last_success_timestamp_seconds",
-        "Time when a run of the job last succeeded.",
-        each((j.job_type, j.last_success_at) for j in active),
-    )
-    yield from gauge(
-        "job_last_failure_timestamp_seconds",
-        "Time when an attempt of the job last failed.",
-        each((j.job_type, j.last_failure_at) for j in active),
-    )
-    yield from gauge(
-        "job_next_slot_timestamp_seconds",
-        "Time of the job's next slot.",
-        each((j.job_type, j.next_slot_at) for j in active),
-    )
+    in_doubt = [
+        ({**label, "job": job, "waits_for": waits_for}, now.in_doubt_counts.get((job or None, waits_for), 0))
+        for job in sorted({job.job_type for job in active} | {job or "" for job, _ in now.in_doubt_counts})
+        for waits_for in ("person", "retry")
+    ]
+    yield from metric("runs", states)
+    yield from metric("effects_in_doubt", in_doubt)
+    for name, value in _namespace_values(now).items():
+        yield from metric(name, [(label, value)])
+    values = [({**label, "job": job.job_type}, _job_values(job, now)) for job in active]
+    for name in values[0][1] if values else ():
+        yield from metric(name, [(labels, of_job[name]) for labels, of_job in values])
 
 
-def durations(ended: list[EndedRuns], now: Health) -> Iterator[str]:
-    """Yield what ended within the hour: counts by status, and how long the latest attempts of successes took."""
-    name = "yamlsched_recent_run_duration_seconds"
-    counts: dict[tuple[str, str], int] = {}
-    buckets: dict[str, list[int]] = {}
-    sums: dict[str, float] = {}
+def recent_runs(ended: Iterable[EndedRuns], namespace: str) -> Iterator[str]:
+    """Yield the runs that ended within the hour, by status, and a histogram of the durations of successes."""
+    counts: defaultdict[tuple[str, str], int] = defaultdict(int)
+    buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(BUCKETS))
+    sums: defaultdict[str, float] = defaultdict(float)
     for part in ended:
-        counts[part.job_type, part.status] = counts.get((part.job_type, part.status), 0) + part.runs
+        counts[part.job_type, part.status] += part.runs
         if part.status == "succeeded":
-            buckets.setdefault(part.job_type, [0] * (len(DURATION_BOUNDS_SECONDS) + 1))[part.bucket] += part.runs
-            sums[part.job_type] = sums.get(part.job_type, 0.0) + part.seconds
-    label = {"namespace": now.namespace}
-    yield from gauge(
-        "recent_runs",
-        "Runs that ended in the last hour. A window, not a counter: do not use rate().",
-        [({**label, "job": job, "status": status}, float(runs)) for (job, status), runs in sorted(counts.items())],
-    )
-    if buckets:
-        yield f"# HELP {name} Latest attempts of runs that succeeded in the last hour. A window: do not use rate()."
-        yield f"# TYPE {name} histogram"
+            buckets[part.job_type][part.bucket] += part.runs
+            sums[part.job_type] += part.seconds
+    label = {"namespace": namespace}
+    runs = [({**label, "job": job, "status": status}, number) for (job, status), number in sorted(counts.items())]
+    yield from metric("recent_runs", runs)
+    histogram: list[tuple[Any, ...]] = []
     for job, in_bucket in sorted(buckets.items()):
-        given = {**label, "job": job}
-        for bound, runs in zip([*map(str, DURATION_BOUNDS_SECONDS), "+Inf"], accumulate(in_bucket), strict=True):
-            yield sample(f"{name}_bucket", {**given, "le": bound}, float(runs))
-        yield sample(f"{name}_sum", given, sums[job])
-        yield sample(f"{name}_count", given, float(sum(in_bucket)))
+        of_job = {**label, "job": job}
+        reached = zip(BUCKETS, accumulate(in_bucket), strict=True)
+        histogram += [({**of_job, "le": bound}, number, "_bucket") for bound, number in reached]
+        histogram += [(of_job, sums[job], "_sum"), (of_job, sum(in_bucket), "_count")]
+    yield from metric("recent_run_duration_seconds", histogram, "histogram")
 
 
-def gauge(name: str, help: str, samples: Iterable[Sample]) -> Iterator[str]:
-    """Yield the lines of one gauge; none without samples."""
-    lines = [sample(f"yamlsched_{name}", labels, value) for labels, value in samples]
+def metric(name: str, samples: Iterable[tuple[Any, ...]], kind: str = "gauge") -> Iterator[str]:
+    """Yield the lines of one metric. A sample has labels, a value, and in a histogram a suffix of the name."""
+    full = f"yamlsched_{name}"
+    lines = [sample(full + "".join(suffix), labels, value) for labels, value, *suffix in samples if value is not None]
     if lines:
-        yield f"# HELP yamlsched_{name} {help}"
-        yield f"# TYPE yamlsched_{name} gauge"
-        yield from lines
+        yield from (f"# HELP {full} {HELP[name]}", f"# TYPE {full} {kind}", *lines)
 
 
-def sample(name: str, labels: dict[str, str], value: float) -> str:
-    inside = ",".join(f'{key}="{text}"' for key, text in labels.items())  # names of jobs need no escapes
-    return f"{name}{{{inside}}} {value:.15g}"
+def sample(name: str, labels: dict[str, str], value: float | datetime) -> str:
+    number = value.timestamp() if isinstance(value, datetime) else float(value)
+    pairs = ",".join(f'{key}="{text}"' for key, text in labels.items())  # names of jobs need no escapes
+    return f"{name}{{{pairs}}} {number:.15g}"
 
 
 def write(path: Path, content: str) -> None:
-    """Replace the file at once, so that no collector reads half of it; readable by all, as collectors are others."""
+    """Replace the file atomically, readable by all: its collector must not read half of it, and is another user.
+
+    Raises EnvironmentFailed if the file cannot be written.
+    """
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
