@@ -441,7 +441,7 @@ def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
     again = cli("pause", "--tag", "nightly", "--yes").out
     assert again == f"{paused.strip().replace('is paused', 'remains paused')}; reason: upgrade\n"
     assert cli("resume", "--all", "--yes").out == "purge resumed\n"
-    assert cli("resume", "--all") == (0, "", "no jobs are paused\n")
+    assert cli("resume", "--all") == (0, "", "no jobs to resume\n")
     wrong = cli("pause", "purgee")
     assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
 

@@ -19,34 +19,43 @@ if TYPE_CHECKING:
 MAX_LISTED = 20
 """Of more runs, only the failures are reported one by one."""
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Show which runs would change, and change nothing.")
+run_options = _filters.combine(
+    click.argument("names", nargs=-1, metavar="[RUN]..."),
+    _filters.filter_options,
+    _filters.by_option,
+    _filters.yes_option,
+    click.option("--dry-run", is_flag=True, help="Show which runs would change, and change nothing."),
+)
+"""The options that select runs, for a verb that passes them to ``change_runs``."""
+job_options = _filters.combine(
+    click.argument("names", nargs=-1, metavar="[JOB]..."),
+    click.option("--tag", "tags", multiple=True, metavar="TAG", help="All jobs with this tag."),
+    click.option("--all", "everything", is_flag=True, help="All jobs of the namespace."),
+    _filters.by_option,
+    _filters.yes_option,
+    _filters.namespace_option,
+)
+"""The options that select jobs, for a verb that passes them to ``change_jobs``."""
 
 Action = Callable[..., "list[ActionResult]"]
-"""Called with a connection, the ids of runs, and the states in which they were selected."""
 
 
-def change_runs(
-    settings: Settings,
-    verb: str,
-    names: Sequence[str],
-    statuses: Sequence[str],
-    given: dict[str, Any],
-    yes: bool,
-    dry_run: bool,
-    act: Action,
-) -> int:
-    """Select runs by ``names`` or by the filter ``given``, confirm, ``act`` on them, and print the results."""
+def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str, Any]) -> int:
+    """Select runs by the values of ``run_options``, confirm, ``act`` on them, and print the results.
+
+    ``act`` gets a connection, the ids, who does this, and the states in which the runs were selected.
+    """
     from yamlsched.operations import actions, history
     from yamlsched.runs import Status
 
-    namespace = given.pop("namespace")
-    is_filtered = any(given.values()) or bool(statuses)
-    if names and is_filtered:
+    names, by, yes, dry_run, namespace = map(selection.pop, ("names", "by", "yes", "dry_run", "namespace"))
+    if names and any(selection.values()):
         raise click.UsageError(f"name the runs to {verb}, or select them by options, not both")
-    if not names and not is_filtered:
+    if not names and not any(selection.values()):
         raise click.UsageError(
             f"which runs? Name them by id or key, or select them by options: yamlsched {verb} --help"
         )
+    statuses = selection["statuses"]
     rejected: list[ActionResult] = []
     with settings.connect() as connection:
         if not names or not all(map(history.is_id, names)):
@@ -55,7 +64,7 @@ def change_runs(
             ids, rejected = actions.find_each(connection, namespace or "", names)
         else:
             assert namespace is not None
-            filter = _filters.build_filter(connection, namespace, settings.file, statuses=statuses, **given)
+            filter = _filters.build_filter(connection, namespace, settings.file, **selection)
             ids = history.matching_ids(connection, namespace, filter)
             if not ids:
                 is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}
@@ -65,9 +74,42 @@ def change_runs(
             return report_dry_run(settings, verb, ids, rejected)
         if not names:
             confirm(f"{verb} {_output.count(len(ids), 'run')}", yes)
-        expected = tuple(Status) if names else tuple(Status(status) for status in statuses)
-        results = act(connection, ids, expected) if ids else []
+        expected = tuple(Status) if names else tuple(map(Status, statuses))
+        results = act(connection, ids, by or actions.operator(), expected) if ids else []
     return report(settings, verb, [*rejected, *results])
+
+
+def change_jobs(
+    settings: Settings,
+    verb: str,
+    act: Action,
+    names: Sequence[str],
+    tags: Sequence[str],
+    everything: bool,
+    by: str | None,
+    yes: bool,
+    namespace: str | None,
+    among: Callable[[psycopg.Connection[Any], Sequence[int]], list[int]] | None = None,
+) -> int:
+    """Select jobs by the values of ``job_options``, confirm, ``act`` on them, and print the results.
+
+    ``act`` gets a connection, the namespace, the ids, and who does this. Without names, only those ``among`` are
+    selected.
+    """
+    from yamlsched.operations import actions, history
+
+    if everything == bool(names or tags):
+        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
+    with settings.connect_in(namespace) as (connection, namespace):
+        ids = history.present_jobs(connection, namespace, names, tags)
+        if not names:
+            ids = among(connection, ids) if among else ids
+            if not ids:
+                click.echo(f"no jobs to {verb}", err=True)
+                return OK
+            confirm(f"{verb} {_output.count(len(ids), 'job')}", yes)
+        results = act(connection, namespace, ids, by or actions.operator())
+    return report(settings, verb, results)
 
 
 def confirm(what: str, yes: bool) -> None:
@@ -105,17 +147,3 @@ def report(settings: Settings, verb: str, results: list[ActionResult]) -> int:
             of = "" if changed == len(results) else f" of {len(results)}"
             click.echo(f"{verb}: {changed}{of} changed")
     return OK if changed == len(results) else FINDINGS
-
-
-def select_jobs(
-    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str], everything: bool
-) -> list[int]:
-    """Return the ids of the jobs that are named or tagged, or of all that are in the file."""
-    from yamlsched.operations import history
-    from yamlsched.store.history import jobs
-
-    if everything == bool(names or tags):
-        raise click.UsageError("which jobs? Name them, or pass --tag or --all")
-    selected = history.definitions(connection, namespace, names, tags)
-    present = {job.id for job in jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
-    return sorted(present if selected is None else present & set(selected))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from yamlsched.operations.history import Filter
 
 Value = TypeVar("Value")
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -37,6 +38,17 @@ duration = _option_type(durations.parse)
 """A duration such as 15m."""
 
 
+def combine(*options: Option) -> Option:
+    """Return one decorator that adds all ``options``, in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 namespace_option = click.option(
     "--namespace", metavar="NAME", help="The namespace (the file's; without a file, the only one in the database)."
 )
@@ -46,7 +58,7 @@ path_option = click.option(
 by_option = click.option("--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host).")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
-FILTER_OPTIONS = [
+filter_options = combine(
     click.option("--job", "jobs", multiple=True, metavar="JOB", help="Runs of this job; may be repeated."),
     click.option(
         "--tag", "tags", multiple=True, metavar="TAG", help="Runs of jobs with this tag; if repeated, with all of them."
@@ -68,14 +80,8 @@ FILTER_OPTIONS = [
     ),
     click.option("--until", type=time, metavar="TIME", help="Runs before this time."),
     namespace_option,
-]
-
-
-def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``FILTER_OPTIONS``."""
-    for option in reversed(FILTER_OPTIONS):
-        function = option(function)
-    return function
+)
+"""The options that ``build_filter`` gets, and ``--namespace``."""
 
 
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:

@@ -1,10 +1,12 @@
-"""``yamlsched pause``: the operator's switch, which no deploy undoes."""
+"""``yamlsched pause``: stop a job's slots and claims. A deploy does not end a pause."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from yamlsched.cli import _bulk, _filters, _output
+from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.times import TimeInput
 
@@ -16,9 +18,7 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
 
 
 @click.command(cls=Verb, help=HELP)
-@click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="All jobs with this tag.")
-@click.option("--all", "everything", is_flag=True, help="All jobs of the namespace.")
+@_bulk.job_options
 @click.option("--reason", metavar="TEXT", help="Why; shown in status.")
 @click.option(
     "--until",
@@ -27,32 +27,15 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
     help="End of the pause: 09:00 or 2026-01-14T06:00 (in the time zone of JOB, else of the file), 2026-01-14T05:00Z, "
     "or 2h (from now).",
 )
-@_filters.by_option
-@_filters.yes_option
-@_filters.namespace_option
 @click.pass_obj
-def command(
-    settings: Settings,
-    /,
-    jobs: tuple[str, ...],
-    tags: tuple[str, ...],
-    everything: bool,
-    reason: str | None,
-    until: TimeInput | None,
-    by: str | None,
-    yes: bool,
-    namespace: str | None,
-) -> int:
+def command(settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any) -> int:
     from yamlsched.operations import actions, history, pausing
     from yamlsched.times import is_local
 
-    with settings.connect_in(namespace) as (connection, namespace):
-        ids = _bulk.select_jobs(connection, namespace, jobs, tags, everything)
-        if not jobs:
-            _bulk.confirm(f"pause {_output.count(len(ids), 'job')}", yes)
-        who = by or actions.operator()
+    def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[actions.ActionResult]:
         timezone = "UTC"
         if until is not None and is_local(until):
-            timezone = history.timezone_of(connection, namespace, jobs, settings.file)
-        results = pausing.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)
-    return _bulk.report(settings, "pause", results)
+            timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)
+        return pausing.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)
+
+    return _bulk.change_jobs(settings, "pause", act, **selection)

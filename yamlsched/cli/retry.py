@@ -21,8 +21,7 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 
 
 @click.command(cls=Verb, help=HELP)
-@click.argument("names", nargs=-1, metavar="[RUN]...")
-@_filters.filter_options
+@_bulk.run_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
 @click.option("--force", is_flag=True, help="Also retry runs that succeeded.")
 @click.option(
@@ -32,38 +31,25 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
     help="Keyword arguments that replace those of one RUN; they are merged over the job's payload.",
 )
 @_filters.path_option
-@_filters.by_option
-@_filters.yes_option
-@_bulk.dry_run_option
 @click.pass_obj
 def command(
-    settings: Settings,
-    /,
-    names: tuple[str, ...],
-    statuses: tuple[str, ...],
-    dead: bool,
-    force: bool,
-    payload: dict[str, Any] | None,
-    paths: tuple[str, ...],
-    by: str | None,
-    yes: bool,
-    dry_run: bool,
-    **given: Any,
+    settings: Settings, /, dead: bool, force: bool, payload: dict[str, Any] | None, paths: list[str], **selection: Any
 ) -> int:
     from yamlsched.operations import actions, payloads
     from yamlsched.store import history
 
-    wanted = (*statuses, "dead") if dead and "dead" not in statuses else statuses
-    if not names and not wanted:
+    if dead:
+        selection["statuses"] = {*selection["statuses"], "dead"}
+    if not selection["names"] and not selection["statuses"]:
         raise click.UsageError("which runs? Name them by id or key, or pass --dead or --status")
-    if payload is not None and len(names) != 1:
+    if payload is not None and len(selection["names"]) != 1:
         raise click.UsageError("--payload is for one run: name it by its id or key")
 
-    def act(connection: Any, ids: list[int], expected: Any) -> list[actions.ActionResult]:
+    def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
         if payload is not None and (run := history.run(connection, ids[0])):
             if run.dead_run_id is not None:
                 raise Refused(f"run {run.id} is an on_dead call, which gets the dead run and no payload")
             payloads.check(settings.file, run.namespace, run.job_type, payload, paths)
-        return actions.retry(connection, ids, by or actions.operator(), force=force, expected=expected, payload=payload)
+        return actions.retry(connection, ids, who, force=force, expected=expected, payload=payload)
 
-    return _bulk.change_runs(settings, "retry", names, wanted, given, yes, dry_run, act)
+    return _bulk.change_runs(settings, "retry", act, selection)

@@ -122,6 +122,15 @@ def definitions(
     return [job.id for job in known if (not jobs or job.job_type in jobs) and set(tags) <= set(job.tags)]
 
 
+def present_jobs(
+    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]
+) -> list[int]:
+    """Return the ids of the jobs with these names and tags, or of all jobs. Retired jobs only count if named."""
+    selected = definitions(connection, namespace, names, tags)
+    present = {job.id for job in history.jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
+    return sorted(present if selected is None else present & set(selected))
+
+
 def unknown_job(name: str, namespace: str, known: Sequence[str]) -> Refused:
     """Return the error for the name of a job that does not exist, with the closest one that does."""
     hint = did_you_mean(name, known, "A job is known after its first sync.")

@@ -25,7 +25,7 @@ Value = float | datetime | None
 
 HELP = {
     "runs": "Unfinished runs by status, and dead runs that were not pruned.",
-    "effects_in_doubt": "Effects of which it is unknown whether they happened. waits_for: a person, or the run's retry.",
+    "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
     "stuck_runs": "Runs past their lease or their timeout.",
     "tick_age_seconds": "Time since a tick last presented a schedule.",
