@@ -62,7 +62,7 @@ def announced(preview: Preview, result: SyncResult, db: Db, before: set[int]) ->
         return
     added = {*edit.named(Change.ADDED)} - {*planned.returned}
     assert (added, {*edit.named(Change.CHANGED)}) == ({*changes.added}, {*changes.changed})
-    assert ({*edit.named(Change.REMOVED)}, planned.returned) == ({*changes.retired}, changes.returned)
+    assert ({*edit.named(Change.REMOVED)}, tuple(planned.returned)) == ({*changes.retired}, changes.returned)
 
 
 def ids(db: Db) -> set[int]:
@@ -245,7 +245,7 @@ def test_a_job_that_returns_continues_and_its_missed_slots_are_recorded(db: Db) 
     sync(db, a_file(x={"cron": "0 * * * *"}), NOON)
     sync(db, a_file(), NOON + HOUR)
     planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 * * * *"}), NOON + 3 * HOUR + MINUTE)
-    assert plan_of(planned).returned == ("x",)
+    assert plan_of(planned).returned == ["x"]
     assert [(gap.slots, gap.reason) for gap in plan_of(planned).skipped] == [(2, "retired")]
     assert "it was retired at 2026-01-14T13:00:00Z and returns with its history" in text.render(planned)
 
@@ -296,7 +296,7 @@ def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfin
     new = a_file(x={"cron": "* * * * *", "catchup": "all", "owner": "team-b"})
     planned, held = plan(db, new, now), ids(db)
     assert (len(plan_of(planned).runs), {run.settles for run in plan_of(planned).runs}) == (150, {True})
-    assert (plan_of(plan(db, old, now)).runs, len(plan_of(plan(db, old, now)).waiting)) == ((), 1)
+    assert (plan_of(plan(db, old, now)).runs, len(plan_of(plan(db, old, now)).waiting)) == ([], 1)
     announced(planned, sync(db, new, now), db, held)
 
 
@@ -319,7 +319,7 @@ def test_a_slot_that_waits_for_the_run_before_it_is_not_announced_as_a_run(db: D
     sync(db, file, NOON)
     sync(db, file, NOON + HOUR)
     planned = plan(db, file, NOON + 2 * HOUR)
-    assert plan_of(planned).runs == ()
+    assert plan_of(planned).runs == []
     assert [(one.scheduled_for, one.open_slot) for one in plan_of(planned).waiting] == [(NOON + 2 * HOUR, NOON + HOUR)]
     assert plan_of(planned).verdict is Verdict.CURRENT
     sync(db, file, NOON + 2 * HOUR)

@@ -6,7 +6,7 @@ The names of fields are the keys of the JSON document, which ``document`` comple
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -216,7 +216,7 @@ class PausedJob:
     paused_reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SyncPlan:
     """What ``yamlsched sync`` would do besides changing jobs. ``verdict`` is what a tick would do with the file.
 
@@ -228,13 +228,13 @@ class SyncPlan:
     version: FileVersion
     verdict: Verdict
     state: FileState
-    returned: tuple[str, ...]
-    runs: tuple[PlannedRun, ...]
-    skipped: tuple[SkippedSlots, ...]
-    waiting: tuple[WaitingSlot, ...]
-    leaving: tuple[LeavingRuns, ...]
-    paused: tuple[PausedJob, ...]
-    unreadable: tuple[str, ...]
+    returned: list[str] = field(default_factory=list)
+    runs: list[PlannedRun] = field(default_factory=list)
+    skipped: list[SkippedSlots] = field(default_factory=list)
+    waiting: list[WaitingSlot] = field(default_factory=list)
+    leaving: list[LeavingRuns] = field(default_factory=list)
+    paused: list[PausedJob] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
     @property
     def explanation(self) -> str:
@@ -332,7 +332,7 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _job(job: JobChange) -> dict[str, Any]:
-    members: dict[str, Any] = {field.name: getattr(job, field.name) for field in fields(job)}
+    members: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(job)}
     members["slots"] = {
         "added_count": len(job.slots.added),
         "added": job.slots.added[:MAX_JSON_SLOTS],

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations
 from yamlsched.definitions.job import Job, Retention, to_row
 from yamlsched.errors import ScheduleError
-from yamlsched.preview import slot_changes
+from yamlsched.preview import model, slot_changes
 from yamlsched.preview.diff import compare
-from yamlsched.preview.model import (
-    Entry,
-    LeavingRuns,
-    PausedJob,
-    PlannedRun,
-    Preview,
-    Side,
-    SkippedSlots,
-    SyncPlan,
-    WaitingSlot,
-    note,
-    warning,
-)
+from yamlsched.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.store import definitions, files, preview, slots
 from yamlsched.store.preview import AppliedDefinition
 from yamlsched.store.slots import KeyHolder
@@ -57,7 +45,8 @@ def read(
             state.in_force_yamlsched, state.in_force_tzdata
         )
         changed = {one.id for one in differences if one.id is not None}
-        slots_due = _account(connection, namespace, stored, changed, at, is_recomputed)
+        plan = SyncPlan(schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state)
+        _account(plan, connection, namespace, stored, changed, at, is_recomputed)
 
         kept = preview.retention(connection, namespace)
         base = Side(DATABASE, namespace, _entries(one.job for one in stored if one.retired_at is None))
@@ -73,7 +62,7 @@ def read(
         )
         keys = list(_edited_keys(base, head, at, until))
         holders = slots.key_holders(connection, namespace, keys) if keys else {}
-        holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in slots_due.runs}
+        holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs}
         others = preview.other_namespaces(connection, namespace, schedule.host, schedule.path)
         retired_at = {
             one.id: one.retired_at or at
@@ -84,76 +73,57 @@ def read(
     edit = compare(base, head, at, until, schedule.environment or None, holders)
     by_name = {one.job_type: one for one in stored}
     returned = {one.job_type: by_name[one.job_type].retired_at for one in differences if one.is_retired}
-    plan = SyncPlan(
-        schedule.path,
-        schedule.version,
-        decide(state, schedule.version, at_once=False),
-        state,
-        tuple(sorted(returned)),
-        tuple(slots_due.runs),
-        tuple(slots_due.skipped),
-        tuple(slots_due.waiting),
-        tuple(
-            LeavingRuns(one.job_type, *unfinished[one.id], retired_at[one.id] + DAY)
-            for one in stored
-            if one.id in unfinished
-        ),
-        tuple(_paused(stored, loaded.jobs, at)),
-        tuple(slots_due.unreadable),
-    )
+    plan.returned += sorted(returned)
+    plan.leaving += [
+        model.LeavingRuns(one.job_type, *unfinished[one.id], retired_at[one.id] + DAY)
+        for one in stored
+        if one.id in unfinished
+    ]
+    plan.paused += _paused(stored, loaded.jobs, at)
     return replace(_with_database_notes(edit, returned, others), plan=plan)
 
 
-@dataclass
-class _DueSlots:
-    """What becomes of due slots."""
-
-    runs: list[PlannedRun] = field(default_factory=list)
-    skipped: list[SkippedSlots] = field(default_factory=list)
-    waiting: list[WaitingSlot] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-
-
 def _account(
+    plan: SyncPlan,
     connection: Connection[Any],
     namespace: str,
     stored: Iterable[AppliedDefinition],
     changed: set[int],
     now: datetime,
     is_recomputed: bool,
-) -> _DueSlots:
-    """Return what becomes of due slots: of changed jobs all that they owe, of the others what a sync would take up.
+) -> None:
+    """Add to ``plan`` what becomes of due slots: of a changed job all, of another those that a sync would handle now.
 
     ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
     """
-    result = _DueSlots()
-    owing: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
+    owing: list[AppliedDefinition] = []
     for definition in stored:
         next_slot_at = definition.next_slot_at
         if is_recomputed and next_slot_at is not None and definition.id not in changed:
             try:
                 next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
             except ScheduleError as error:
-                result.unreadable.append(f"{definition.job_type}: {error}")
+                plan.unreadable.append(f"{definition.job_type}: {error}")
                 continue
         if definition.id in changed or (next_slot_at is not None and next_slot_at <= now):
-            owing[definition.id in changed].append(definition)
-    open_slots = slots.earliest_open_slots(connection, namespace, [one.id for jobs in owing.values() for one in jobs])
-    waiting = [one for one in owing[False] if due.is_waiting(one, open_slots)]
-    for one in waiting:
-        assert one.next_slot_at is not None
-        result.waiting.append(WaitingSlot(one.job_type, one.next_slot_at, open_slots[one.id]))
-    owing[False] = [one for one in owing[False] if one not in waiting]
-    for is_changed, jobs in owing.items():
+            owing.append(definition)
+    open_slots = slots.earliest_open_slots(connection, namespace, [one.id for one in owing])
+    ready: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
+    for one in owing:
+        if one.id in changed or not due.is_waiting(one, open_slots):
+            ready[one.id in changed].append(one)
+        else:
+            assert one.next_slot_at is not None
+            plan.waiting.append(model.WaitingSlot(one.job_type, one.next_slot_at, open_slots[one.id]))
+    for is_changed, jobs in ready.items():
         plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_changed)
-        result.unreadable += [f"{job}: {why}" for job, why in unreadable]
-        for plan in plans:
-            job = plan.definition.job_type
-            result.runs += [PlannedRun(job, run.key, run.slot, run.run_at, is_changed) for run in plan.runs]
-            result.skipped += [SkippedSlots(job, gap.first, gap.last, gap.slots, gap.reason) for gap in plan.gaps]
-    result.runs.sort(key=lambda run: run.job_type)
-    result.skipped.sort(key=lambda skipped: skipped.job_type)
-    return result
+        plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
+        for decided in plans:
+            job = decided.definition.job_type
+            plan.runs += [model.PlannedRun(job, run.key, run.slot, run.run_at, is_changed) for run in decided.runs]
+            plan.skipped += [model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps]
+    plan.runs.sort(key=lambda run: run.job_type)
+    plan.skipped.sort(key=lambda skipped: skipped.job_type)
 
 
 def _entries(jobs: Iterable[Job]) -> dict[str, Entry]:
@@ -186,8 +156,8 @@ def _with_database_notes(edit: Preview, returned: Mapping[str, datetime | None],
     return replace(edit, jobs=tuple(jobs), notes=notes)
 
 
-def _paused(stored: Iterable[AppliedDefinition], jobs: Mapping[str, Job], now: datetime) -> Iterator[PausedJob]:
+def _paused(stored: Iterable[AppliedDefinition], jobs: Mapping[str, Job], now: datetime) -> Iterator[model.PausedJob]:
     for one in stored:
         is_over = one.paused_until is not None and one.paused_until <= now
         if one.paused_at is not None and not is_over and (one.retired_at is None or one.job_type in jobs):
-            yield PausedJob(one.job_type, one.paused_at, one.paused_until, one.paused_by, one.paused_reason)
+            yield model.PausedJob(one.job_type, one.paused_at, one.paused_until, one.paused_by, one.paused_reason)

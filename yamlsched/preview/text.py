@@ -159,7 +159,7 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             + (f": {value(one.paused_reason)}" if one.paused_reason else "")
             for one in plan.paused
         ],
-        "jobs whose slots cannot be computed here": list(plan.unreadable),
+        "jobs whose slots cannot be computed here": plan.unreadable,
     }
     yield from ((title, lines) for title, lines in sections.items() if lines)
 
