@@ -1,7 +1,7 @@
 """What a Python module binds at its top level, read from its source.
 
-A name is *decided* if exactly one statement binds it and nothing in the module can rebind it at run time. Everything
-else is *unknown*: the name may be a handler, and a checker must not report it.
+A name is *known* if exactly one statement binds it and nothing in the module can rebind it at run time. Every other
+name is *unknown*: it may be a handler, so it must not be reported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ DYNAMIC = {
     *("globals", "exec", "eval", "builtins", "__builtins__", "modules", "__globals__", "f_globals", "getmodule"),
     *("update_wrapper", "__path__", "extend_path", "declare_namespace", "meta_path", "path_hooks"),
 }
-"""Names whose use lets a module change its own names, replace itself, or find submodules elsewhere."""
+"""A module that uses one of these names can change its own names, replace itself, or find submodules elsewhere."""
 DYNAMIC_ATTRIBUTES = DYNAMIC - {"exec", "eval"}
-"""The same, as attributes: ``frame.eval`` is harmless."""
+"""The same for attributes: ``frame.eval`` is harmless."""
 DYNAMIC_AT_IMPORT = {"setattr", "delattr", "vars", "locals", "__dict__"}
-"""The same, of code that runs while the module is imported. Inside functions they work on other objects."""
+"""The same for code that runs while the module is imported. Inside functions they affect other objects."""
 SIGNATURE = {"__signature__", "__wrapped__", "__defaults__", "__kwdefaults__", "__code__"}
 IMPORTERS = {"import_module", "__import__"}
 
@@ -29,7 +29,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class Scope(Enum):
-    """Where code stands. Only names of the module's own scope are its attributes."""
+    """The scope of code. Only names in the module's own scope are its attributes."""
 
     MODULE = "module"
     CLASS = "class"
@@ -52,7 +52,7 @@ class Bindings:
     """The ids of the unconditional statements."""
 
     def is_unknown(self, name: str) -> bool:
-        """Return whether ``name`` may be bound to something that its source does not determine."""
+        """Return whether the source does not determine what ``name`` is bound to."""
         if self.is_dynamic or (name.startswith("__") and name.endswith("__")):
             return True
         has_others = bool(self.last_star_import) or "__getattr__" in self.statements

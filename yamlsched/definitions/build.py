@@ -12,6 +12,7 @@ from yamlsched import durations
 from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import ALIASES, Cron, parse_cron
 from yamlsched.definitions import timezones
+from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import ENUMS, TYPES, Catchup, Job, Overlap, Retention
 from yamlsched.definitions.node import Spot
@@ -54,7 +55,7 @@ class Reader:
         self.environments = environments
         self.has_environment_list = True
         self.is_environment_list_closed = True
-        self.timezone_errors: dict[str, tuple[str, str, str]] = {}
+        self.timezone_errors: dict[str, Problem] = {}
 
     def read(self, spot: Spot) -> Any:
         """Return the value of a job's key, None if there is a mistake in it."""
@@ -106,8 +107,7 @@ class Reader:
             return name
         if name not in self.timezone_errors:
             self.timezone_errors[name] = timezones.explain(name, self.found.source.closest_match)
-        code, reason, remedy = self.timezone_errors[name]
-        self.found.error(spot, code, f"{spot}: {reason}", remedy)
+        self.found.report(spot, self.timezone_errors[name])
         return None
 
     def job_environments(self, spot: Spot) -> tuple[str, ...]:

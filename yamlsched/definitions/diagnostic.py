@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 ERROR, WARNING = "error", "warning"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Another place that belongs to a diagnostic: where the first of two keys stands, where an anchor is used."""
+    """Another position that belongs to a diagnostic, such as the first of two keys or the use of an anchor."""
 
     file: str
     line: int
@@ -17,11 +18,19 @@ class Note:
     message: str
 
 
+class Problem(NamedTuple):
+    """What is wrong and what to do, without a position."""
+
+    code: str
+    message: str
+    remedy: str
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake. Lines and columns count characters from 1; ``end_column`` is the first column after it.
+    """One error or warning. Lines and columns are counted in characters from 1; ``end_column`` is exclusive.
 
-    ``source`` is the line it stands on, as it was written. ``remedy`` may be empty.
+    ``source`` is the line of the file. ``remedy`` may be empty.
     """
 
     file: str

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partialmethod
 from itertools import islice
 
-from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Note
+from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Note, Problem
 from yamlsched.definitions.node import Notes, Path, Span, Spot
 from yamlsched.definitions.source import Source
 
@@ -49,6 +49,10 @@ class Findings:
         self._add(span or spot.node.span, code, message, remedy, notes, severity, spot)
 
     warning = partialmethod(error, severity=WARNING)
+
+    def report(self, spot: Spot, problem: Problem) -> None:
+        """Report an error at ``spot``, which the message names."""
+        self.error(spot, problem.code, f"{spot}: {problem.message}", problem.remedy)
 
     def error_at(self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()) -> None:
         """Report an error in the text that makes no value invalid, or whose value is marked already."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from yamlsched.definitions import lookup
-from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.diagnostic import Diagnostic, Problem
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.load import Calls, Loaded
-from yamlsched.definitions.lookup import Missing
 from yamlsched.definitions.node import Spot
 from yamlsched.definitions.wording import did_you_mean, join_words, quoted
 
@@ -55,12 +54,12 @@ def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
 def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Findings) -> None:
     for key, dotted, spot in _called(loaded, calls):
         result = lookup.look_up(dotted, path)
-        if isinstance(result, Missing):
-            found.error(spot, result.code, f"{spot}: {result.message}", result.remedy)
+        if isinstance(result, Problem):
+            found.report(spot, result)
         elif result is None:
             continue
         elif key == "handler":
-            _check_payload(loaded, calls, spot, Parameters.of(result), found)
+            _check_payload(loaded, calls, spot, Parameters.of(dotted, result), found)
         elif _bind_error(result.bind, [object()], {}):
             name = dotted.replace(":", ".").rpartition(".")[2]
             message = f"{spot}: {name} must take one argument, the run that is dead"
@@ -83,6 +82,7 @@ class Parameters:
     ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works by position.
     """
 
+    handler: str
     expected: list[str]
     required: list[str]
     takes_run: bool
@@ -90,11 +90,12 @@ class Parameters:
     by_position_only: str | None
 
     @classmethod
-    def of(cls, signature: inspect.Signature) -> Parameters:
+    def of(cls, handler: str, signature: inspect.Signature) -> Parameters:
         parameters = signature.parameters.values()
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         required = [p for p in parameters if p.default is p.empty]
         return cls(
+            handler,
             [p.name for p in named if p.name != "run"],
             [p.name for p in named if p.name != "run" and p in required],
             any(p.name == "run" for p in named),
@@ -102,62 +103,52 @@ class Parameters:
             next((p.name for p in required if p.kind is p.POSITIONAL_ONLY), None),
         )
 
-    def unknown(self, key: str) -> str | None:
-        """Return the remedy for a payload key that the handler does not take; None for one that it does."""
+    def problem(self, key: str) -> Problem | None:
+        """Return why a payload cannot have ``key``; None if it can."""
         if key == "run" and self.takes_run:
-            return "Rename the key: run is passed by the worker."
+            return Problem("YS305", "run is passed by the worker", "Rename the key.")
         if key in self.expected or self.takes_any:
             return None
         taken = f"It takes: {', '.join(self.expected)}." if self.expected else "It takes none."
-        return did_you_mean(key, self.expected, taken)
+        remedy = did_you_mean(key, self.expected, taken)
+        return Problem("YS304", f"{self.handler} has no parameter {quoted(key)}", remedy)
 
     def missing(self, given: Collection[str]) -> list[str]:
         return [name for name in self.required if name not in given]
+
+    def requires(self, missing: list[str]) -> str:
+        names = join_words(map(quoted, missing), "and")
+        return f"{self.handler} requires {names}, which the payload does not contain"
 
 
 def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
     """Return why every call of ``handler`` with these payload keys fails; None if its source does not determine it."""
     found = lookup.look_up(handler, tuple(path))
-    if found is None or isinstance(found, Missing):
+    if found is None or isinstance(found, Problem):
         return None
-    parameters = Parameters.of(found)
-    for key in payload:
-        if remedy := parameters.unknown(key):
-            return f"{handler} has no parameter {quoted(key)}. {remedy}"
-    if missing := parameters.missing(payload):
-        return f"{handler} requires {_names(missing)}, which the payload does not contain"
-    return None
+    parameters = Parameters.of(handler, found)
+    for problem in filter(None, map(parameters.problem, payload)):
+        return f"{problem.message}. {problem.remedy}"
+    missing = parameters.missing(payload)
+    return parameters.requires(missing) if missing else None
 
 
 def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, found: Findings) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
     if parameters.by_position_only:
-        message = f"{handler}: {calls.handler} takes {quoted(parameters.by_position_only)} by position only"
+        message = f"{handler}: {parameters.handler} takes {quoted(parameters.by_position_only)} by position only"
         found.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
         return
-    if calls.payload is None:
-        return
-    for key in calls.payload:
-        spot = loaded.spot(calls.job, "payload", key)
-        if key == "run" and parameters.takes_run:
-            found.error(spot.key, "YS305", f"{spot}: run is passed by the worker", "Rename the key.")
-        elif remedy := parameters.unknown(key):
-            message = f"{spot}: {calls.handler} has no parameter {quoted(key)}"
-            found.error(spot.key, "YS304", message, remedy)
-    if not calls.has_cron or not calls.is_whole:
-        return  # the payload may come with each enqueue, or in place of a misspelt key
-    missing = parameters.missing(calls.payload)
-    has_unknown_keys = not parameters.takes_any and any(key not in parameters.expected for key in calls.payload)
-    if missing and not has_unknown_keys:
-        message = f"{handler}: {calls.handler} requires {_names(missing)}, which the payload does not contain"
+    problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
+    for key, problem in problems.items():
+        found.report(loaded.spot(calls.job, "payload", key).key, problem)
+    if calls.payload is None or not calls.has_cron or not calls.is_whole or problems:
+        return  # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
+    if missing := parameters.missing(calls.payload):
         remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
-        if missing[0] == "self" and "." in (calls.handler or "").partition(":")[2]:
+        if missing[0] == "self" and "." in parameters.handler.partition(":")[2]:
             remedy = "Make it a static method: a handler is called without an object."
-        found.error(handler, "YS305", message, remedy)
-
-
-def _names(parameters: Iterable[str]) -> str:
-    return join_words(map(quoted, parameters), "and")
+        found.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
 
 
 def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:

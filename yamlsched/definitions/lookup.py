@@ -1,7 +1,7 @@
-"""From a dotted path to the function it names, by reading source files: nothing is imported.
+"""Finds the function that a dotted path names, by reading source files: nothing is imported.
 
-Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs that of ``a``. What the source
-does not determine is unknown, not wrong.
+Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs the code of ``a``. What the source
+does not determine is unknown, and not an error.
 """
 
 from __future__ import annotations
@@ -10,18 +10,9 @@ import ast
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
-from importlib.util import find_spec
+from importlib import machinery
+from importlib.util import find_spec, resolve_name
 from inspect import Parameter, Signature
 from os.path import isdir, isfile  # unlike Path's, these do not raise if a folder cannot be read
 from pathlib import Path
@@ -29,28 +20,20 @@ from pkgutil import iter_modules
 
 from yamlsched.definitions import bindings
 from yamlsched.definitions.bindings import Bindings, Function
+from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.wording import did_you_mean, quoted
 
 MAX_IMPORT_HOPS = 8
-"""How many re-exports are followed."""
+"""At most this many re-exports are followed."""
 MAX_SOURCE_BYTES = 4 << 20
-"""Larger files are not read; what they hold is unknown."""
+"""Larger files are not read: their names are unknown."""
 MAX_CANDIDATES = 300
-"""How many names a misspelt one is compared with."""
+"""A misspelt name is compared with at most this many others."""
 MAX_LISTED = 12
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A path that leads to no callable: the code, what is wrong, and what to do."""
-
-    code: str
-    message: str
-    remedy: str
-
-
 def forget() -> None:
-    """Drop what has been read: files may have changed."""
+    """Clear the caches: files may have changed."""
     for cached in (look_up, _find, _finder, _modules, _bindings, _members):
         cached.cache_clear()
 
@@ -62,17 +45,17 @@ def split(dotted: str) -> tuple[str, str]:
 
 
 @cache
-def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Missing | None:
-    """Return how the function that a dotted path names can be called, or why there is none.
+def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Problem | None:
+    """Return the signature of the function that a dotted path names, or why there is none.
 
     None if the source does not determine it.
     """
     module, name = split(dotted)
     file = _find(module, path)
-    if isinstance(file, Missing):
+    if isinstance(file, Problem):
         return file
     found = _named(file, module, name, path, MAX_IMPORT_HOPS)
-    if found is None or isinstance(found, Missing):
+    if found is None or isinstance(found, Problem):
         return found
     return None if found.decorator_list else _signature(found.args)  # a decorator may change the parameters
 
@@ -95,7 +78,7 @@ def _signature(args: ast.arguments) -> Signature:
 
 
 @cache
-def _find(module: str, path: tuple[Path, ...]) -> Path | Missing | None:
+def _find(module: str, path: tuple[Path, ...]) -> Path | Problem | None:
     """Return the source file of a module, or a folder of a package without one.
 
     None if the module exists without source, or may exist.
@@ -127,13 +110,13 @@ def _find(module: str, path: tuple[Path, ...]) -> Path | Missing | None:
 
 
 @cache
-def _finder(folder: Path) -> FileFinder:
-    """Return what the import system finds modules in a folder with. It runs no code."""
-    return FileFinder(
+def _finder(folder: Path) -> machinery.FileFinder:
+    """Return the finder that the import system uses for a folder. It runs no code."""
+    return machinery.FileFinder(
         str(folder),
-        (ExtensionFileLoader, EXTENSION_SUFFIXES),
-        (SourceFileLoader, SOURCE_SUFFIXES),
-        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+        (machinery.SourceFileLoader, machinery.SOURCE_SUFFIXES),
+        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
     )
 
 
@@ -167,7 +150,7 @@ def _installed(name: str) -> tuple[bool, list[Path]]:
     return True, [Path(folder) for folder in spec.submodule_search_locations or ()] if is_namespace else []
 
 
-def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Path, ...]) -> Missing:
+def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Path, ...]) -> Problem:
     siblings = _modules(tuple(folders if depth else path[:1]))
     known = ", ".join(siblings[:MAX_LISTED])
     if depth:
@@ -176,7 +159,7 @@ def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Pa
     else:
         message = f"no module {quoted(parts[0])} in paths, next to this file or installed"
         known = f"Modules there: {known}." if siblings else "Check the spelling and paths."
-    return Missing("YS303", message, _suggestion(parts[depth], siblings, known))
+    return Problem("YS303", message, _suggestion(parts[depth], siblings, known))
 
 
 @cache
@@ -186,20 +169,20 @@ def _modules(folders: tuple[Path, ...]) -> list[str]:
     return sorted(name for name in names if name.isidentifier() and not name.startswith("__"))
 
 
-def _inside_module(file: Path, parts: list[str], depth: int) -> Missing | None:
-    """Return why a path goes on behind a module, which holds no modules."""
+def _inside_module(file: Path, parts: list[str], depth: int) -> Problem | None:
+    """Return the error for a path that continues after a module, which contains no modules."""
     if _is_dynamic(file):
         return None
     module, name = ".".join(parts[: depth + 1]), parts[depth + 1]
     names = _bindings(file)
     if isinstance(names, Bindings) and isinstance(names.statements.get(name), ast.ClassDef):
         remedy = f"Write a colon after the module, as in {module}:{name}.method."
-        return Missing("YS303", f"{name} of {module} is a class, not a module", remedy)
-    return Missing("YS303", f"{module} is a module, not a package", f"Write the name of a function in {module}.")
+        return Problem("YS303", f"{name} of {module} is a class, not a module", remedy)
+    return Problem("YS303", f"{module} is a module, not a package", f"Write the name of a function in {module}.")
 
 
 @cache
-def _bindings(file: Path) -> Bindings | Missing | None:
+def _bindings(file: Path) -> Bindings | Problem | None:
     """Return the names that a file binds, why it cannot be read, or None if it is too large."""
     if isdir(file):
         return Bindings()  # a package without __init__.py
@@ -212,22 +195,22 @@ def _bindings(file: Path) -> Bindings | Missing | None:
             tree = ast.parse(data, filename=file.name)
     except SyntaxError as error:
         line = f" line {error.lineno}" if error.lineno else ""
-        return Missing("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
+        return Problem("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
     except (OSError, ValueError, RecursionError, MemoryError):
-        return Missing("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
+        return Problem("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
     return bindings.read(tree.body, file.parent.name if file.stem == "__init__" else file.stem)
 
 
 def _is_dynamic(file: Path) -> bool:
-    """Return whether the source does not determine what a module holds. A file that does not exist holds nothing."""
+    """Return whether the source does not determine the names of a module. A file that does not exist has none."""
     if not isfile(file):
         return False
     names = _bindings(file)
     return names.is_dynamic if isinstance(names, Bindings) else names is None
 
 
-def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], hops: int) -> Function | Missing | None:
-    """Return the function that ``name`` of a module is, why it is none, or None if the source does not say."""
+def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], hops: int) -> Function | Problem | None:
+    """Return the function that ``name`` of a module is, why it is not one, or None if it is unknown."""
     if file is None or hops == 0:
         return None
     names = _bindings(file)
@@ -239,7 +222,7 @@ def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], ho
     statement = names.statements.get(first)
     if file.stem == "__init__" or isdir(file):
         submodule = _find(f"{module}.{first}", path)
-        if not isinstance(submodule, Missing):
+        if not isinstance(submodule, Problem):
             return None if statement or rest else _submodule(submodule, module, first)
     if statement is None:
         return _no_function(module, name, names.functions)
@@ -250,43 +233,43 @@ def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], ho
     return _callable(statement, module, name, path)
 
 
-def _submodule(file: Path | None, package: str, name: str) -> Missing | None:
+def _submodule(file: Path | None, package: str, name: str) -> Problem | None:
     if file is None or _is_dynamic(file):
         return None
     remedy = f"Add the name of a function: {package}.{name}.function."
-    return Missing("YS306", f"{package}.{name} is a module, not a function", remedy)
+    return Problem("YS306", f"{package}.{name} is a module, not a function", remedy)
 
 
-def _no_function(owner: str, name: str, functions: list[str]) -> Missing:
+def _no_function(owner: str, name: str, functions: list[str]) -> Problem:
     known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
-    return Missing("YS302", f"{owner} has no function {quoted(name)}", _suggestion(name, functions, known))
+    return Problem("YS302", f"{owner} has no function {quoted(name)}", _suggestion(name, functions, known))
 
 
 def _suggestion(name: str, known: list[str], otherwise: str) -> str:
-    """Return the remedy for a misspelt name. Of many names only those with the same first letters are compared."""
+    """Return the remedy for a misspelt name. Of many names, only those with the same two first letters are compared."""
     if len(known) > MAX_CANDIDATES:
         known = [other for other in known if other[:2] == name[:2]][:MAX_CANDIDATES]
     return did_you_mean(name, known, otherwise)
 
 
-def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...]) -> Function | Missing | None:
-    """Return what the only statement that binds a name makes of it."""
+def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...]) -> Function | Problem | None:
+    """Return the function that the only statement that binds a name defines, or why it defines none."""
     if isinstance(statement, ast.Import):
         return _a_module(statement, module, name, path)
     if isinstance(statement, ast.Assign | ast.AnnAssign):
         if isinstance(statement.value, ast.Constant | ast.List | ast.Dict | ast.Tuple | ast.Set | ast.JoinedStr):
-            return Missing("YS306", f"{name} of {module} is a value, not a function", "Write the name of a function.")
+            return Problem("YS306", f"{name} of {module} is a value, not a function", "Write the name of a function.")
         return None
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     if not statement.decorator_list and any(isinstance(n, ast.Yield | ast.YieldFrom) for n in _own_nodes(statement)):
         remedy = "Do the work without yield, or call it from a function that consumes it."
-        return Missing("YS306", f"{name} of {module} is a generator: calling it does nothing", remedy)
+        return Problem("YS306", f"{name} of {module} is a generator: calling it does nothing", remedy)
     return statement
 
 
-def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, ...]) -> Missing | None:
-    """Return that a name is a module, unless that module may have replaced itself by something callable."""
+def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, ...]) -> Problem | None:
+    """Return the error for a name that is a module, unless the module may have replaced itself by a callable."""
     alias = next(one for one in statement.names if (one.asname or one.name.partition(".")[0]) == name)
     source = alias.name if alias.asname else alias.name.partition(".")[0]
     if source not in sys.stdlib_module_names:
@@ -294,7 +277,7 @@ def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, .
         if not isinstance(file, Path) or _is_dynamic(file):
             return None
     remedy = "Write the name of a function in that module."
-    return Missing("YS306", f"{name} of {module} is a module, not a function", remedy)
+    return Problem("YS306", f"{name} of {module} is a module, not a function", remedy)
 
 
 @cache
@@ -302,8 +285,8 @@ def _members(statement: ast.ClassDef) -> Bindings:
     return bindings.read(statement.body)
 
 
-def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function | Missing | None:
-    """Return the method that ``rest`` names in a class whose body says everything about it."""
+def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function | Problem | None:
+    """Return the method ``rest`` of a class, if the body of the class determines it."""
     if not isinstance(statement, ast.ClassDef) or "." in rest:
         return None
     if statement.bases or statement.keywords or statement.decorator_list:
@@ -318,24 +301,23 @@ def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function 
 
 def _imported(
     statement: ast.ImportFrom, file: Path, module: str, name: str, rest: str, path: tuple[Path, ...], hops: int
-) -> Function | Missing | None:
-    """Follow ``from x import name``; what cannot be read is unknown."""
+) -> Function | Problem | None:
+    """Follow ``from x import name``. What cannot be followed is unknown."""
     alias = next(alias for alias in statement.names if (alias.asname or alias.name) == name)
-    base = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-    if statement.level:
-        base = base[: len(base) - statement.level + 1]
-        source = ".".join([*base, *([statement.module] if statement.module else [])])
-    else:
-        source = statement.module or ""
-    found = _find(source, path) if source else None
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    try:
+        source = resolve_name("." * statement.level + (statement.module or ""), package)
+    except ImportError:
+        return None
+    found = _find(source, path)
     wanted = f"{alias.name}.{rest}" if rest else alias.name
-    result = None if isinstance(found, Missing) else _named(found, source, wanted, path, hops - 1)
-    # a missing name may be a submodule; only what is certainly no handler counts
-    return None if isinstance(result, Missing) and result.code != "YS306" else result
+    result = None if isinstance(found, Problem) else _named(found, source, wanted, path, hops - 1)
+    # a missing name may be a submodule: only what is certainly not a handler is reported
+    return None if isinstance(result, Problem) and result.code != "YS306" else result
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those of functions and classes inside it."""
+    """Yield the nodes of a function's body, except those of nested functions and classes."""
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()

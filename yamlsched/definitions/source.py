@@ -32,7 +32,7 @@ def _line_starts(text: str) -> list[int]:
 
 
 class Source:
-    """The text of a file, and the way from an offset to a line and a column."""
+    """The text of a file. It finds the line and the column of an offset, and known words for misspelt ones."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -42,7 +42,7 @@ class Source:
         self._comparisons = MAX_COMPARISONS
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return line and column of an offset, both from 1. The end of the text belongs to its last written line."""
+        """Return line and column of an offset, both from 1. The end of the text belongs to the last line with text."""
         at = max(0, min(at, len(self.text)))
         line = bisect_right(self._starts, at)
         if at == len(self.text) and line > 1 and at == self._starts[-1]:
@@ -56,7 +56,7 @@ class Source:
         return self.text[first:last]
 
     def _bounds(self, number: int) -> tuple[int, int]:
-        """Return the offsets between which a line is written, blanks at its end left out."""
+        """Return the offsets of a line, without whitespace at its end."""
         if number not in self._line_bounds:
             first = self._starts[number - 1]
             last = self._starts[number] if number < len(self._starts) else len(self.text)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
+from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.wording import closest_match, quoted
 
 ClosestMatch = Callable[[str, Iterable[str], float], str | None]
@@ -48,12 +49,12 @@ ABBREVIATIONS = {
     "WET": "Europe/Lisbon",
     "WIB": "Asia/Jakarta",
 }
-"""An abbreviation names an offset, or one of several places; this is the zone most people mean."""
+"""The zone that is usually meant by an abbreviation. An abbreviation names an offset, or several places."""
 
 
 @cache
 def names() -> frozenset[str]:
-    """Return the zones of the tzdata package, the same on every host."""
+    """Return the names in the tzdata package, which are the same on every host."""
     from importlib.resources import files
 
     listed = files("tzdata").joinpath("zones").read_text("ascii").split()
@@ -65,19 +66,19 @@ def _cities() -> dict[str, str]:
     return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
 
 
-def explain(text: str, closest_match: ClosestMatch = closest_match) -> tuple[str, str, str]:
-    """Return code, reason and remedy for a name that is no zone."""
+def explain(text: str, closest_match: ClosestMatch = closest_match) -> Problem:
+    """Return why a name is not a time zone."""
     meant = ABBREVIATIONS.get(text.upper())
     if meant:
-        return "YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?'
+        return Problem("YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?')
     if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
         remedy = "Write an IANA name such as Europe/Berlin: the host's zone is never used, because hosts may differ."
-        return "YS205", f"{quoted(text)} is not a time zone", remedy
+        return Problem("YS205", f"{quoted(text)} is not a time zone", remedy)
     if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
         remedy = "Write an IANA name such as Europe/Berlin, or UTC."
-        return "YS205", f"{quoted(text)} is an offset, not a time zone", remedy
+        return Problem("YS205", f"{quoted(text)} is an offset, not a time zone", remedy)
     folded = text.replace(" ", "_")
     city = folded.rpartition("/")[2]
     guess = closest_match(folded, names(), 0.75) or _cities().get(closest_match(city, _cities(), 0.85) or "")
     remedy = f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
-    return "YS205", f"{quoted(text)} is not a time zone", remedy
+    return Problem("YS205", f"{quoted(text)} is not a time zone", remedy)

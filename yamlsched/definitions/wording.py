@@ -1,4 +1,4 @@
-"""How messages name values, lists of words and places in the file, and which word was probably meant."""
+"""How messages show values and lists of words, and which word was probably meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_WORD_CHARS = 100
 
 
 def quoted(value: Any, longest: int = 60) -> str:
-    """Return a value as messages show it: in double quotes if it is text, on one line, cut when long."""
+    """Return a value as messages show it: strings in double quotes, on one line, truncated if long."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -34,7 +34,7 @@ def described(value: Any) -> str:
 
 
 def closest_match(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of ``words`` that ``word`` was probably meant to be."""
+    """Return the one of ``words`` that was probably meant by ``word``, None if none is similar."""
     if len(word) > MAX_WORD_CHARS:
         return None
     by_fold = {w.casefold().replace("-", "_").replace(" ", "_"): w for w in words}
@@ -44,12 +44,12 @@ def closest_match(word: str, words: Iterable[str], cutoff: float = 0.6) -> str |
 
 
 def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
-    """Return the remedy for a misspelt word: the nearest one, else ``otherwise``."""
+    """Return the remedy for a misspelt word: the closest match, else ``otherwise``."""
     meant = closest_match(word, words)
     return f'Did you mean "{meant}"?' if meant else otherwise
 
 
 def join_words(words: Iterable[str], last: str = "or") -> str:
-    """Return words as a sentence lists them: ``wait, skip or allow``."""
+    """Return words as a list in a sentence: ``wait, skip or allow``."""
     *head, tail = words
     return f"{', '.join(head)} {last} {tail}" if head else tail

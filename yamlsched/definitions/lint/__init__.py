@@ -1,1 +1,1 @@
-"""What is allowed and probably not meant: warnings. ``check.check`` is the way in."""
+"""Warnings about what is valid but probably not intended. The entry point is ``check.check``."""

@@ -1,20 +1,18 @@
-"""All advice about a file.
+"""All warnings about a file.
 
-Advice speaks about what is written: a default of ours that does not suit a job is not held against its author.
+Warnings are about what the file says: a default of yamlsched that does not suit a job is not reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
 from yamlsched.definitions.diagnostic import Diagnostic
-from yamlsched.definitions.job import Job
 from yamlsched.definitions.lint import cron_rules, file_rules, job_rules
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.load import Loaded
 
-RULES: tuple[Callable[[Linter, Job], None], ...] = (
+CRON_RULES = (
     cron_rules.clock_change,
     cron_rules.day_fields,
     cron_rules.uneven_steps,
@@ -24,6 +22,9 @@ RULES: tuple[Callable[[Linter, Job], None], ...] = (
     job_rules.timeout,
     job_rules.catchup,
     job_rules.zone_names,
+)
+"""The rules for jobs with cron."""
+JOB_RULES = (
     job_rules.backoff,
     job_rules.lease,
     job_rules.jitter,
@@ -32,17 +33,19 @@ RULES: tuple[Callable[[Linter, Job], None], ...] = (
 )
 
 
-def check(loaded: Loaded, now: datetime, owners: bool = False) -> list[Diagnostic]:
-    """Return the advice for the valid jobs, and about secrets in any payload.
+def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Diagnostic]:
+    """Return the warnings about the valid jobs, and about secrets and commands in all others.
 
-    Clock changes are looked for in the year after ``now``, an aware datetime. ``owners`` asks for an owner at every
-    job.
+    Clock changes are searched in the year after ``now``, an aware datetime.
     """
     linter = Linter(loaded, now)
     for job in loaded.jobs.values():
-        for look in RULES:
-            look(linter, job)
-        if owners and not job.owner:
+        for job_rule in JOB_RULES:
+            job_rule(linter, job)
+        if job.cron is not None:
+            for cron_rule in CRON_RULES:
+                cron_rule(linter, job, job.cron)
+        if require_owner and not job.owner:
             spot = loaded.spot(job.name)
             linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
     for calls in loaded.calls():

@@ -1,4 +1,4 @@
-"""The findings, and what the looks at jobs share."""
+"""What the rules of the linter share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 1440
 
 
 class Linter:
-    """The findings, and what the looks at single jobs share."""
+    """Collects the warnings about a file. ``now`` is an aware datetime."""
 
     def __init__(self, loaded: Loaded, now: datetime) -> None:
         self.loaded = loaded
@@ -37,7 +37,7 @@ class Linter:
         self.found.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
 
     def add_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
-        """Warn about a key where it is written, in defaults too: the value suits no job."""
+        """Warn about a key where it is written, even in defaults: the value suits no job."""
         spot = self.loaded.spot(job.name, key)
         self.found.warning(spot, code, f"{spot}: {message}", remedy)
 

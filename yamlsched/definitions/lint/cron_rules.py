@@ -1,10 +1,10 @@
-"""Advice about cron expressions."""
+"""Warnings about cron expressions."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -17,20 +17,22 @@ from yamlsched.definitions.wording import join_words, quoted
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+GO_BACK = "(clocks go back): runs only the first time"
 
 
-def clock_change(linter: Linter, job: Job) -> None:
-    if job.cron is None or not job.enabled:
+def clock_change(linter: Linter, job: Job, cron: Cron) -> None:
+    if not job.enabled:
         return
     zone = zones.zone(job.timezone)
     notes: list[str] = []
     for change in _clock_changes(zone, linter.now):
-        if job.cron.wildcard:
-            notes += _swallowed(job.cron, zone, change)
-        else:
-            near = slots.slots(job.cron, zone, change - 3 * HOUR - MINUTE, change + 3 * HOUR)
-            notes += [slot.note for slot in near if "does not exist" in slot.note][:1]
-            notes += _repeated(job.cron, zone, change)
+        if cron.wildcard:
+            notes += _swallowed(cron, zone, change)
+            continue
+        near = list(slots.slots(cron, zone, change - 25 * HOUR, change + 3 * HOUR))
+        notes += [slot.note for slot in near if "does not exist" in slot.note][:1]
+        repeated = [slot.nominal for slot in near if slot.note == "first pass"]
+        notes += [f"{wall:%H:%M} occurs twice on {wall.date()} {GO_BACK}" for wall in repeated[:1]]
     if notes:
         remedy = "Choose an hour without clock changes, or suppress this warning."
         linter.add_for_cron("YS401", job, 1, "; ".join(notes), remedy)
@@ -54,47 +56,25 @@ def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:
     return (day + timedelta(minutes=minute)).astimezone(zone).utcoffset()
 
 
-def _wall(zone: ZoneInfo, change: datetime) -> tuple[datetime, datetime]:
-    """Return the naive wall times at which a stretch ends and the next one starts."""
-    before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
-    return before, change.astimezone(zone).replace(tzinfo=None)
-
-
 def _swallowed(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
-    """Return a note if a gap leaves out all slots of the day of an expression that names its hours."""
-    before, after = _wall(zone, change)
+    """Return a note if a gap contains all slots of a date of an expression that names its hours."""
+    before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
+    after = change.astimezone(zone).replace(tzinfo=None)
     if after <= before or cron.fields[fields.HOUR].startswith("*"):
         return []
-    for midnight in _midnights(before, after):
-        gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in cron.times)
-        if gone and midnight.day in matching_days(cron.date_fields, midnight.year, midnight.month):
-            return [f"no slot on {midnight.date()}, when {before:%H:%M} to {after:%H:%M} does not exist"]
+    for day in sorted({before.date(), (after - MINUTE).date()}):
+        midnight = datetime.combine(day, time())
+        is_gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in cron.times)
+        if is_gone and day.day in matching_days(cron.date_fields, day.year, day.month):
+            return [f"no slot on {day}, when {before:%H:%M} to {after:%H:%M} does not exist"]
     return []
 
 
-def _repeated(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
-    before, after = _wall(zone, change)
-    for midnight in _midnights(after, before):
-        for minute in cron.times:
-            wall = midnight + timedelta(minutes=minute)
-            if after <= wall < before and wall.day in matching_days(cron.date_fields, wall.year, wall.month):
-                return [f"{wall:%H:%M} occurs twice on {wall.date()} (clocks go back): runs only the first time"]
-    return []
-
-
-def _midnights(start: datetime, end: datetime) -> list[datetime]:
-    """Return the starts of the local dates that have a part in [start, end): the change may be at midnight."""
-    first = start.replace(hour=0, minute=0)
-    return [first + timedelta(days=number) for number in range((end - MINUTE - first).days + 1)] if start < end else []
-
-
-def day_fields(linter: Linter, job: Job) -> None:
-    if job.cron is None:
-        return
-    month_day, weekday = job.cron.fields[fields.DAY_OF_MONTH], job.cron.fields[fields.DAY_OF_WEEK]
+def day_fields(linter: Linter, job: Job, cron: Cron) -> None:
+    month_day, weekday = cron.fields[fields.DAY_OF_MONTH], cron.fields[fields.DAY_OF_WEEK]
     if not (is_restricted(month_day) and is_restricted(weekday)):
         return
-    message, _, remedy = day_fields_warning(job.cron).partition(". ")
+    message, _, remedy = day_fields_warning(cron).partition(". ")
     if not message:
         days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
         message = f"it fires on {days}, not only when both match"
@@ -102,16 +82,14 @@ def day_fields(linter: Linter, job: Job) -> None:
     linter.add_for_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
 
 
-def uneven_steps(linter: Linter, job: Job) -> None:
-    if job.cron is None:
-        return
-    for index, (text, rule) in enumerate(zip(job.cron.fields, fields.FIELDS, strict=True)):
+def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
+    for index, (text, rule) in enumerate(zip(cron.fields, fields.FIELDS, strict=True)):
         step = re.fullmatch(r"\*/([0-9]+)", text)
         values = fields.field_values(index, text).plain if step else ()
         size = int(step[1]) if step else 1
         if len(values) < 2 or index == fields.DAY_OF_WEEK or rule.size % size == 0:
             continue
-        if index == fields.DAY_OF_MONTH and is_restricted(job.cron.fields[fields.DAY_OF_WEEK]):
+        if index == fields.DAY_OF_MONTH and is_restricted(cron.fields[fields.DAY_OF_WEEK]):
             continue
         if index == fields.DAY_OF_MONTH:
             message = f"day-of-month {text} starts over every month: the last interval is not {size} days"
@@ -124,16 +102,16 @@ def uneven_steps(linter: Linter, job: Job) -> None:
         linter.add_for_cron("YS403", job, index, message, remedy)
 
 
-def late_days(linter: Linter, job: Job) -> None:
-    if job.cron is None or is_restricted(job.cron.fields[fields.DAY_OF_WEEK]):
+def late_days(linter: Linter, job: Job, cron: Cron) -> None:
+    if is_restricted(cron.fields[fields.DAY_OF_WEEK]):
         return
-    text = job.cron.fields[fields.DAY_OF_MONTH]
+    text = cron.fields[fields.DAY_OF_MONTH]
     named = fields.field_values(fields.DAY_OF_MONTH, text)
-    months = fields.field_values(fields.MONTH, job.cron.fields[fields.MONTH]).plain
+    months = fields.field_values(fields.MONTH, cron.fields[fields.MONTH]).plain
     if named.last_day or min(named.plain, default=1) < 29:
         return
     common_year = 2025
-    without = [month for month in months if not matching_days(job.cron.date_fields, common_year, month)]
+    without = [month for month in months if not matching_days(cron.date_fields, common_year, month)]
     if without:
         names = join_words([fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
@@ -141,22 +119,22 @@ def late_days(linter: Linter, job: Job) -> None:
         linter.add_for_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
 
 
-def simpler(linter: Linter, job: Job) -> None:
+def simpler(linter: Linter, job: Job, cron: Cron) -> None:
     """Offer a shorter expression that fires at the same instants, clock changes included."""
-    if job.cron is None or job.cron.source.startswith("@"):
+    if cron.source.startswith("@"):
         return
-    simple = [_simpler_field(index, text) for index, text in enumerate(job.cron.fields)]
-    changed = [index for index, text in enumerate(job.cron.fields) if simple[index] != text]
+    simple = [_simpler_field(index, text) for index, text in enumerate(cron.fields)]
+    changed = [index for index, text in enumerate(cron.fields) if simple[index] != text]
     if not changed:
         return
     other = parse_cron(" ".join(simple))
     same_days = all(
-        matching_days(other.date_fields, year, month) == matching_days(job.cron.date_fields, year, month)
+        matching_days(other.date_fields, year, month) == matching_days(cron.date_fields, year, month)
         for year in (2023, 2024)
         for month in range(1, 13)
     )
-    if other.wildcard == job.cron.wildcard and other.times == job.cron.times and same_days:
-        message = f"{quoted(job.cron.source)} means the same as {quoted(other.source)}"
+    if other.wildcard == cron.wildcard and other.times == cron.times and same_days:
+        message = f"{quoted(cron.source)} means the same as {quoted(other.source)}"
         linter.add_for_cron("YS411", job, changed[0], message, f'Write "{other.source}".')
 
 

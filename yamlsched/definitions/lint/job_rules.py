@@ -1,4 +1,4 @@
-"""Advice about what the keys of a job mean together."""
+"""Warnings about the keys of a job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from yamlsched import backoff as delays
 from yamlsched import durations
+from yamlsched.cron.expression import Cron
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.lint.context import Linter, interval
 from yamlsched.definitions.load import Calls
@@ -25,43 +26,41 @@ FREQUENT = timedelta(minutes=5)
 SECRET = re.compile(
     r"(^|_)(password|passwd|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)", re.I
 )
-
-
 REFERENCE_KEY = re.compile(
     r"_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference|key_name|field|header|param|parameter"
     r"|type|kind|version|ttl|length|policy|expiry|store|manager|url|uri)$",
     re.I,
 )
 REFERENCE = re.compile(r"/run/secrets/|\$\{|\$[A-Z_]+$|(arn|aws-sm|env|file|gsm|op|secrets?|sm|ssm|vault):", re.I)
-"""Keys and values that say where a secret is, which is right."""
+"""Keys and values that say where a secret is, which is fine."""
 
 
-def retries(linter: Linter, job: Job) -> None:
+def retries(linter: Linter, job: Job, cron: Cron) -> None:
     keys = [key for key in ("backoff", "max_attempts") if linter.is_written(job, key)]
-    if job.cron is None or job.overlap is Overlap.ALLOW or not keys:
+    if job.overlap is Overlap.ALLOW or not keys:
         return
     longest = replace(job.backoff, jitter=0.0)
     total = sum((delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)), timedelta(0))
-    if total > interval(job.cron):
+    if total > interval(cron):
         effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
-        message = f"retries take up to {durations.show(total)}, but slots come every "
-        message += f"{durations.show(interval(job.cron))}: a failing run {effect}"
+        every = durations.show(interval(cron))
+        message = f"retries take up to {durations.show(total)}, but slots come every {every}: a failing run {effect}"
         linter.add("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
 
 
-def timeout(linter: Linter, job: Job) -> None:
-    if job.cron is None or job.overlap is not Overlap.WAIT or not linter.is_written(job, "timeout"):
+def timeout(linter: Linter, job: Job, cron: Cron) -> None:
+    if job.overlap is not Overlap.WAIT or not linter.is_written(job, "timeout"):
         return
-    apart = durations.show(interval(job.cron))
-    if job.timeout > interval(job.cron):
+    if job.timeout > interval(cron):
+        apart = durations.show(interval(cron))
         message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
         linter.add("YS407", job, "timeout", message, remedy)
 
 
-def catchup(linter: Linter, job: Job) -> None:
-    if job.cron is not None and job.catchup is Catchup.ALL and interval(job.cron) < FREQUENT:
-        message = f"after a day of downtime it runs {len(job.cron.times):,} times"
+def catchup(linter: Linter, job: Job, cron: Cron) -> None:
+    if job.catchup is Catchup.ALL and interval(cron) < FREQUENT:
+        message = f"after a day of downtime it runs {len(cron.times):,} times"
         linter.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
@@ -114,9 +113,7 @@ def secrets(linter: Linter, calls: Calls) -> None:
     look(calls.payload, ("payload",))
 
 
-def zone_names(linter: Linter, job: Job) -> None:
-    if job.cron is None:
-        return
+def zone_names(linter: Linter, job: Job, cron: Cron) -> None:
     name = job.timezone
     if name in ABBREVIATIONS:
         reason, remedy = f"{name} is an abbreviation", f'Write an IANA name such as "{ABBREVIATIONS[name]}".'
@@ -145,7 +142,7 @@ def backoff(linter: Linter, job: Job) -> None:
         for key in ("delay", "max_delay"):
             if key in spot.value:
                 add(key, f"{key} has no effect with the policy steps", "Remove it.")
-        # a job that makes fewer attempts than the defaults provide for is as it should be
+        # a job may make fewer attempts than the delays in defaults provide for
         attempts = linter.loaded.spot(job.name, "max_attempts")
         has_own_attempts = attempts.path == ("jobs", job.name, "max_attempts")
         is_of_one_place = spot.path[0] != "defaults" or not has_own_attempts

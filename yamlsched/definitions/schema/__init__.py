@@ -1,4 +1,4 @@
-"""The JSON Schema of schedules.yaml, the one source of what a file may look like."""
+"""The JSON Schema of schedules.yaml, which defines what is valid. ``check`` applies it; ``errors`` has the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a string that does not match a pattern of the schema: durations, names, handlers, tags."""
+"""The errors for strings that do not match a pattern of the schema: durations, names, handlers, tags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from yamlsched.definitions.schema import HANDLER, NAME, PATH
 from yamlsched.definitions.wording import quoted
 
 MAX_GUESS_CHARS = 300
-"""For a longer string no better one is suggested."""
+"""For a longer string, no correction is suggested."""
 
 UNITS = {"w": 604800, **durations.UNITS}
 ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
@@ -75,7 +75,7 @@ def not_a_name(spot: Spot, found: Findings) -> None:
 
 def not_a_handler(spot: Spot, found: Findings) -> None:
     text = str(spot.value)
-    guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear
+    guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear-time
     better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
     better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
     if "(" in text:
