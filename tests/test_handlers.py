@@ -1,4 +1,4 @@
-"""The example handlers, called as plain functions: with the real database, a real SMTP server and real HTTP servers."""
+"""The example handlers, called as functions, with a real database, SMTP server and HTTP servers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def app_dsn(dsn: str) -> Iterator[str]:
-    """A database in which the example application has not made its tables yet."""
+    """A database without the tables of the example application."""
     yield dsn
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("drop schema if exists app cascade")
@@ -57,16 +57,16 @@ def app_dsn(dsn: str) -> Iterator[str]:
 
 @pytest.fixture
 def run(app_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRun]:
-    """A run to call handlers with."""
+    """A run for calling handlers."""
     monkeypatch.setenv("EXAMPLE_DSN", app_dsn)
-    # a test fails rather than hangs
+    # so that a test fails instead of hanging
     with psycopg.connect(app_dsn, autocommit=True, options="-c lock_timeout=10s") as connection:
         yield FakeRun(id=118, connection=connection)
 
 
 @pytest.fixture
 def tables(app_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session on the example application's database, all tables made."""
+    """A session on the database of the example application, with all tables."""
     with psycopg.connect(app_dsn, autocommit=True) as connection:
         with connection.transaction():
             app.ensure_tables(connection)
@@ -81,13 +81,13 @@ def ask(connection: psycopg.Connection[Any], query: str) -> Any:
 # the example application
 
 
-def test_tables_that_two_handlers_miss_at_once_are_made_once(app_dsn: str):
-    # given one handler that has made the tables and not committed
+def test_two_handlers_that_miss_the_tables_at_once_create_them_once(app_dsn: str):
+    # given one handler that has created the tables without committing
     with psycopg.connect(app_dsn) as one, psycopg.connect(app_dsn) as other, psycopg.connect(app_dsn) as watch:
         watch.autocommit = True
         app.ensure_tables(one)
 
-        # when another misses them too, and waits
+        # when another one also misses them, and waits
         second = threading.Thread(target=app.ensure_tables, args=[other])
         second.start()
         waiting = "select count(*) from pg_stat_activity where wait_event = 'advisory' and pid = %d"
@@ -103,7 +103,7 @@ def test_tables_that_two_handlers_miss_at_once_are_made_once(app_dsn: str):
 # cleanup
 
 
-def test_cleanup_deletes_what_has_expired_and_nothing_else(run: FakeRun, tables, var: Path):
+def test_cleanup_deletes_only_expired_rows_and_files(run: FakeRun, tables, var: Path):
     expired = ask(tables, "select count(*) from app.sessions where expires_at < now()")
     kept = ask(tables, "select count(*) from app.sessions where expires_at >= now()")
 
@@ -118,7 +118,7 @@ def test_cleanup_deletes_what_has_expired_and_nothing_else(run: FakeRun, tables,
     assert again.result == {"sessions": 0, "files": 0}
 
 
-def test_cleanup_leaves_a_session_that_somebody_holds_and_does_not_wait_for_it(run: FakeRun, tables, app_dsn: str):
+def test_cleanup_skips_a_locked_session_without_waiting(run: FakeRun, tables, app_dsn: str):
     with psycopg.connect(app_dsn) as other:
         held = ask(other, "select id from app.sessions where expires_at < now() order by id limit 1 for update")
 
@@ -136,8 +136,8 @@ def test_cleanup_keeps_sessions_whose_deletion_was_not_committed(run: FakeRun, t
     assert ask(tables, "select count(*) from app.sessions") == before
 
 
-def test_cleanup_of_files_follows_no_link_and_enters_no_folder(var: Path):
-    # given old things that are not plain files of the folder
+def test_cleanup_of_files_does_not_follow_links_or_enter_folders(var: Path):
+    # given old entries that are not regular files of the folder
     folder = app.temporary_folder()
     outside = var / "precious.txt"
     outside.write_text("precious")
@@ -171,7 +171,7 @@ def test_cleanup_refuses_an_age_that_would_delete_files_in_use(run: FakeRun, var
 
 @dataclass
 class Mailbox:
-    """A mail server's memory. ``refuse`` holds answers to give before it takes mail, by the step they belong to."""
+    """A mail server. ``refuse`` maps a step to the responses that it gives before it accepts mail."""
 
     mails: list[Any] = field(default_factory=list)
     refuse: dict[str, list[str]] = field(default_factory=lambda: {"RCPT": [], "DATA": []})
@@ -206,7 +206,7 @@ def smtp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))
-def test_the_week_before_an_instant_is_the_whole_week_that_ended_last(instant: datetime):
+def test_the_week_before_a_time_is_the_last_complete_week(instant: datetime):
     start = reports.first_day(reports.week_before(instant))
 
     assert start.weekday() == 0
@@ -227,9 +227,7 @@ def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_b
     ]
 
 
-def test_weekly_activity_by_hand_takes_the_week_it_is_given_or_the_last_one_by_the_databases_clock(
-    run: FakeRun, tables
-):
+def test_weekly_activity_by_hand_uses_the_given_week_or_the_last_one_by_the_databases_clock(run: FakeRun, tables):
     reports.weekly_activity(run, week="2025-W52")
     assert run.result["week"] == "2025-W52"
 
@@ -239,14 +237,14 @@ def test_weekly_activity_by_hand_takes_the_week_it_is_given_or_the_last_one_by_t
     assert run.result["week"] in (before, reports.week_before(ask(tables, "select now()")))
 
 
-def test_the_sample_rows_give_every_active_user_something_to_report(run: FakeRun, tables):
+def test_every_active_user_of_the_sample_rows_has_something_to_report(run: FakeRun, tables):
     reports.weekly_activity(run)
 
     assert all(reports.activity(tables, payload["user_id"], payload["week"]) for _, payload, *_ in run.enqueued)
 
 
 def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, tables, smtp: Mailbox):
-    # given three events in the week, and one on either side of it
+    # given three events in the week, one before it and one after it
     tables.execute("delete from app.events")
     for kind, at in (
         ("login", "2026-01-11 23:59:59Z"),
@@ -277,7 +275,7 @@ def test_without_a_mail_server_a_report_goes_into_the_maildir(run: FakeRun, var:
     assert message["To"] == "Alan <alan@example.org>"
 
 
-def test_a_mail_that_went_out_is_not_sent_again_when_the_commit_after_it_failed(run: FakeRun, tables, smtp: Mailbox):
+def test_a_sent_mail_is_not_sent_again_if_the_next_commit_fails(run: FakeRun, tables, smtp: Mailbox):
     with pytest.raises(psycopg.OperationalError):
         reports.send_weekly_report(replace(run, commit_fails=True), user_id=1, week="2026-W03")
     assert ask(tables, "select count(*) from app.sent_reports") == 0
@@ -317,7 +315,7 @@ def test_a_mail_that_the_server_refuses_is_sent_by_the_next_attempt(
     assert ask(tables, "select count(*) from app.sent_reports") == 1
 
 
-def test_a_mail_server_that_cannot_be_reached_got_no_mail(run: FakeRun, tables, monkeypatch: pytest.MonkeyPatch):
+def test_a_mail_to_an_unreachable_server_is_released(run: FakeRun, tables, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mail, "TIMEOUT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -329,7 +327,7 @@ def test_a_mail_server_that_cannot_be_reached_got_no_mail(run: FakeRun, tables, 
     assert run.effects == {}
 
 
-def test_a_recipient_refused_for_good_is_not_tried_again(run: FakeRun, smtp: Mailbox):
+def test_a_permanently_refused_recipient_is_not_retried(run: FakeRun, smtp: Mailbox):
     smtp.refuse["RCPT"] = ["550 no such user"]
 
     with pytest.raises(Discard, match=r"refuses Ada <ada@example.org> for good"):
@@ -338,7 +336,7 @@ def test_a_recipient_refused_for_good_is_not_tried_again(run: FakeRun, smtp: Mai
     assert (smtp.mails, run.effects) == ([], {})
 
 
-def test_what_the_server_says_after_it_accepted_the_mail_changes_nothing(run: FakeRun, smtp: Mailbox):
+def test_a_response_after_the_mail_was_accepted_changes_nothing(run: FakeRun, smtp: Mailbox):
     smtp.quits = ["421 going down"]
 
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
@@ -356,7 +354,7 @@ def test_a_mail_in_doubt_is_not_sent_again_and_not_recorded_as_sent(run: FakeRun
     assert ask(tables, "select count(*) from app.sent_reports") == 0
 
 
-def test_a_user_who_is_gone_gets_no_report_and_no_dead_run(run: FakeRun, smtp: Mailbox):
+def test_a_deleted_user_gets_no_report_and_no_dead_run(run: FakeRun, smtp: Mailbox):
     result = reports.send_weekly_report(run, user_id=999, week="2026-W03")
 
     assert result == {"message_id": None, "why": "the user is gone"}
@@ -364,7 +362,7 @@ def test_a_user_who_is_gone_gets_no_report_and_no_dead_run(run: FakeRun, smtp: M
 
 
 @pytest.mark.parametrize("week", ["last", "2026-03", "2026-W54", ""])
-def test_a_week_that_is_none_is_refused_for_good(run: FakeRun, smtp: Mailbox, week: str):
+def test_an_invalid_week_is_discarded(run: FakeRun, smtp: Mailbox, week: str):
     with pytest.raises(Discard, match="write for example 2026-W03"):
         reports.send_weekly_report(run, user_id=1, week=week)
 
@@ -374,7 +372,7 @@ def test_a_week_that_is_none_is_refused_for_good(run: FakeRun, smtp: Mailbox, we
 # cache
 
 
-def test_a_refresh_writes_the_file_and_records_what_it_wrote(run: FakeRun, tables, var: Path):
+def test_a_refresh_writes_and_records_the_file(run: FakeRun, tables, var: Path):
     cache.refresh(run)
 
     path = var / "cache" / "activity.json"
@@ -395,7 +393,7 @@ def test_a_second_refresh_replaces_the_file_and_the_record(run: FakeRun, tables,
     assert ask(tables, "select count(*) from app.cached_files") == 1
 
 
-def test_a_write_that_breaks_off_leaves_the_old_content_and_the_rest_to_the_cleanup(
+def test_an_interrupted_write_leaves_the_old_content_and_a_file_for_the_cleanup(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = var / "cache" / "activity.json"
@@ -433,7 +431,7 @@ def test_the_flaky_job_fails_twice_and_then_succeeds():
 
 @dataclass
 class Receiver:
-    """An HTTP server's memory. ``answers`` (status, headers) are given in turn, then 204."""
+    """An HTTP server that gives ``answers`` (status, headers) in turn, then 204."""
 
     url: str = ""
     requests: list[tuple[str, str | None, Any]] = field(default_factory=list)
@@ -498,7 +496,7 @@ def test_a_webhook_is_posted_with_the_key_of_its_effect(receiver: Receiver):
     assert receiver.requests == [("/hook", provider_key(name_of(f"{receiver.url}/hook")), body)]
 
 
-def test_an_event_is_posted_once_to_each_receiver_whichever_runs_are_made_for_it(receiver: Receiver):
+def test_an_event_is_posted_once_to_each_receiver_by_any_number_of_runs(receiver: Receiver):
     run = FakeRun(id=118)
     for attempt, url in ((run, "/hook"), (replace(run.next_attempt(), id=119), "/hook"), (run, "/other")):
         webhook.send(attempt, url=receiver.url + url, event_id="evt_7", event="user.created", data={})
@@ -527,7 +525,7 @@ def test_a_webhook_in_doubt_is_posted_again_with_the_same_key(receiver: Receiver
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
-def test_an_answer_that_may_change_is_retried_with_the_same_key(receiver: Receiver, status: int):
+def test_a_temporary_error_status_is_retried_with_the_same_key(receiver: Receiver, status: int):
     receiver.answers = [(status, {})]
     run = FakeRun(id=118)
 
@@ -539,7 +537,7 @@ def test_an_answer_that_may_change_is_retried_with_the_same_key(receiver: Receiv
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_says_when_to_come_back_is_obeyed(receiver: Receiver, status: int):
+def test_retry_after_of_a_server_is_respected(receiver: Receiver, status: int):
     receiver.answers = [(status, {"Retry-After": "7"})]
 
     with pytest.raises(RetryAfter) as raised:
@@ -549,7 +547,7 @@ def test_a_server_that_says_when_to_come_back_is_obeyed(receiver: Receiver, stat
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
-def test_a_refusal_for_good_is_not_retried(receiver: Receiver, status: int):
+def test_a_permanent_error_status_is_not_retried(receiver: Receiver, status: int):
     receiver.answers = [(status, {"Retry-After": "7"})]
 
     with pytest.raises(Discard, match=f"the server refuses: {status}"):
@@ -567,7 +565,7 @@ def test_a_redirect_is_not_followed(receiver: Receiver, status: int):
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://example.org/x", "example.org", ""])
-def test_an_address_that_is_not_of_the_web_is_refused_for_good(url: str):
+def test_an_address_that_is_not_http_is_discarded(url: str):
     with pytest.raises(Discard, match="is not an http or https address"):
         web.call("POST", url, {})
 
@@ -577,7 +575,7 @@ def test_an_address_that_is_not_of_the_web_is_refused_for_good(url: str):
 
 @dataclass
 class Provider:
-    """A payment provider that knows idempotency keys. ``lose`` answers are lost on the way, after the charge."""
+    """A payment provider that supports idempotency keys. ``lose`` responses are lost after the charge."""
 
     charges: dict[str, dict[str, Any]] = field(default_factory=dict)  # by idempotency key
     statuses: list[str] = field(default_factory=lambda: ["succeeded"])
@@ -615,7 +613,7 @@ def test_an_invoice_is_charged_and_recorded(run: FakeRun, tables, provider: Prov
     )
 
 
-def test_a_charge_whose_answer_was_lost_is_not_made_twice(run: FakeRun, tables, provider: Provider):
+def test_a_charge_whose_response_was_lost_is_not_made_twice(run: FakeRun, tables, provider: Provider):
     provider.lose = 1
     with pytest.raises(OSError):
         payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
@@ -626,8 +624,8 @@ def test_a_charge_whose_answer_was_lost_is_not_made_twice(run: FakeRun, tables, 
     assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 1
 
 
-def test_a_charge_in_doubt_after_a_crash_is_asked_for_again_under_its_key(run: FakeRun, provider: Provider):
-    # given a charge that was made just before the worker died
+def test_a_charge_in_doubt_after_a_crash_is_requested_again_with_its_key(run: FakeRun, provider: Provider):
+    # given a charge that was made immediately before the worker died
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
     run.leave_in_doubt("invoice_charge:812", scope="namespace")
 
@@ -638,7 +636,7 @@ def test_a_charge_in_doubt_after_a_crash_is_asked_for_again_under_its_key(run: F
     assert len(provider.charges) == 1
 
 
-def test_a_pending_charge_snoozes_and_is_not_made_again(run: FakeRun, tables, provider: Provider):
+def test_a_pending_charge_snoozes_and_is_not_made_twice(run: FakeRun, tables, provider: Provider):
     provider.statuses = ["pending", "succeeded"]
     with pytest.raises(Snooze) as raised:
         payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
@@ -659,7 +657,7 @@ def test_two_runs_for_one_invoice_charge_it_once(run: FakeRun, tables, provider:
     assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 1
 
 
-def test_a_charge_that_failed_is_discarded_and_not_recorded(run: FakeRun, tables, provider: Provider):
+def test_a_failed_charge_is_discarded_and_not_recorded(run: FakeRun, tables, provider: Provider):
     provider.statuses = ["declined"]
 
     with pytest.raises(Discard, match="charge ch_1 of invoice 812 ended as declined"):
@@ -668,7 +666,7 @@ def test_a_charge_that_failed_is_discarded_and_not_recorded(run: FakeRun, tables
     assert ask(tables, "select count(*) from app.payments where invoice_id = 812") == 0
 
 
-def test_a_payment_without_a_provider_says_what_to_set():
+def test_a_payment_without_a_provider_raises_an_error_that_names_the_variable():
     with pytest.raises(LookupError, match="EXAMPLE_PAYMENTS is not set"):
         payment.charge_invoice(FakeRun(), invoice_id=812, amount_cents=4900)
 
@@ -676,7 +674,7 @@ def test_a_payment_without_a_provider_says_what_to_set():
 # invoices
 
 
-def test_each_overdue_invoice_gets_a_reminder_a_week_three_at_most(run: FakeRun, tables):
+def test_each_overdue_invoice_gets_at_most_three_reminders_one_per_week(run: FakeRun, tables):
     # given invoices that were due before 14 January, one of them paid
     tables.execute("delete from app.payments")
     tables.execute("delete from app.invoices")
@@ -717,7 +715,7 @@ def test_a_reminder_is_mailed_once_and_not_after_the_invoice_was_paid(run: FakeR
     assert subjects == ["Invoice 801: reminder 1", "Invoice 801: reminder 2"]
 
 
-def test_the_billing_check_passes_what_agrees_and_names_what_differs(run: FakeRun, tables):
+def test_the_billing_check_passes_equal_payments_and_names_different_ones(run: FakeRun, tables):
     assert billing.check_billing(run) == {"payments": ask(tables, "select count(*) from app.payments")}
 
     tables.execute("update app.payments set amount_cents = 1 where invoice_id = 803")
@@ -730,7 +728,7 @@ def test_the_billing_check_passes_what_agrees_and_names_what_differs(run: FakeRu
 # the sales report
 
 
-def test_a_sales_report_is_of_the_day_before_its_slot_whenever_it_runs(run: FakeRun, tables, var: Path):
+def test_a_sales_report_covers_the_day_before_its_slot_whenever_it_runs(run: FakeRun, tables, var: Path):
     tables.execute("update app.invoices set issued_on = '2026-01-13' where id in (801, 802)")
     run.scheduled_for = datetime(2026, 1, 14, 5, 30, tzinfo=UTC)
 
@@ -745,7 +743,7 @@ def test_a_sales_report_is_of_the_day_before_its_slot_whenever_it_runs(run: Fake
 
 
 @pytest.mark.parametrize("slot, day", [("2026-03-28T23:30Z", "2026-03-28"), ("2026-03-28T22:30Z", "2026-03-27")])
-def test_the_day_of_a_slot_is_the_business_own(run: FakeRun, slot: str, day: str):
+def test_the_day_of_a_slot_is_in_the_time_zone_of_the_business(run: FakeRun, slot: str, day: str):
     run.scheduled_for = datetime.fromisoformat(slot)
 
     assert sales.report(run)["file"] == f"sales-{day}.csv"
@@ -754,7 +752,7 @@ def test_the_day_of_a_slot_is_the_business_own(run: FakeRun, slot: str, day: str
 # sign-up
 
 
-def test_a_user_who_has_done_nothing_gets_one_mail(run: FakeRun, tables, smtp: Mailbox):
+def test_an_inactive_user_gets_one_mail(run: FakeRun, tables, smtp: Mailbox):
     tables.execute("insert into app.users (id, name, email, active) values (77, 'Grete', 'grete@example.org', true)")
 
     first = signup.send_follow_up(run, user_id=77)
@@ -762,14 +760,14 @@ def test_a_user_who_has_done_nothing_gets_one_mail(run: FakeRun, tables, smtp: M
 
     assert first == again
     assert [envelope.rcpt_tos for envelope in smtp.mails] == [["grete@example.org"]]
-    assert signup.send_follow_up(run, user_id=1)["message_id"] is None  # who has been active
+    assert signup.send_follow_up(run, user_id=1)["message_id"] is None  # an active user
     assert signup.send_follow_up(run, user_id=999)["message_id"] is None
 
 
 # alerts
 
 
-def test_the_operator_is_told_which_run_is_dead_and_what_to_do(var: Path):
+def test_the_mail_to_the_operator_names_the_dead_run_and_what_to_do(var: Path):
     alerts.mail_operator(FakeRun(id=118, job_type="cleanup_nightly", last_error="the disk is full"))
 
     [message] = mailbox.Maildir(var / "mail", create=False)
@@ -778,11 +776,11 @@ def test_the_operator_is_told_which_run_is_dead_and_what_to_do(var: Path):
     assert "yamlsched retry 118" in message.get_payload()
 
 
-# all of it, by the worker
+# all handlers, in the worker
 
 
-def test_the_examples_do_their_work_when_the_worker_runs_them(own_dsn: str, tmp_path: Path):
-    # given the project's file and handlers on a fresh database, and a weekly activity that is enqueued twice
+def test_the_examples_work_in_a_worker(own_dsn: str, tmp_path: Path):
+    # given the project's file and handlers on a new database, and a weekly activity that is enqueued twice
     shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "schedules.yaml", tmp_path)
 
@@ -794,10 +792,10 @@ def test_the_examples_do_their_work_when_the_worker_runs_them(own_dsn: str, tmp_
     for job in ("cleanup_nightly", "refresh_cache", "weekly_activity", "weekly_activity"):
         yamlsched("enqueue", job)
 
-    # when the worker has nothing left to do
+    # when the worker has drained the queue
     yamlsched("work")
 
-    # then each active user has one mail, what is old is gone, and every run succeeded
+    # then each active user has one mail, old rows and files are deleted, and every run succeeded
     with psycopg.connect(own_dsn) as connection:
         assert ask(connection, "select count(*) from yamlsched.job_runs where status <> 'succeeded'") == 0
         assert ask(connection, "select count(*) from yamlsched.job_runs where job_type = 'send_weekly_report'") == 8
@@ -822,7 +820,7 @@ def callable_named(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def test_the_file_is_sound_and_calls_for_no_advice():
+def test_the_file_is_valid_and_gets_no_advice():
     command = [sys.executable, "-m", "yamlsched", "validate", "--strict", "schedules.yaml"]
     found = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
 
@@ -830,29 +828,31 @@ def test_the_file_is_sound_and_calls_for_no_advice():
 
 
 @pytest.mark.parametrize("name", JOBS["jobs"])
-def test_every_job_names_a_handler_that_takes_its_payload(name: str):
+def test_the_payload_of_every_job_fits_its_handler(name: str):
     job = JOBS["jobs"][name]
     signature = inspect.signature(callable_named(job["handler"]))
 
-    bind = signature.bind if "cron" in job else signature.bind_partial  # others get theirs when they are enqueued
+    bind = (
+        signature.bind if "cron" in job else signature.bind_partial
+    )  # other jobs get their payload when they are enqueued
 
     assert "run" in bind(run=None, **job.get("payload", {})).arguments
 
 
-def test_what_is_called_for_a_dead_run_takes_a_run_alone():
+def test_every_on_dead_callable_takes_only_a_run():
     handler = callable_named(JOBS["defaults"]["on_dead"])
 
     assert list(inspect.signature(handler).parameters) == ["run"]
 
 
-def test_a_fan_out_goes_to_a_job_of_the_file_that_takes_its_payload(run: FakeRun):
+def test_every_fan_out_fits_a_job_of_the_file(run: FakeRun):
     reports.weekly_activity(run)
 
     for job, payload, *_ in run.enqueued:
         inspect.signature(callable_named(JOBS["jobs"][job]["handler"])).bind(run=run, **payload)
 
 
-def test_editors_find_the_schema_from_the_first_line():
+def test_the_first_line_names_the_schema_for_editors():
     first = (ROOT / "schedules.yaml").read_text().splitlines()[0]
 
     assert first == "# yaml-language-server: $schema=./schedules.schema.json"
@@ -868,12 +868,12 @@ OWN = [block for block in PYTHON if not block.startswith("# handlers/")]
 
 
 @pytest.mark.parametrize("place, code", QUOTED, ids=[place for place, _ in QUOTED])
-def test_code_that_the_document_quotes_stands_so_in_the_example(place: str, code: str):
+def test_code_that_the_page_quotes_is_in_the_examples(place: str, code: str):
     assert code in (ROOT / place.removeprefix("# ")).read_text()
 
 
 @pytest.mark.parametrize("code", OWN, ids=lambda code: re.findall(r"def (\w+)", code)[-1])
-def test_code_of_the_documents_own_runs(code: str):
+def test_other_code_of_the_page_runs(code: str):
     names: dict[str, Any] = {}
     exec(compile(code, "docs/handlers.md", "exec"), names)
 
@@ -884,21 +884,21 @@ def test_code_of_the_documents_own_runs(code: str):
             function()
 
 
-def test_the_document_names_no_handler_that_does_not_exist():
+def test_every_handler_that_the_page_names_exists():
     names = set(re.findall(r"`(handlers(?:\.\w+)+)`", DOCUMENT))
 
     assert len(names) > 5
     assert all(callable(callable_named(name)) for name in names)
 
 
-def test_the_document_shows_jobs_as_the_file_has_them():
+def test_jobs_in_the_page_are_those_of_the_file():
     for block in blocks("yaml"):
         for name, job in yaml.safe_load(block)["jobs"].items():
             assert job.items() <= JOBS["jobs"][name].items()
 
 
-def test_the_documents_sql_enqueues_once(db: psycopg.Connection[Any]):
-    # given the job, as a sync would store it
+def test_the_sql_of_the_page_enqueues_once(db: psycopg.Connection[Any]):
+    # given the job as a sync stores it
     db.execute(
         """
         insert into yamlsched.job_definitions (

@@ -1,4 +1,4 @@
-"""Due slots become runs, or gaps with a reason; edits settle what was owed and never reach back."""
+"""Due slots become runs, or gaps with a reason; edits first account for owed slots and never change past ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ticks(db: Db, file: ScheduleFile, *instants: str) -> None:
 # -- slots and keys ----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_counts_its_slots_from_the_moment_it_is_first_applied(db: Db) -> None:
+def test_a_job_has_slots_from_its_first_application_on(db: Db) -> None:
     file = a_file(x=HOURLY)
 
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:59", "2026-01-14 13:00", "2026-01-14 13:01")
@@ -55,11 +55,11 @@ def test_a_job_counts_its_slots_from_the_moment_it_is_first_applied(db: Db) -> N
 @pytest.mark.parametrize(
     "cron, applied, now, expected",
     [
-        # a repeated hour: a daily job runs at its first pass only
+        # a repeated hour: a daily job runs only in its first occurrence
         ("30 1 * * *", "2026-10-31 12:00", "2026-11-01 12:00", [("x:2026-11-01", at("2026-11-01 05:30"))]),
-        # a skipped hour: it runs right after the gap, under the date and time it was meant for
+        # a skipped hour: it runs immediately after the gap, under its nominal date and time
         ("30 2 * * *", "2026-03-07 12:00", "2026-03-08 12:00", [("x:2026-03-08", at("2026-03-08 07:00"))]),
-        # an hourly job runs in both passes of a repeated hour, under two keys
+        # an hourly job runs in both occurrences of a repeated hour, under two keys
         (
             "0 * * * *",
             "2026-11-01 04:30",
@@ -68,7 +68,7 @@ def test_a_job_counts_its_slots_from_the_moment_it_is_first_applied(db: Db) -> N
         ),
     ],
 )
-def test_clock_changes_neither_double_nor_lose_a_run(
+def test_clock_changes_neither_duplicate_nor_lose_a_run(
     db: Db, cron: str, applied: str, now: str, expected: list[Any]
 ) -> None:
     file = a_file(x={"cron": cron, "timezone": "America/New_York", "overlap": "allow"})
@@ -83,7 +83,7 @@ def test_clock_changes_neither_double_nor_lose_a_run(
     assert gaps(db) == []
 
 
-def test_a_second_sync_of_the_same_instant_makes_nothing(db: Db) -> None:
+def test_a_second_sync_at_the_same_time_creates_nothing(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
 
@@ -93,7 +93,7 @@ def test_a_second_sync_of_the_same_instant_makes_nothing(db: Db) -> None:
     assert len(runs(db)) == 1
 
 
-def test_a_run_carries_what_its_definition_said_when_it_was_made(db: Db) -> None:
+def test_a_run_keeps_the_values_of_its_definition_at_its_creation(db: Db) -> None:
     job = {**HOURLY, "payload": {"days": 30}, "max_attempts": 3, "spread": "10m"}
     ticks(db, a_file(x=job), "2026-01-14 12:00", "2026-01-14 13:00")
     sync(db, a_file(x={**job, "payload": {"days": 60}, "max_attempts": 9}), at("2026-01-14 13:30"))
@@ -107,14 +107,14 @@ def test_a_run_carries_what_its_definition_said_when_it_was_made(db: Db) -> None
 # -- several slots due at once -----------------------------------------------------------------------------------------
 
 
-def test_after_downtime_the_newest_slot_runs_and_the_others_are_superseded(db: Db) -> None:
+def test_after_downtime_the_latest_slot_runs_and_the_others_are_superseded(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 16:10")
 
     assert slots(db) == ["01-14 16:00"]
     assert gaps(db) == [("01-14 13:00", "01-14 15:00", 3, "superseded")]
 
 
-def test_catchup_all_runs_each_slot_oldest_first_and_a_hundred_a_sync(db: Db) -> None:
+def test_catchup_all_creates_each_slot_oldest_first_and_a_hundred_per_sync(db: Db) -> None:
     file = a_file(x={"cron": "* * * * *", "catchup": "all", "overlap": "allow"})
     sync(db, file, NOON)
 
@@ -127,7 +127,7 @@ def test_catchup_all_runs_each_slot_oldest_first_and_a_hundred_a_sync(db: Db) ->
     assert gaps(db) == []
 
 
-def test_catchup_none_runs_only_what_is_less_than_two_minutes_old(db: Db) -> None:
+def test_catchup_none_runs_only_slots_of_the_last_two_minutes(db: Db) -> None:
     file = a_file(x={"cron": "* * * * *", "catchup": "none", "overlap": "allow"})
 
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:05", "2026-01-14 12:10")
@@ -145,7 +145,7 @@ def test_a_slot_older_than_the_window_is_late_and_one_exactly_as_old_is_not(db: 
     assert gaps(db) == [("01-14 12:01", "01-14 12:02", 2, "late")]
 
 
-def test_a_gap_that_goes_on_is_one_row(db: Db) -> None:
+def test_a_gap_that_continues_is_one_row(db: Db) -> None:
     file = a_file(x={"cron": "* * * * *", "overlap": "skip"})
     ticks(db, file, "2026-01-14 12:00", *(f"2026-01-14 12:{minute:02}" for minute in range(1, 30)))
 
@@ -156,7 +156,7 @@ def test_a_gap_that_goes_on_is_one_row(db: Db) -> None:
 # -- overlap -----------------------------------------------------------------------------------------------------------
 
 
-def test_wait_makes_the_newest_run_once_the_earlier_one_is_done(db: Db) -> None:
+def test_wait_creates_the_latest_run_once_the_earlier_one_has_ended(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
 
@@ -171,7 +171,7 @@ def test_wait_makes_the_newest_run_once_the_earlier_one_is_done(db: Db) -> None:
     assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "superseded")]
 
 
-def test_wait_counts_the_waiting_into_the_window(db: Db) -> None:
+def test_the_catchup_window_includes_the_time_of_waiting(db: Db) -> None:
     file = a_file(x={**HOURLY, "catchup_window": "10m"})
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00")
 
@@ -182,7 +182,7 @@ def test_wait_counts_the_waiting_into_the_window(db: Db) -> None:
     assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "late")]
 
 
-def test_wait_with_all_makes_what_gathered_together_once_nothing_earlier_is_unfinished(db: Db) -> None:
+def test_wait_with_catchup_all_creates_all_missed_slots_once_no_earlier_run_is_unfinished(db: Db) -> None:
     file = a_file(x={**HOURLY, "catchup": "all"})
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00", "2026-01-14 15:00")
     assert slots(db) == ["01-14 13:00"]
@@ -212,7 +212,7 @@ def test_skip_records_the_slot_while_an_earlier_run_is_unfinished(db: Db, unfini
     assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "overlap")]
 
 
-def test_allow_makes_each_run_whatever_is_unfinished(db: Db) -> None:
+def test_allow_creates_each_run_despite_unfinished_ones(db: Db) -> None:
     file = a_file(x={**HOURLY, "overlap": "allow"})
 
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00")
@@ -234,7 +234,7 @@ def test_queued_runs_follow_a_new_overlap_policy(db: Db) -> None:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_nightly_moved_to_later_the_same_day_does_not_run_again(db: Db) -> None:
+def test_a_nightly_job_that_moves_to_a_later_hour_does_not_run_again_on_that_day(db: Db) -> None:
     ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-13 12:00", "2026-01-14 02:00")
     finish(db, at("2026-01-14 02:05"))
 
@@ -244,7 +244,7 @@ def test_a_nightly_moved_to_later_the_same_day_does_not_run_again(db: Db) -> Non
     assert gaps(db) == [("01-14 23:00", "01-14 23:00", 1, "key_taken")]
 
 
-def test_the_key_of_a_pruned_run_is_taken(db: Db) -> None:
+def test_the_key_of_a_pruned_run_is_not_used_again(db: Db) -> None:
     ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-13 12:00", "2026-01-14 02:00")
     prune(db, "true")
 
@@ -285,7 +285,7 @@ def test_a_slot_whose_own_run_exists_already_is_accounted_for_without_a_gap(db: 
         {},
     ],
 )
-def test_an_edit_first_settles_what_the_old_definition_owes(db: Db, edit: dict[str, Any]) -> None:
+def test_an_edit_first_accounts_for_the_owed_slots_of_the_old_definition(db: Db, edit: dict[str, Any]) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
 
     sync(db, a_file(x=edit), at("2026-01-14 14:10"))
@@ -294,7 +294,7 @@ def test_an_edit_first_settles_what_the_old_definition_owes(db: Db, edit: dict[s
     assert gaps(db) == [("01-14 13:00", "01-14 13:00", 1, "superseded")]
 
 
-def test_settling_neither_caps_nor_waits(db: Db) -> None:
+def test_accounting_for_owed_slots_neither_limits_them_nor_waits(db: Db) -> None:
     job = {"cron": "* * * * *", "catchup": "all"}
     sync(db, a_file(x=job), NOON)
     sync(db, a_file(x=job), NOON + MINUTE)
@@ -316,7 +316,7 @@ def test_an_edit_never_fires_the_past(db: Db) -> None:
     assert definition(db).next_slot_at == at("2026-01-15 02:00")
 
 
-def test_an_edit_of_other_keys_leaves_the_slots_where_they_are(db: Db) -> None:
+def test_an_edit_of_other_keys_does_not_change_slots(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     before = definition(db)
 
@@ -331,7 +331,7 @@ def test_an_edit_of_other_keys_leaves_the_slots_where_they_are(db: Db) -> None:
     assert after.max_attempts == 7
 
 
-def test_a_row_is_written_only_when_something_differs(db: Db) -> None:
+def test_a_row_is_written_only_if_something_differs(db: Db) -> None:
     sync(db, a_file(x=HOURLY, y={"cron": "@daily", "payload": {"a": 1.0, "b": [True]}}), NOON)
 
     changes = sync(
@@ -353,7 +353,7 @@ def test_true_and_1_differ_in_a_payload(db: Db) -> None:
     assert definition(db).payload == {"a": 1}
 
 
-def test_a_job_that_leaves_the_file_is_retired_and_taken_up_again_when_it_returns(db: Db) -> None:
+def test_a_job_that_leaves_the_file_is_retired_and_continues_when_it_returns(db: Db) -> None:
     ticks(db, a_file(x=HOURLY, y=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     finish(db, at("2026-01-14 13:05"))
     before = definition(db)
@@ -374,7 +374,7 @@ def test_a_job_that_leaves_the_file_is_retired_and_taken_up_again_when_it_return
     assert gaps(db) == [("01-14 15:00", "01-14 17:00", 3, "retired")]
 
 
-def test_a_disabled_job_makes_no_slots_and_records_them_when_it_is_enabled_again(db: Db) -> None:
+def test_a_disabled_job_creates_no_runs_and_records_its_slots_when_it_is_enabled_again(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
     off = a_file(x={**HOURLY, "enabled": False})
     ticks(db, off, "2026-01-14 12:30", "2026-01-14 13:30", "2026-01-14 14:30")
@@ -396,7 +396,7 @@ def test_a_job_without_cron_has_no_slots_and_gets_them_with_one(db: Db) -> None:
     assert gaps(db) == []
 
 
-def test_what_a_retired_job_left_undone_is_cancelled_a_day_later_with_the_reason(db: Db) -> None:
+def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later_with_the_reason(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     sync(db, a_file(), at("2026-01-14 13:30"))
 
@@ -424,7 +424,7 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
     assert (failure.error, failure.error_type) == ("lost its worker", "LostWorker")
     [run] = db.execute("select failed_at, error_type from yamlsched.job_runs").fetchall()
     assert run.failed_at == failure.failed_at == at("2026-01-16 00:00")
-    assert run.error_type is None  # the one of its last failure does not go with the reason
+    assert run.error_type is None  # the error type of its last failure does not fit this reason
 
 
 # -- pauses ------------------------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ def resume(db: Db, now: str) -> None:
         )
 
 
-def test_a_pause_settles_what_was_owed_and_its_slots_are_recorded_when_it_is_over(db: Db) -> None:
+def test_a_pause_first_accounts_for_owed_slots_and_its_own_are_recorded_at_its_end(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00")
 
@@ -472,7 +472,7 @@ def test_a_pause_settles_what_was_owed_and_its_slots_are_recorded_when_it_is_ove
     assert gaps(db) == [("01-14 14:00", "01-14 15:00", 2, "paused")]
 
 
-def test_a_pause_with_an_end_ends_by_itself_and_its_last_instant_belongs_to_it(db: Db) -> None:
+def test_a_pause_with_an_end_ends_by_itself_and_includes_its_last_instant(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00")
 
@@ -485,7 +485,7 @@ def test_a_pause_with_an_end_ends_by_itself_and_its_last_instant_belongs_to_it(d
     assert gaps(db) == [("01-14 13:00", "01-14 15:00", 3, "paused")]
 
 
-def test_no_sync_touches_a_pause(db: Db) -> None:
+def test_no_sync_changes_a_pause(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
     pause(db, "2026-01-14 12:30")
 
@@ -501,7 +501,7 @@ def test_no_sync_touches_a_pause(db: Db) -> None:
 # -- a bad file, the database's clock, races ---------------------------------------------------------------------------
 
 
-def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
+def test_an_invalid_file_changes_nothing_and_slots_continue(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
     before = definition(db)
 
@@ -515,8 +515,8 @@ def test_a_bad_file_changes_nothing_and_slots_go_on(db: Db) -> None:
     assert definition(db).retired_at is None
 
 
-def test_a_file_whose_handlers_this_host_does_not_have_is_refused_until_it_has_them(db: Db, tmp_path: Path) -> None:
-    # given two jobs, one of whose handlers lies beside the file
+def test_a_file_is_rejected_while_this_host_lacks_its_handlers(db: Db, tmp_path: Path) -> None:
+    # given two jobs; the handler of one is beside the file
     (tmp_path / "errands_here.py").write_text("raise RuntimeError('nothing is imported')\ndef run(): ...\n")
     jobs = {"here": {"handler": "errands_here.run"}, "gone": {"handler": "errands_elsewhere.run"}}
     file = replace(a_file(path=str(tmp_path / "schedules.yaml"), **jobs), handler_path=())
@@ -532,8 +532,10 @@ def test_a_file_whose_handlers_this_host_does_not_have_is_refused_until_it_has_t
     assert sync(db, file, NOON).verdict is Verdict.APPLY
 
 
-def test_a_payload_that_its_handler_does_not_take_leaves_out_every_job_that_has_it(db: Db, tmp_path: Path) -> None:
-    # given a payload that three jobs have, one of which takes it; and one job whose finding is suppressed
+def test_a_payload_that_does_not_fit_its_handler_is_an_error_of_every_job_that_shares_it(
+    db: Db, tmp_path: Path
+) -> None:
+    # given a payload of three jobs that fits one of them, and one job whose diagnostic is suppressed
     (tmp_path / "takes.py").write_text("def it(older): ...\ndef nothing(): ...\n")
     text = """version: 1
 jobs:
@@ -554,7 +556,7 @@ jobs:
     assert list(result.jobs) == ["three", "four"]
 
 
-def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> None:
+def test_without_a_given_time_the_clock_of_the_database_is_used(db: Db) -> None:
     file = a_file(x={"cron": "* * * * *"})
     sync(db, file)
     db.execute(
@@ -570,7 +572,7 @@ def test_without_a_given_instant_the_databases_clock_is_the_clock(db: Db) -> Non
     assert row.past
 
 
-def test_the_cursor_never_goes_back_when_the_clock_does(db: Db) -> None:
+def test_the_cursor_does_not_move_back_with_the_clock(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
     finish(db, at("2026-01-14 13:01"))
@@ -583,24 +585,24 @@ def test_the_cursor_never_goes_back_when_the_clock_does(db: Db) -> None:
     assert len(runs(db)) == 1
 
 
-def test_two_syncs_at_once_leave_each_other_what_is_locked(db: Db, dsn: str) -> None:
+def test_concurrent_syncs_skip_what_the_other_has_locked(db: Db, dsn: str) -> None:
     file = a_file(x=HOURLY, y=HOURLY)
     sync(db, file, NOON)
 
-    # given a sync that has locked x and not committed
+    # given an uncommitted sync that has locked x
     with store.connect(dsn) as other, other.transaction():
         other.execute("select 1 from yamlsched.job_definitions where job_type = 'x' for no key update")
 
-        # when another one comes, it does not wait, and deals with y alone
+        # when another sync runs, it does not wait, and processes only y
         result = sync(db, file, at("2026-01-14 13:00"))
         assert result.runs == 1
         assert (slots(db, "x"), slots(db, "y")) == ([], ["01-14 13:00"])
 
-    # then the next deals with x
+    # then the next sync processes x
     assert sync(db, file, at("2026-01-14 13:00")).runs == 1
 
 
-def test_a_job_that_this_version_cannot_read_is_a_finding_and_the_others_go_on(db: Db) -> None:
+def test_a_job_that_this_version_cannot_read_is_reported_and_the_others_continue(db: Db) -> None:
     file = a_file(x=HOURLY, y=HOURLY)
     sync(db, file, NOON)
     db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'x'")
@@ -611,7 +613,7 @@ def test_a_job_that_this_version_cannot_read_is_a_finding_and_the_others_go_on(d
     assert "Mars/Olympus" in result.messages[0]
 
 
-def test_a_key_taken_by_another_job_costs_that_slot_and_no_other(db: Db) -> None:
+def test_a_key_used_by_another_job_costs_only_that_slot(db: Db) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(3)}, other={})
     sync(db, file, NOON)
     db.execute(
@@ -627,7 +629,7 @@ def test_a_key_taken_by_another_job_costs_that_slot_and_no_other(db: Db) -> None
     assert gaps(db, "job_1") == [("01-14 13:00", "01-14 13:00", 1, "key_taken")]
 
 
-def test_many_syncs_racing_make_each_run_once(db: Db, dsn: str) -> None:
+def test_many_concurrent_syncs_create_each_run_once(db: Db, dsn: str) -> None:
     file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(40)})
     sync(db, file, NOON)
     made: list[int] = []
@@ -685,7 +687,7 @@ def test_a_poll_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> Non
     assert output.strip() == "[]"
 
 
-def test_a_poll_knows_an_unchanged_file_and_says_what_there_is_to_do(db: Db) -> None:
+def test_a_poll_recognizes_an_unchanged_file_and_returns_what_is_due(db: Db) -> None:
     file = a_file(x={**HOURLY, "overlap": "allow"})
     assert poll(db, file, NOON).namespace is None
     sync(db, file, NOON)
@@ -699,7 +701,7 @@ def test_a_poll_knows_an_unchanged_file_and_says_what_there_is_to_do(db: Db) -> 
     assert (made.has_due_jobs, made.has_claimable_runs) == (False, True)
 
 
-def test_an_exclusive_run_and_one_whose_lease_is_over_are_claimable(db: Db) -> None:
+def test_an_exclusive_run_and_one_with_an_expired_lease_are_claimable(db: Db) -> None:
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
     assert poll(db, file, at("2026-01-14 13:01")).has_claimable_runs
@@ -713,7 +715,7 @@ def test_an_exclusive_run_and_one_whose_lease_is_over_are_claimable(db: Db) -> N
     assert poll(db, file, at("2026-01-14 13:06")).has_claimable_runs
 
 
-def test_a_job_that_waits_costs_a_poll_a_probe_of_an_index(db: Db) -> None:
+def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(300)})
     sync(db, file, NOON)
     sync(db, file, NOON + HOUR)
@@ -731,8 +733,8 @@ def test_a_job_that_waits_costs_a_poll_a_probe_of_an_index(db: Db) -> None:
 # -- what holds up one job, and no other -------------------------------------------------------------------------------
 
 
-def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slots_nor_an_edit(db: Db) -> None:
-    # given jobs of an older release, one of which has an expression that is rejected now, and one a zone that is gone
+def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an_edit(db: Db) -> None:
+    # given jobs of an older release: one with an expression that is now invalid, one with a zone that no longer exists
     file = a_file(x=HOURLY, y=HOURLY, z=HOURLY)
     sync(db, file, NOON)
     db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
@@ -747,7 +749,7 @@ def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slot
     assert "Correct its entry in schedules.yaml" in result.messages[0]
     assert 'job "z" is not scheduled' in result.messages[1]
 
-    # and when a newer release reads the file anew, which replaces both, it says so once
+    # and when a newer release reads the file again, which replaces both, this is reported once
     db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
     result = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
     assert (result.has_findings, result.verdict) == (1, Verdict.RENEW)
@@ -760,7 +762,7 @@ def test_a_stored_definition_that_cannot_be_read_is_named_and_stops_neither_slot
     assert (result.has_findings, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
 
 
-def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation_of_the_others(db: Db) -> None:
+def test_an_unreadable_stored_definition_does_not_stop_the_computation_of_other_jobs(db: Db) -> None:
     sync(db, a_file(x=HOURLY, y=HOURLY), NOON)
     db.execute("update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'")
     db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
@@ -773,7 +775,7 @@ def test_a_stored_definition_that_cannot_be_read_does_not_stop_a_new_computation
     assert definition(db, "x").retired_at == NOON + MINUTE
 
 
-def test_a_key_that_another_session_holds_uncommitted_holds_up_its_own_job_only(db: Db, dsn: str) -> None:
+def test_an_uncommitted_key_of_another_session_blocks_only_its_own_job(db: Db, dsn: str) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(5)}, other={})
     sync(db, file, NOON)
     with store.connect(dsn) as squatter, squatter.transaction(force_rollback=True):
@@ -794,7 +796,7 @@ def test_a_key_that_another_session_holds_uncommitted_holds_up_its_own_job_only(
     assert (result.runs, result.has_findings, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
 
 
-def test_a_sync_that_cannot_get_its_lock_still_makes_the_slots_of_the_file_in_force(
+def test_a_sync_that_cannot_get_its_lock_still_creates_the_slots_of_the_file_in_force(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "LOCK_TIMEOUT_SECONDS", 0.05)
@@ -811,7 +813,7 @@ def test_a_sync_that_cannot_get_its_lock_still_makes_the_slots_of_the_file_in_fo
     assert sync(db, edited, NOON + HOUR).verdict is Verdict.APPLY
 
 
-def test_an_advisory_lock_of_somebody_else_holds_up_nothing(db: Db, dsn: str) -> None:
+def test_an_advisory_lock_of_another_application_blocks_nothing(db: Db, dsn: str) -> None:
     with store.connect(dsn) as other, other.transaction():
         other.execute("select pg_advisory_xact_lock(hashtextextended('yamlsched:default', 0))")
 
@@ -819,23 +821,23 @@ def test_an_advisory_lock_of_somebody_else_holds_up_nothing(db: Db, dsn: str) ->
 
 
 def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> None:
-    # given a slot that was run, and a cursor that lies before it (a backfilled slot, or a restored definition)
+    # given a slot with a run, and a cursor before it (a backfilled slot, or a restored definition)
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
     finish(db, NOON + HOUR)
     db.execute("update yamlsched.job_definitions set last_slot_at = null, next_slot_at = %s", [NOON + HOUR])
 
-    # when a sync comes while the run is being pruned
+    # when a sync runs while the run is being pruned
     with store.connect(dsn) as pruner, pruner.transaction():
         assert prune(pruner) == {"x:2026-01-14T13:00Z"}
         result = sync(db, file, NOON + HOUR)
 
-    # then it neither waits nor makes a second run, and the slot is accounted for
+    # then it neither waits nor creates a second run, and the slot is accounted for
     assert (result.runs, result.has_findings, runs(db), gaps(db)) == (0, 0, [], [])
     assert definition(db).last_slot_at == NOON + HOUR
 
 
-def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db) -> None:
+def test_a_sync_at_its_time_limit_leaves_the_rest_to_the_next(db: Db) -> None:
     file = a_file(**{f"job_{n}": HOURLY for n in range(5)})
     sync(db, file, NOON)
 
@@ -845,8 +847,8 @@ def test_a_sync_whose_time_is_over_leaves_the_rest_to_the_next(db: Db) -> None:
     assert sync(db, file, NOON + HOUR).runs == 5
 
 
-def test_racing_syncs_above_read_committed_make_each_run_once(db: Db, dsn: str) -> None:
-    # sessions are pinned to read committed; whoever configures a database otherwise must not lose a sync to it
+def test_concurrent_syncs_above_read_committed_create_each_run_once(db: Db, dsn: str) -> None:
+    # sessions use read committed; a different default of the database must not make a sync fail
     file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(20)})
     sync(db, file, NOON)
     made: list[int] = []
@@ -868,10 +870,10 @@ def test_racing_syncs_above_read_committed_make_each_run_once(db: Db, dsn: str) 
     assert len({key for n in range(20) for key, _ in runs(db, f"job_{n}")}) == 60
 
 
-def test_while_a_file_is_applied_other_ticks_of_its_host_look_without_waiting(
+def test_while_a_file_is_applied_other_ticks_of_its_host_poll_without_waiting(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given a file that is applied again, which takes long
+    # given a file whose application takes long
     file = a_file(x=HOURLY)
     sync(db, file, NOON)
     db.execute("update yamlsched.schedule_files set tzdata_version = '2019a'")
@@ -889,7 +891,7 @@ def test_while_a_file_is_applied_other_ticks_of_its_host_look_without_waiting(
     assert sync(db, file, NOON + MINUTE).verdict is Verdict.RENEW
 
 
-def test_a_host_of_another_environment_does_nothing_either_when_the_lock_is_held(
+def test_a_host_of_another_environment_does_nothing_also_while_the_lock_is_held(
     db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "LOCK_TIMEOUT_SECONDS", 0.05)
@@ -902,8 +904,8 @@ def test_a_host_of_another_environment_does_nothing_either_when_the_lock_is_held
     assert (result.verdict, result.may_claim, runs(db)) == (Verdict.OTHER_ENVIRONMENT, False, [])
 
 
-def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given a definition whose slots no statement can write
+def test_a_failed_batch_is_written_one_job_at_a_time(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a definition whose slots cannot be written
     file = a_file(**{f"job_{n}": HOURLY for n in range(3)})
     sync(db, file, NOON)
     db.execute("alter table yamlsched.job_runs add constraint never check (job_type <> 'job_1') not valid")
@@ -916,8 +918,8 @@ def test_a_batch_that_fails_as_a_whole_is_written_one_job_at_a_time(db: Db, monk
     assert 'job "job_1"' in result.messages[0]
 
 
-def test_an_edit_of_overlap_changes_waiting_slot_runs_of_its_job_and_nothing_else(db: Db) -> None:
-    # given two jobs, each with a waiting and a finished slot run and one that was enqueued
+def test_an_edit_of_overlap_changes_only_waiting_slot_runs_of_its_job(db: Db) -> None:
+    # given two jobs, each with a waiting slot run, a finished slot run and an enqueued run
     jobs = {name: {"cron": "0 * * * *", "overlap": "wait"} for name in ("x", "y")}
     sync(db, a_file(**jobs), NOON)
     for name in jobs:
@@ -929,7 +931,7 @@ def test_an_edit_of_overlap_changes_waiting_slot_runs_of_its_job_and_nothing_els
     # when the overlap of one is edited
     sync(db, a_file(x={**jobs["x"], "overlap": "allow"}, y=jobs["y"]), NOON + MINUTE)
 
-    # then only its waiting slot run follows
+    # then only its waiting slot run changes
     rows = db.execute("select job_type, exclusive from yamlsched.job_runs order by id").fetchall()
     assert [tuple(row) for row in rows] == [
         ("x", False), ("x", True), ("x", False), ("y", True), ("y", True), ("y", False),

@@ -1,4 +1,4 @@
-"""Which file is in force when hosts present different ones: stories of two working folders and one database."""
+"""Which file is in force when hosts present different versions: several hosts and one database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLD_2, NEW_2 = a_file("web-2", x=OLD_JOB), a_file("web-2", x=NEW_JOB)
 
 
 def tick(db: Db, file: ScheduleFile, now: datetime) -> SyncResult:
-    """What one minute's tick does: one look, and more only where it says so."""
+    """Tick once: poll, and sync only if the poll says so."""
     snapshot = poll(db, file, now)
     if not needs_sync(snapshot, file):
         return SyncResult(snapshot.namespace, Verdict.CURRENT)
@@ -35,7 +35,7 @@ def tick(db: Db, file: ScheduleFile, now: datetime) -> SyncResult:
 
 
 def minutes(db: Db, start: datetime, number: int, *files: ScheduleFile) -> list[SyncResult]:
-    """Tick every minute from all the files' hosts; return what the last round said."""
+    """Tick every minute from the hosts of all files; return the messages of the last minute."""
     said: list[SyncResult] = []
     for minute in range(number):
         said = [tick(db, file, start + minute * MINUTE) for file in files]
@@ -50,20 +50,20 @@ def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_foll
     # given two hosts with the old file
     minutes(db, NOON, 3, OLD_1, OLD_2)
 
-    # when a rolling deploy reaches one, and the other two minutes later
+    # when a rolling deployment reaches one, and the other two minutes later
     [first, second] = minutes(db, NOON + 3 * MINUTE, 2, NEW_1, OLD_2)
     assert hash_in_force(db) == "new"
     assert (first.has_findings, second.has_findings, second.verdict) == (0, 0, Verdict.HELD_BACK)
     assert "web-1" in second.messages[0]
     assert "2026-01-14T12:03:00Z" in second.messages[0]
 
-    # then nothing goes back and forth, and when the deploy is over all is quiet
+    # then no version is rolled back, and there is no message after the deployment
     [first, second] = minutes(db, NOON + 5 * MINUTE, 2, NEW_1, NEW_2)
     assert (first.verdict, second.verdict, second.messages) == (Verdict.CURRENT, Verdict.CURRENT, [])
     assert hash_in_force(db) == "new"
 
 
-def test_a_forgotten_host_never_rolls_back_and_says_so_by_its_exit_code_after_ten_minutes(db: Db) -> None:
+def test_a_forgotten_host_never_rolls_back_and_exits_1_after_ten_minutes(db: Db) -> None:
     minutes(db, NOON, 3, OLD_1, OLD_2)
     deployed = NOON + 3 * MINUTE
 
@@ -76,7 +76,7 @@ def test_a_forgotten_host_never_rolls_back_and_says_so_by_its_exit_code_after_te
     assert [minute for minute, code in codes.items() if code == 0] == list(range(10))
 
 
-def test_a_forgotten_host_makes_the_slots_of_the_file_in_force(db: Db) -> None:
+def test_a_forgotten_host_creates_the_slots_of_the_file_in_force(db: Db) -> None:
     minutes(db, NOON, 1, OLD_1, OLD_2)
     minutes(db, NOON + MINUTE, 1, NEW_1)
 
@@ -85,7 +85,7 @@ def test_a_forgotten_host_makes_the_slots_of_the_file_in_force(db: Db) -> None:
     assert len(runs(db)) == 1
 
 
-def test_a_rollback_is_applied_once_nobody_has_presented_the_newer_file_for_five_minutes(db: Db) -> None:
+def test_a_rollback_is_applied_once_no_host_has_presented_the_newer_file_for_five_minutes(db: Db) -> None:
     minutes(db, NOON, 3, OLD_1, OLD_2)
     minutes(db, NOON + 3 * MINUTE, 10, NEW_1, NEW_2)
     rolled_back = NOON + 13 * MINUTE
@@ -99,7 +99,7 @@ def test_a_rollback_is_applied_once_nobody_has_presented_the_newer_file_for_five
             applied_at = minute
             break
 
-    # then the last presentation of the newer one was a minute before, and five have passed since version began
+    # then the newer one was last presented a minute before the rollback, which applies five minutes later
     assert applied_at == 5
     [first, second] = minutes(db, rolled_back + 6 * MINUTE, 1, OLD_1, OLD_2)
     assert (first.verdict, second.verdict) == (Verdict.CURRENT, Verdict.CURRENT)
@@ -116,19 +116,19 @@ def test_sync_on_the_command_line_rolls_back_at_once(db: Db) -> None:
 
 
 def test_the_newer_of_two_superseded_files_wins(db: Db) -> None:
-    # given three files applied one after the other, the last of which nobody presents any more
+    # given three files applied one after the other; no host presents the last one now
     newest = a_file("web-3", x={**NEW_JOB, "description": "newest"})
     for start, file in enumerate([OLD_1, NEW_2, newest]):
         tick(db, file, NOON + start * MINUTE)
 
-    # when hosts with the first and the second go on
+    # when hosts with the first and the second continue
     minutes(db, NOON + 3 * MINUTE, 20, OLD_1, NEW_2)
 
-    # then it is the second that comes back
+    # then the second is applied
     assert hash_in_force(db) == "new"
 
 
-def test_a_break_in_presenting_starts_the_five_minutes_anew(db: Db) -> None:
+def test_an_interruption_of_the_presentation_restarts_the_five_minutes(db: Db) -> None:
     minutes(db, NOON, 1, OLD_1)
     minutes(db, NOON + MINUTE, 1, NEW_1)
 
@@ -139,7 +139,7 @@ def test_a_break_in_presenting_starts_the_five_minutes_anew(db: Db) -> None:
     assert hash_in_force(db) == "old"
 
 
-def test_pods_with_a_new_name_each_minute_present_one_file_together(db: Db) -> None:
+def test_pods_with_a_new_name_each_minute_count_as_one_host_of_their_file(db: Db) -> None:
     def pod(minute: int, job: dict[str, str]) -> ScheduleFile:
         return a_file(f"pod-{minute}", x=job)
 
@@ -165,19 +165,19 @@ def test_presentations_of_pods_are_forgotten_and_applied_files_are_not(db: Db) -
     assert is_current(poll(db, a_file("pod-9", x=OLD_JOB), NOON + 2 * DAY), a_file("pod-9", x=OLD_JOB))
 
 
-def test_a_broken_edit_on_the_newest_host_does_not_let_a_forgotten_one_roll_back(db: Db) -> None:
+def test_a_forgotten_host_does_not_roll_back_while_the_newest_host_has_an_invalid_file(db: Db) -> None:
     minutes(db, NOON, 1, OLD_1, OLD_2)
     minutes(db, NOON + MINUTE, 2, NEW_1, OLD_2)
 
-    # when the file of the newest host is broken for an hour
+    # when the file of the newest host is invalid for an hour
     said = minutes(db, NOON + 3 * MINUTE, 60, a_bad_file("web-1"), OLD_2)
 
-    # then it stands for what that host presented before
+    # then the host still counts as presenting its last valid file
     assert hash_in_force(db) == "new"
     assert [s.has_findings for s in said] == [1, 1]
 
 
-def test_two_services_that_share_a_namespace_by_mistake_are_told_and_do_not_retire_each_others_jobs_each_minute(
+def test_two_services_in_one_namespace_get_a_warning_and_do_not_retire_each_others_jobs_each_minute(
     db: Db,
 ) -> None:
     one = a_file("web-1", path="/one/schedules.yaml", x=OLD_JOB)
@@ -185,14 +185,14 @@ def test_two_services_that_share_a_namespace_by_mistake_are_told_and_do_not_reti
 
     said = minutes(db, NOON, 30, one, two)
 
-    # the one that came last is in force: x was retired once, y never
+    # the last one is in force: x was retired once, y never
     assert definition(db, "x").retired_at == NOON
     assert definition(db, "y").retired_at is None
     assert [s.has_findings for s in said] == [1, 0]
     assert "/two/schedules.yaml" in said[0].messages[0]
 
 
-def test_services_with_namespaces_of_their_own_do_not_touch_each_other(db: Db) -> None:
+def test_services_in_different_namespaces_do_not_affect_each_other(db: Db) -> None:
     one = a_file("web-1", path="/one/schedules.yaml", top="namespace: one", x=OLD_JOB)
     two = a_file("web-1", path="/two/schedules.yaml", top="namespace: two", x=NEW_JOB)
 
@@ -206,8 +206,8 @@ def test_services_with_namespaces_of_their_own_do_not_touch_each_other(db: Db) -
 
 
 @pytest.mark.parametrize("every", [1, 5, 10, 30, 60])
-def test_a_rollback_is_applied_however_rare_ticks_are_and_is_told_until_then(db: Db, every: int) -> None:
-    # given hosts with ticks every so many minutes, which get a new file
+def test_a_rollback_is_applied_also_with_rare_ticks_and_is_reported_until_then(db: Db, every: int) -> None:
+    # given hosts with rare ticks, which get a new file
     step = every * MINUTE
     for n in range(3):
         minutes(db, NOON + n * step, 1, OLD_1, OLD_2)
@@ -221,16 +221,16 @@ def test_a_rollback_is_applied_however_rare_ticks_are_and_is_told_until_then(db:
         said = minutes(db, now, 1, OLD_1, OLD_2)
         if hash_in_force(db) == "old":
             break
-        # then it is held back for some ticks, and said by the exit code once that has lasted
+        # then it is held back at first, and after some time the exit code reports this
         assert (said[0].has_findings, len(said[0].messages)) == (int(now - rolled_back >= 10 * MINUTE), 1)
 
-    # and applied within two ticks, or five minutes
+    # and it is applied within two ticks, or five minutes
     assert hash_in_force(db) == "old"
     assert now - rolled_back <= max(2 * step, 5 * MINUTE)
 
 
 @pytest.mark.parametrize("every", [5, 10, 30, 60])
-def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_says_so(db: Db, every: int) -> None:
+def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_reports_this(db: Db, every: int) -> None:
     # given ticks of both hosts, not at the same minute
     step, later = every * MINUTE, MINUTE
     for n in range(3):
@@ -260,7 +260,7 @@ def test_forgotten_hosts_with_frequent_ticks_do_not_roll_back_a_host_with_rare_o
         assert hash_in_force(db) == "new"
 
 
-def test_a_file_that_a_person_applied_once_does_not_hold_back_a_rollback_for_longer(db: Db) -> None:
+def test_a_file_that_was_applied_by_hand_does_not_delay_a_rollback(db: Db) -> None:
     minutes(db, NOON, 3, OLD_1)
     by_hand = replace(NEW_2, by_hand=True)
     sync(db, by_hand, NOON + 3 * MINUTE, at_once=True)
@@ -271,7 +271,7 @@ def test_a_file_that_a_person_applied_once_does_not_hold_back_a_rollback_for_lon
     assert hash_in_force(db) == "old"
 
 
-def test_pods_with_new_names_and_a_broken_edit_stand_in_for_the_file_of_their_path(db: Db) -> None:
+def test_pods_with_new_names_and_an_invalid_file_count_for_the_file_of_their_path(db: Db) -> None:
     # given pods with the new file, and a forgotten host of the same path
     for minute in range(3):
         tick(db, OLD_2, NOON + minute * MINUTE)
@@ -279,19 +279,19 @@ def test_pods_with_new_names_and_a_broken_edit_stand_in_for_the_file_of_their_pa
         tick(db, a_file(f"pod-{minute}", x=NEW_JOB), NOON + minute * MINUTE)
         tick(db, OLD_2, NOON + minute * MINUTE)
 
-    # when the next pods have a broken edit for an hour
+    # when the next pods have an invalid file for an hour
     for minute in range(6, 66):
         said = tick(db, a_bad_file(f"pod-{minute}"), NOON + minute * MINUTE)
         assert (said.has_findings, said.namespace) == (1, "default")
         tick(db, OLD_2, NOON + minute * MINUTE)
 
-    # then they stand for the file in force, and monitors hear of their errors
+    # then they count as presenting the file in force, and their errors are reported
     assert hash_in_force(db) == "new"
     row: Any = db.execute("select count(*) as n from yamlsched.schedule_files where refused_at is not null").fetchone()
     assert row.n == 60
 
 
-def test_a_pod_whose_broken_file_may_be_of_several_namespaces_stands_in_for_none(db: Db) -> None:
+def test_a_pod_whose_invalid_file_may_belong_to_several_namespaces_counts_for_none(db: Db) -> None:
     for name in ("one", "two"):
         tick(db, a_file("web-1", top=f"namespace: {name}", x=OLD_JOB), NOON)
 
@@ -319,7 +319,7 @@ def test_a_namespace_remembers_its_environment_and_another_is_refused(db: Db) ->
     assert definition(db).enabled
 
 
-def test_sync_on_the_command_line_settles_and_changes_the_environment(db: Db) -> None:
+def test_sync_on_the_command_line_sets_and_changes_the_environment(db: Db) -> None:
     job = {"cron": "0 * * * *", "environments": ["production"]}
     minutes(db, NOON, 1, a_file(environment="production", top=TOP, x=job))
 
@@ -329,7 +329,7 @@ def test_sync_on_the_command_line_settles_and_changes_the_environment(db: Db) ->
     assert not definition(db).enabled
 
 
-def test_an_environment_that_the_file_does_not_list_is_a_mistake(db: Db) -> None:
+def test_an_environment_that_the_file_does_not_list_is_an_error(db: Db) -> None:
     said = tick(db, a_file(environment="prod", top=TOP, x=OLD_JOB), NOON)
 
     assert said.has_findings
@@ -353,7 +353,7 @@ def test_a_newer_version_computes_the_next_slots_again(db: Db, column: str, olde
     assert tick(db, OLD_1, NOON + 2 * MINUTE).verdict is Verdict.CURRENT
 
 
-def test_an_older_version_leaves_what_a_newer_one_computed(db: Db) -> None:
+def test_an_older_version_keeps_what_a_newer_one_computed(db: Db) -> None:
     tick(db, OLD_1, NOON)
     db.execute("update yamlsched.schedule_files set yamlsched_version = '99.10.0', tzdata_version = '2999a'")
 
@@ -375,7 +375,7 @@ def with_versions(file: ScheduleFile, yamlsched_version: str, tzdata_version: st
     return file
 
 
-def test_hosts_with_crossed_versions_come_to_rest(db: Db) -> None:
+def test_hosts_with_crossed_versions_do_not_alternate(db: Db) -> None:
     one, two = with_versions(OLD_1, "1.1.0", "2025a"), with_versions(OLD_2, "1.0.0", "2025b")
     tick(db, one, NOON)
 
@@ -390,7 +390,7 @@ def test_hosts_with_crossed_versions_come_to_rest(db: Db) -> None:
 
 @pytest.fixture
 def older_zones(tmp_path: Path) -> Callable[[], AbstractContextManager[None]]:
-    """Time zone data from before Kazakhstan gave up its eastern time (2024a): Almaty was at UTC+6."""
+    """Time zone data before 2024a, in which Almaty was at UTC+6."""
     older = tmp_path / "zoneinfo"
     shutil.copytree(zones.TZDATA_FOLDER, older)
     shutil.copy(older / "Asia" / "Bishkek", older / "Asia" / "Almaty")
@@ -413,10 +413,10 @@ TWICE_A_DAY = {"cron": "0 2,14 * * *", "timezone": "Asia/Almaty", "overlap": "al
 NEW_SLOTS = ["01-14 21:00", "01-15 09:00", "01-15 21:00", "01-16 09:00"]
 
 
-def test_two_versions_at_once_run_each_slot_once_by_the_newer_time_zone_data(
+def test_with_two_versions_of_time_zone_data_each_slot_runs_once_by_the_newer_one(
     db: Db, older_zones: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    # given a host with older, and one with newer data, whose ticks alternate
+    # given a host with older and one with newer data, whose ticks alternate
     older = with_versions(a_file("web-1", x=TWICE_A_DAY), "1.0.0", "2023d")
     newer = with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a")
     codes = set()
@@ -429,23 +429,23 @@ def test_two_versions_at_once_run_each_slot_once_by_the_newer_time_zone_data(
     assert (slots(db), gaps(db), codes) == (NEW_SLOTS, [], {0})
 
 
-def test_an_edit_that_the_host_with_older_time_zone_data_applies_settles_no_slot_twice(
+def test_an_edit_by_the_host_with_older_time_zone_data_creates_no_slot_twice(
     db: Db, older_zones: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    # given data in which the slot of 02:00 was at 20:00, and now is at 21:00; here the older host has the later one
+    # given data that moves the slot of 02:00 from 20:00 to 21:00 UTC; here the older host has the later time
     with older_zones():
         newer = with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a")
         minutes(db, at("2026-01-14 19:58"), 5, newer)
         assert slots(db) == ["01-14 20:00"]
 
-    # when an edit comes to the older host after 21:00
+    # when the older host applies an edit after 21:00
     edited = with_versions(a_file("web-1", x={**TWICE_A_DAY, "description": "edited"}), "1.0.0", "2023d")
     with older_zones():
         tick(db, newer, at("2026-01-14 21:29"))
     assert tick(db, edited, at("2026-01-14 21:30")).verdict is Verdict.APPLY
     tick(db, edited, at("2026-01-14 21:31"))
 
-    # then it has not run 02:00 again, and the newer host computes what comes next
+    # then 02:00 does not run again, and the newer host computes the next slot
     assert (slots(db), hash_in_force(db)) == (["01-14 20:00"], "edited")
     with older_zones():
         assert tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-14 21:32")).verdict is Verdict.RENEW
@@ -453,7 +453,7 @@ def test_an_edit_that_the_host_with_older_time_zone_data_applies_settles_no_slot
     assert slots(db) == ["01-14 20:00", "01-15 08:00"]
 
 
-def test_a_host_with_older_time_zone_data_makes_the_slots_when_no_other_ticks_and_says_so(
+def test_a_host_with_older_time_zone_data_creates_the_slots_if_no_other_host_ticks_and_reports_this(
     db: Db, older_zones: Callable[[], AbstractContextManager[None]]
 ) -> None:
     tick(db, with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a"), NOON)

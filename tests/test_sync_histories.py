@@ -1,4 +1,4 @@
-"""However a job's history goes, every slot of it is accounted for, once."""
+"""For any history of a job, every slot has a run or lies in exactly one gap."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ZONES = ["UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]
 
 @dataclass
 class History:
-    """What happened to a database, and which slots each job must answer for."""
+    """The history of a database, and the slots that each job must account for."""
 
     db: Db
     dsn: str
@@ -66,7 +66,7 @@ class History:
         sync(self.db, self.file(), self.now)
 
     def race(self, *files: ScheduleFile) -> None:
-        """Let three hosts tick at once."""
+        """Tick on three hosts at once."""
         failures: list[BaseException] = []
 
         def one(file: ScheduleFile) -> None:
@@ -87,7 +87,7 @@ class History:
         assert sync(self.db, a_bad_file(), self.now).has_findings
 
     def end_runs(self, status: str, part: float, choice: random.Random) -> None:
-        """Let a part of the unfinished runs end, or fail and wait for a retry."""
+        """End a part of the unfinished runs, or let them fail and wait for a retry."""
         rows = self.db.execute("select id from yamlsched.job_runs where finished_at is null").fetchall()
         ids = [row.id for row in rows if choice.random() < part]
         final = status in ("succeeded", "dead", "cancelled")
@@ -100,7 +100,7 @@ class History:
         self.pruned |= prune(self.db)
 
     def foreign_key(self, choice: random.Random) -> None:
-        """Another job's caller uses a key that a slot will want."""
+        """Use, for another job, the key of a future slot."""
         name = choice.choice(sorted(self.eras))
         day = self.now + timedelta(days=choice.randrange(3))
         key = choice.choice([f"{name}:{day:%Y-%m-%d}", f"{name}:{day:%Y-%m-%dT%H:00Z}"])
@@ -259,7 +259,7 @@ def clear(db: Db) -> None:
     steps=st.lists(a_step, min_size=3, max_size=15),
     choice=st.randoms(use_true_random=False),
 )
-def test_every_slot_up_to_the_cursor_has_a_run_or_lies_in_exactly_one_gap_whatever_happens(
+def test_every_slot_up_to_the_cursor_has_a_run_or_lies_in_exactly_one_gap(
     db: Db, dsn: str, start: datetime, first: dict[str, Any], steps: list[Any], choice: random.Random
 ) -> None:
     clear(db)
@@ -272,7 +272,7 @@ def test_every_slot_up_to_the_cursor_has_a_run_or_lies_in_exactly_one_gap_whatev
 
 
 def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several_zones(db: Db, dsn: str) -> None:
-    """Ticks come every minute of the year except in outages; those at which nothing is due are not carried out."""
+    """There is a tick every minute of the year except in outages; ticks without due slots are skipped."""
     choice = random.Random(1)
     db.execute("set synchronous_commit = off")
     db.prepare_threshold = 3
