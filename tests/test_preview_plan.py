@@ -174,7 +174,7 @@ def test_the_complete_output_of_a_plan(db: Db) -> None:
         f"- file /app/schedules.yaml, hash {new.sha256[:8]}: the next tick applies it",
         "| removed | `leaves` | 168 | `0 * * * *` |",
         "runs to create: 2",
-        "- `leaves:2026-01-14T12:00Z, owed by what is in force`",
+        "- `leaves:2026-01-14T12:00Z, owed by the definition in force`",
         "- `rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new`",
     ):
         assert line in comment.splitlines()
@@ -212,7 +212,7 @@ jobs      1 job changed, 1 removed, 3 unchanged; 1190 slots a week (before: 1358
 ~ nightly: 7 slots a week, unchanged, next Thu 2026-01-15 23:00 UTC
     cron  0 2 * * * -> 0 23 * * *
     ! it does not run at 2026-01-14 23:00: its key nightly:2026-01-14 was used by the slot at 2026-01-14 02:00
-    slots of 7 days, on the clock of UTC
+    slots of 7 days (UTC)
       moved    Thu 2026-01-15 02:00 -> 23:00
       moved    Fri 2026-01-16 02:00 -> 23:00
       moved    Sat 2026-01-17 02:00 -> 23:00
@@ -223,7 +223,7 @@ jobs      1 job changed, 1 removed, 3 unchanged; 1190 slots a week (before: 1358
       added    Wed 2026-01-14 23:00  skipped: key_taken
 
 runs to create: 2
-    leaves:2026-01-14T12:00Z, owed by what is in force
+    leaves:2026-01-14T12:00Z, owed by the definition in force
     refresh:2026-01-14T12:00Z
 
 slots to skip: 3
@@ -232,10 +232,10 @@ slots to skip: 3
     refresh  1 slot, 2026-01-14T11:50:00Z: superseded
 
 slots that wait: 1
-    waits  2026-01-14T11:00:00Z, for the run of 2026-01-14T10:00:00Z
+    waits  2026-01-14T11:00:00Z, until the run of 2026-01-14T10:00:00Z has finished
 
 unfinished runs of jobs that are not in the file: 1
-    leaves  1, 0 of them running; those left are cancelled from 2026-01-15T12:00:00Z on
+    leaves  1 run, 0 of them running; those left are cancelled from 2026-01-15T12:00:00Z on
 
 paused by an operator; sync does not change this: 1
     rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new"""

@@ -86,7 +86,7 @@ def _group(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
     yield from _fields(shown_fields(first), first.change)
     yield from _notes(first.notes)
     if first.change is Change.CHANGED and first.slots:
-        yield f"{INDENT}slots {compared(first, preview)}, on the clock of {first.timezone}"
+        yield f"{INDENT}slots {compared(first, preview)} ({first.timezone})"
         yield from (f"{INDENT}  {line}" for line in slot_lines(first))
 
 
@@ -135,7 +135,7 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             one.idempotency_key
             + ("" if one.idempotency_key.endswith("Z") else f"  {_utc(one.scheduled_for)}")
             + (f", starts at {_utc(one.run_at)}" if one.run_at > preview.at else "")
-            + (", owed by what is in force" if one.settles else "")
+            + (", owed by the definition in force" if one.settles else "")
             for one in plan.runs
         ],
         "slots to skip": [
@@ -145,11 +145,12 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             for one in plan.skipped
         ],
         "slots that wait": [
-            f"{one.job_type}  {_utc(one.scheduled_for)}, for the run of {_utc(one.open_slot)}" for one in plan.waiting
+            f"{one.job_type}  {_utc(one.scheduled_for)}, until the run of {_utc(one.open_slot)} has finished"
+            for one in plan.waiting
         ],
         "unfinished runs of jobs that are not in the file": [
-            f"{one.job_type}  {one.unfinished}, {one.running} of them running; those left are cancelled from "
-            f"{_utc(one.cancelled_at)} on"
+            f"{one.job_type}  {count(one.unfinished, 'run')}, {one.running} of them running; "
+            f"those left are cancelled from {_utc(one.cancelled_at)} on"
             for one in plan.leaving
         ],
         "paused by an operator; sync does not change this": [
@@ -246,7 +247,7 @@ def slot_lines(job: JobChange) -> list[str]:
 
     lines = _kind("moved", slots.moved, move, _shifts(slots.moved))
     lines += _kind("removed", slots.removed, point) + _kind("added", slots.added, point)
-    return lines or ["no slot until then differs"]
+    return lines or ["no slot differs"]
 
 
 def _kind(name: str, found: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
