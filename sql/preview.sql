@@ -1,13 +1,13 @@
 -- name: begin
--- A preview sees one state of the database from its first statement to its last, and can change nothing.
+-- A preview reads one snapshot from its first statement to its last, and cannot change anything.
 set transaction isolation level repeatable read, read only;
 
 -- name: now
--- The instant that the preview is about.
+-- The instant of the preview.
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
 
 -- name: definitions
--- Every job of a namespace as it was applied, retired ones included: one that returns is not a new one. All columns:
+-- Every job of a namespace as it was applied, retired ones included: a job that returns is not new. All columns:
 -- definitions.job knows which of them make up a job.
 select d.*
 from yamlsched.job_definitions d
@@ -15,14 +15,14 @@ where d.namespace = %(namespace)s
 order by d.job_type;
 
 -- name: unfinished
--- What these jobs have yet to do.
+-- The unfinished runs of these jobs.
 select r.definition_id, count(*) as runs, count(*) filter (where r.status = 'running') as running
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.definition_id = any (%(ids)s::bigint[]) and r.finished_at is null
 group by r.definition_id;
 
 -- name: retention
--- What the file in force keeps.
+-- The retention of the file in force.
 select f.retention
 from yamlsched.schedule_files f
 where f.namespace = %(namespace)s and f.applied_at is not null
@@ -30,7 +30,8 @@ order by f.applied_at desc, f.id desc
 limit 1;
 
 -- name: other_namespaces
--- Where else a file of this host and path was applied: its jobs are not retired by a file that names another namespace.
+-- Other namespaces to which a file of this host and path was applied. A file that names another namespace does not retire
+-- their jobs.
 select distinct f.namespace
 from yamlsched.schedule_files f
 where f.host = %(host)s and f.path = %(path)s and f.namespace <> %(namespace)s and f.applied_at is not null

@@ -1,7 +1,7 @@
--- Pruning in small batches. What is unfinished is never touched; a key outlives its run.
+-- Pruning in small batches. Unfinished runs are never touched; a key outlives its run.
 
 -- name: in_force
--- What the file in force keeps for how long.
+-- The retention of the file in force.
 select f.id, f.retention, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 from (select) one
 left join lateral (
@@ -13,9 +13,9 @@ left join lateral (
 ) f on true;
 
 -- name: runs
--- Prune finished runs of a namespace, job by job, oldest first. A batch begins where the last one ended, at a job and
--- an instant, so that what is kept longer (the dead) is passed over once and not once per batch. A run that somebody
--- holds (an operator retries it) is left for the next time.
+-- Prune finished runs of a namespace, job by job, oldest first. A batch starts where the previous one ended, at a job and
+-- an instant, so that runs that are kept longer (the dead) are skipped once and not once per batch. A run that is locked
+-- (an operator retries it) is left for the next time.
 with aged as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
@@ -71,7 +71,7 @@ where (u.namespace, u.idempotency_key) in (
     for update skip locked);
 
 -- name: effects
--- An effect outlives its run: while the run is there, it can be retried, and must find what it has done.
+-- An effect outlives its run: as long as the run exists, it can be retried, and must find its effects.
 delete from yamlsched.effects e
 where e.id = any (array(
     select o.id

@@ -115,13 +115,14 @@ where d.id = m.id and d.last_slot_at is not distinct from m.before;
 -- What happened to one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for.
 select clock_timestamp() as now,
        run.id as run_id, run.status, run.attempts, run.max_attempts, run.run_at, run.finished_at, run.last_error,
+       run.error_type,
        used.run_id as pruned_run_id, used.pruned_at,
        gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap.recorded_at,
        open.id as open_run_id, open.scheduled_for as open_slot
 from (select %(id)s::bigint as id, %(namespace)s::text as namespace, %(job_type)s::text as job_type,
              %(slot)s::timestamptz as slot) q
 left join lateral (
-    select r.id, r.status, r.attempts, r.max_attempts, r.run_at, r.finished_at, r.last_error
+    select r.id, r.status, r.attempts, r.max_attempts, r.run_at, r.finished_at, r.last_error, r.error_type
     from yamlsched.job_runs r
     where r.definition_id = q.id and r.scheduled_for = q.slot
     limit 1

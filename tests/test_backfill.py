@@ -269,7 +269,7 @@ def test_why_explains_future_slots(db: Db) -> None:
     assert explain(db, "2096-01-20 10:00").verdict == "future"
 
 
-@pytest.mark.parametrize("edit, words", [({**HOURLY, "enabled": False}, "is disabled"), (None, "is retired")])
+@pytest.mark.parametrize("edit, words", [({**HOURLY, "enabled": False}, "is disabled"), (None, "has been retired")])
 def test_why_explains_what_happens_to_slots_of_a_paused_disabled_or_retired_job(
     db: Db, edit: dict[str, Any] | None, words: str
 ) -> None:
@@ -303,7 +303,7 @@ def test_a_date_means_all_of_its_slots_and_omitted_slots_are_counted(db: Db) -> 
 @pytest.mark.parametrize(
     "edit, words",
     [
-        (None, "the job is retired since 2026-01-20T10:40Z"),
+        (None, "the job has been retired since 2026-01-20T10:40Z"),
         ({**HOURLY, "enabled": False}, "the job is disabled in schedules.yaml, and its last slot before that was"),
     ],
 )
@@ -459,7 +459,7 @@ def test_why_of_a_date_shows_its_slots_and_that_the_job_is_paused(cli: Cli) -> N
     first, second, third = out.splitlines()
     assert (code, first) == (0, "x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14")
     assert second.startswith("  run ")
-    assert third.startswith("the job is paused since ")
+    assert third.startswith("the job has been paused since ")
 
     code, out, _ = cli("why", "x", "--at", "2026-01-14", "--format", "json")
     document = json.loads(out)

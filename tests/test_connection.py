@@ -235,7 +235,7 @@ def test_a_note_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(hosts, "_last", {})
     monkeypatch.setattr(hosts, "_is_ours", lambda folder: False)
-    note = hosts._note_file(hosts._hosts(given))
+    note = hosts._state_file(hosts._hosts(given))
     note.parent.mkdir()
     note.write_text("b\n\n2")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
+from yamlsched.operations.history import unknown_job
 from yamlsched.slots import slots
 from yamlsched.store import actions, definitions, files
 from yamlsched.store import slots as store
@@ -59,11 +60,7 @@ def definition_for(connection: Connection[Any], namespace: str, job_type: str) -
     """Return the definition of a job with slots. Raises Refused if there is none."""
     found = definitions.find(connection, namespace, job_type)
     if found is None:
-        from difflib import get_close_matches
-
-        match = get_close_matches(job_type, definitions.names(connection, namespace), n=1)
-        hint = f' Did you mean "{match[0]}"?' if match else " A job is known after its first sync."
-        raise Refused(f'no job "{job_type}" in namespace "{namespace}".{hint}')
+        raise unknown_job(job_type, namespace, definitions.names(connection, namespace))
     if found.schedule is None:
         raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
     return found

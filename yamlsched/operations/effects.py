@@ -1,4 +1,4 @@
-"""Settling an effect in doubt: a person has looked up whether it happened."""
+"""Settling an effect in doubt, after an operator has looked up whether it happened."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from yamlsched.times import rfc3339
 def settle(
     connection: psycopg.Connection[Any], namespace: str, key: str, who: str, happened: bool, result: Any = None
 ) -> str:
-    """Record whether the effect ``key`` happened, with its ``result``, and return what follows from it, in words.
+    """Record whether the effect ``key`` happened, with its ``result``; return a sentence with the next step.
 
-    Raises Refused where there is nothing to settle: the effect is unknown, done, or an attempt is inside of it.
+    Raises Refused if there is nothing to settle: the effect is unknown, done, or being performed by an attempt.
     """
     found = effects.find(connection, namespace, key)
     if not effects.settle(connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")):

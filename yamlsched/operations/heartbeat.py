@@ -1,4 +1,4 @@
-"""Heartbeats for a dead man's switch elsewhere: a GET of a URL, and of URL/fail after trouble.
+"""Heartbeats for a dead man's switch: a GET of a URL after a success, and of URL/fail after a failure.
 
 The URLs are secrets: log lines name the variable, never a part of the URL.
 """
@@ -31,26 +31,26 @@ def variable(job: str) -> str:
 
 
 def send(environ: Mapping[str, str], is_healthy: bool | None, jobs: Mapping[str, bool]) -> None:
-    """Report a tick, unless ``is_healthy`` is None, and jobs: true after a success, false after a death.
+    """Report a tick, unless ``is_healthy`` is None, and ``jobs``: true after a success, false if a run died.
 
-    What has no URL in ``environ`` is not reported. Never raises, and returns after ``DEADLINE_SECONDS`` at the latest:
-    a monitor that is down or slow stops no work.
+    Only what has a URL in ``environ`` is reported. Never raises, and returns within ``DEADLINE_SECONDS``: a monitor
+    that is down or slow delays no work.
     """
-    signs = [(VARIABLE, is_healthy)] if is_healthy is not None else []
-    signs += [(variable(job), succeeded) for job, succeeded in jobs.items()]
-    wanted = [(name, environ[name].strip(), succeeded) for name, succeeded in signs if environ.get(name, "").strip()]
-    # Daemon threads, which the process's end does not wait for: a time-out of a socket is per read, and a server that
-    # sends a byte now and then never exceeds it.
+    beats = [(VARIABLE, is_healthy)] if is_healthy is not None else []
+    beats += [(variable(job), succeeded) for job, succeeded in jobs.items()]
+    wanted = [(name, environ[name].strip(), succeeded) for name, succeeded in beats if environ.get(name, "").strip()]
+    # Daemon threads, for which the process does not wait at its end: the timeout of a socket applies to each read, and
+    # a server that sends a byte now and then never exceeds it.
     todo = deque((name, url if succeeded else f"{url.rstrip('/')}/fail") for name, url, succeeded in wanted)
     errors: dict[str, str] = {}
     threads = [threading.Thread(target=_send_all, args=(todo, errors), daemon=True) for _ in wanted[:MAX_THREADS]]
-    left = {name for name, _ in todo}
+    names = {name for name, _ in todo}
     deadline = time.monotonic() + DEADLINE_SECONDS
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    for name in left:
+    for name in names:
         if (error := errors.get(name, f"no answer within {DEADLINE_SECONDS:.0f} s")) != NO_ERROR:
             log.warning("heartbeat.failed", variable=name, error=error)
 
@@ -65,12 +65,12 @@ def _send_all(todo: deque[tuple[str, str]], errors: dict[str, str]) -> None:
 
 
 def _get(url: str) -> str:
-    """Ask for ``url``; return ``NO_ERROR``, or what is wrong in words that do not contain any of it."""
+    """Request ``url``; return ``NO_ERROR``, or an error that contains no part of the URL."""
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
     if not re.fullmatch(r"https?://[^\s@\x00-\x20\x7f]+", url):
-        return "not a valid http or https URL (without blanks, and without a user and password)"
+        return "not a valid http or https URL (without spaces, a user or a password)"
     try:
         with urlopen(url, timeout=DEADLINE_SECONDS):
             return NO_ERROR

@@ -12,6 +12,7 @@ from yamlsched import durations, slots
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
+from yamlsched.operations.health import error_text
 from yamlsched.store import files
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
@@ -94,14 +95,14 @@ def latest_slot(job: Definition, now: datetime) -> datetime:
 def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
     """Return that the job is retired, disabled or paused, and since when; None for one whose slots get runs."""
     if job.retired_at is not None:
-        return f"the job is retired since {short_utc(job.retired_at)}"
+        return f"the job has been retired since {short_utc(job.retired_at)}"
     if not job.enabled:
         # when it was disabled is not stored, but all slots up to then are accounted for
         since = f", and its last slot before that was {short_utc(job.last_slot_at)}" if job.last_slot_at else ""
         return f"the job {disabled(environment)}{since}"
     if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
         until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
-        return f"the job is paused since {short_utc(job.paused_at)}{until}"
+        return f"the job has been paused since {short_utc(job.paused_at)}{until}"
     return None
 
 
@@ -166,7 +167,7 @@ def _run(history: Any) -> str:
     elif history.status in ("queued", "failed"):
         text += f", due at {short_utc(history.run_at)}"
     if history.last_error:
-        text += f'; last error: "{history.last_error}"'
+        text += f"; last error: {error_text(history.error_type, history.last_error)}"
     return text
 
 

@@ -1,6 +1,6 @@
-"""Which of several hosts in a connection string is tried first: the one that answered last, also to another process.
+"""The order in which several hosts of a connection string are tried: the one that answered last comes first.
 
-Otherwise each connection would wait for every silent host before it.
+Otherwise each connection would first wait for every silent host. Processes of a user share this in a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 SINGLE_HOST_TIMEOUT_SECONDS, MULTI_HOST_TIMEOUT_SECONDS = 10, 3
-"""The default connect_timeout, which holds for each host."""
+"""The default connect_timeout, which applies to each host."""
 
 Host = tuple[str, str, str]
 """host, hostaddr and port, as in the connection string."""
@@ -24,7 +24,7 @@ _last: dict[tuple[Host, ...], Host] = {}
 
 
 def in_order(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters ``given`` with the host that answered last in the first place, and a connect_timeout."""
+    """Return the parameters ``given`` with the host that answered last in first place, and a connect_timeout."""
     hosts = _hosts(given)
     parameters = dict(given)
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
@@ -32,14 +32,14 @@ def in_order(given: Mapping[str, Any]) -> dict[str, Any]:
     if len(hosts) > 1 and "load_balance_hosts" not in given:
         last = _recall(hosts)
         ordered = sorted(hosts, key=lambda host: host != last)
-        for place, name in enumerate(("host", "hostaddr", "port")):
-            if any(host[place] for host in hosts):
-                parameters[name] = ",".join(host[place] for host in ordered)
+        for nth, name in enumerate(("host", "hostaddr", "port")):
+            if any(host[nth] for host in hosts):
+                parameters[name] = ",".join(host[nth] for host in ordered)
     return parameters
 
 
 def seconds_to_connect(given: Mapping[str, Any]) -> float:
-    """Return within how many seconds a connection succeeds if any of its hosts answers in time."""
+    """Return after how many seconds a connection has succeeded if any of its hosts answers in time."""
     timeout = in_order(given).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
     try:
         each = max(2.0, float(str(timeout)))
@@ -49,7 +49,7 @@ def seconds_to_connect(given: Mapping[str, Any]) -> float:
 
 
 def remember(given: Mapping[str, Any], info: psycopg.ConnectionInfo) -> None:
-    """Note which of the hosts in ``given`` answered. A note that cannot be stored is lost to other processes only."""
+    """Store which of the hosts in ``given`` answered. If the file cannot be written, only this process knows."""
     hosts = _hosts(given)
     if len(hosts) < 2:
         return
@@ -58,7 +58,7 @@ def remember(given: Mapping[str, Any], info: psycopg.ConnectionInfo) -> None:
         return
     _last[hosts] = answered
     with contextlib.suppress(OSError):
-        file = _note_file(hosts)
+        file = _state_file(hosts)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         if _is_ours(file.parent):
             new = file.with_suffix(f".{os.getpid()}")
@@ -71,13 +71,13 @@ def _recall(hosts: tuple[Host, ...]) -> Host:
     if hosts not in _last:
         found: tuple[str, ...] = ()
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            file = _note_file(hosts)
+            file = _state_file(hosts)
             found = tuple(file.read_text().split("\n")) if _is_ours(file.parent) else ()
         _last[hosts] = next((host for host in hosts if host == found), hosts[0])
     return _last[hosts]
 
 
-def _note_file(hosts: tuple[Host, ...]) -> Path:
+def _state_file(hosts: tuple[Host, ...]) -> Path:
     import tempfile
 
     name = hashlib.sha256(repr(hosts).encode()).hexdigest()[:16]
@@ -89,7 +89,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _hosts(given: Mapping[str, Any]) -> tuple[Host, ...]:
-    """Return the hosts, in the order of the connection string; one port may stand for all."""
+    """Return the hosts, in the order of the connection string; a single port applies to all."""
     names, addresses, ports = (
         str(given.get(name) or os.environ.get(variable) or "").split(",")
         for name, variable in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"), ("port", "PGPORT"))

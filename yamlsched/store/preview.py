@@ -1,4 +1,4 @@
-"""What a plan reads, and nothing that it could write: see ``sql/preview.sql``."""
+"""Everything that a plan reads; it writes nothing. See ``sql/preview.sql``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 from psycopg.rows import dict_row
 
 from yamlsched.definitions.job import Job, from_row
 from yamlsched.store.definitions import Definition
+from yamlsched.store.rows import fetch_column
 from yamlsched.store.statements import load
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class AppliedDefinition(Definition):
 
 @contextmanager
 def snapshot(connection: Connection[Any]) -> Iterator[None]:
-    """Let what is done inside see one state of the database and change nothing; always rolled back."""
+    """Execute the block in one read-only snapshot of the database; it is always rolled back."""
     with connection.transaction():
         connection.execute(load("preview")["begin"])
         yield
@@ -39,10 +40,8 @@ def snapshot(connection: Connection[Any]) -> Iterator[None]:
 
 def now(connection: Connection[Any], given: datetime | None) -> datetime:
     """Return the instant that is given, else the database's."""
-    row = connection.execute(load("preview")["now"], {"now": given}).fetchone()
-    assert row is not None
-    instant: datetime = row.now
-    return instant
+    [instant] = fetch_column(connection, load("preview")["now"], {"now": given})
+    return cast(datetime, instant)
 
 
 def definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefinition]:
@@ -55,18 +54,17 @@ def definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefi
 
 
 def unfinished(connection: Connection[Any], namespace: str, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return, by definition, how many runs are unfinished, and how many of these are running."""
+    """Return, by definition id, the number of unfinished runs, and how many of them are running."""
     rows = connection.execute(load("preview")["unfinished"], {"namespace": namespace, "ids": list(ids)})
     return {row.definition_id: (row.runs, row.running) for row in rows}
 
 
 def retention(connection: Connection[Any], namespace: str) -> dict[str, str] | None:
-    """Return what the file in force keeps, durations as text; None without one."""
-    row = connection.execute(load("preview")["retention"], {"namespace": namespace}).fetchone()
-    return row.retention if row else None
+    """Return the retention of the file in force, as it is stored; None if there is none."""
+    return next(iter(fetch_column(connection, load("preview")["retention"], {"namespace": namespace})), None)
 
 
 def other_namespaces(connection: Connection[Any], namespace: str, host: str, path: str) -> list[str]:
-    """Return the other namespaces to which a file of this place was applied."""
-    given = {"namespace": namespace, "host": host, "path": path}
-    return [row.namespace for row in connection.execute(load("preview")["other_namespaces"], given)]
+    """Return the other namespaces to which a file of this host and path was applied."""
+    parameters = {"namespace": namespace, "host": host, "path": path}
+    return fetch_column(connection, load("preview")["other_namespaces"], parameters)

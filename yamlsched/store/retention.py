@@ -1,4 +1,4 @@
-"""Pruning, a batch at a time."""
+"""Pruning in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yamlsched.store.statements import load
 
 @dataclass(frozen=True)
 class FileInForce:
-    """What the file in force keeps; without one, ``id`` is None."""
+    """The retention of the file in force; ``id`` is None if there is none."""
 
     id: int | None
     retention: dict[str, str]
@@ -22,7 +22,7 @@ class FileInForce:
 
 @dataclass(frozen=True)
 class PrunePosition:
-    """Where the next batch of runs begins."""
+    """Where the next batch of runs starts."""
 
     definition: int = 0
     since: datetime = datetime.min.replace(tzinfo=UTC)
@@ -37,16 +37,19 @@ def runs(
     connection: psycopg.Connection[Any],
     namespace: str,
     before: dict[str, datetime],
-    place: PrunePosition,
+    position: PrunePosition,
     limit: int,
     now: datetime,
 ) -> tuple[int, PrunePosition | None]:
-    """Prune up to ``limit`` runs that ended ``before`` their state's instant; return how many, and where to go on."""
+    """Prune up to ``limit`` runs that ended ``before`` the instant of their state.
+
+    Return how many, and where the next batch starts; None after the last one.
+    """
     parameters = {
         **before,
         "namespace": namespace,
-        "definition": place.definition,
-        "from": place.since,
+        "definition": position.definition,
+        "from": position.since,
         "limit": limit,
         "now": now,
     }
@@ -55,17 +58,17 @@ def runs(
 
 
 def keys(connection: psycopg.Connection[Any], namespace: str, before: datetime, limit: int) -> int:
-    """Forget up to ``limit`` keys whose runs were pruned ``before``; return how many."""
+    """Delete up to ``limit`` keys whose runs were pruned ``before``; return how many."""
     parameters = {"namespace": namespace, "keys": before, "limit": limit}
     return connection.execute(load("retention")["keys"], parameters).rowcount
 
 
 def effects(connection: psycopg.Connection[Any], namespace: str, before: datetime, limit: int) -> int:
-    """Forget up to ``limit`` effects begun ``before``, whose runs have been pruned; return how many."""
+    """Delete up to ``limit`` effects that started ``before`` and whose runs have been pruned; return how many."""
     parameters = {"namespace": namespace, "effects": before, "limit": limit}
     return connection.execute(load("retention")["effects"], parameters).rowcount
 
 
 def done(connection: psycopg.Connection[Any], in_force: int, now: datetime) -> None:
-    """Remember when housekeeping was last complete."""
+    """Record when housekeeping was completed."""
     connection.execute(load("retention")["done"], {"in_force": in_force, "now": now})
