@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
@@ -35,8 +34,7 @@ class ScheduledJob(NamedTuple):
     timezone: str
 
 
-@dataclass(frozen=True, slots=True)
-class Upcoming:
+class Upcoming(NamedTuple):
     """A future slot. ``local`` is aware, on the job's wall clock."""
 
     job_type: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import OK, _filters
+from yamlsched.cli import OK, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
 from yamlsched.times import TimeInput
@@ -69,14 +68,15 @@ def command(
         jobs, file_zone, code = _jobs(settings, job)
     where = zone(timezone or file_zone)
     after = datetime.now(UTC)
-    if start:
-        is_of_job = job and jobs and not days
+    if start is not None:
+        is_of_job = job and jobs and not timezone
         after = times.resolve(start, lambda: zone(jobs[0].timezone) if is_of_job else where, after, is_future=True)
     found = merge(jobs, after, after + timedelta(days=days) if days else None)
     if not days:
         found = islice(found, number or 10)
     if settings.wants_json:
-        click.echo(_json(found))
+        slots = [slot._asdict() | {"local": slot.local.isoformat()} for slot in found]
+        click.echo(_output.document(slots=slots))
     elif days:
         lines = calendar(found, where)
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
@@ -109,7 +109,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
     """Return the jobs of the file that have slots, the file's timezone, and the exit code."""
     from yamlsched.definitions import schedule_file
     from yamlsched.definitions.load import load
-    from yamlsched.definitions.wording import closest_match
+    from yamlsched.definitions.wording import did_you_mean
     from yamlsched.terminal import join_first
     from yamlsched.upcoming import ScheduledJob
 
@@ -117,11 +117,9 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:
-        guess = closest_match(name, loaded.jobs)
-        hint = f' Did you mean "{guess}"?' if guess else ""
-        if not guess and loaded.jobs:
-            hint = f" Its jobs: {join_first(list(loaded.jobs), MAX_NAMES)}."
-        raise Refused(f'no job "{name}" in {settings.file}, or it has errors.{hint}')
+        known = f"Its jobs: {join_first(list(loaded.jobs), MAX_NAMES)}." if loaded.jobs else ""
+        hint = did_you_mean(name, loaded.jobs, known)
+        raise Refused(f'no job "{name}" in {settings.file}, or it has errors. {hint}'.rstrip())
     jobs = []
     for job in loaded.jobs.values():
         if name not in (None, job.name):
@@ -137,26 +135,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 
-def _json(found: Iterable[Upcoming]) -> str:
-    import json
-
-    from yamlsched.cli._output import instant
-
-    slots = [
-        {
-            "job_type": slot.job_type,
-            "scheduled_for": instant(slot.scheduled_for),
-            "local": slot.local.isoformat(),
-            "key": slot.key,
-            "note": slot.note,
-        }
-        for slot in found
-    ]
-    return json.dumps({"format_version": 1, "slots": slots}, ensure_ascii=False, indent=2)
-
-
 def _table(found: list[Upcoming], with_jobs: bool) -> str:
-    from yamlsched.cli import _output
     from yamlsched.times import short_utc
 
     if not found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -174,15 +174,18 @@ def _utc(instant: datetime | None) -> str:
 
 def headline(preview: Preview) -> str:
     """Return what happens in one sentence, without its full stop."""
-    parts: list[str] = []
-    for change in (Change.ADDED, Change.CHANGED, Change.REMOVED):
-        if names := preview.named(change):
-            parts.append(f"{count(len(names), 'job') if not parts else len(names)} {change}")
-    if not parts:
+    if not preview.jobs:
         same = count(preview.unchanged, "job")
         return f"no job changes ({same})" if preview.unchanged else "no jobs on either side"
-    rest = f", {preview.unchanged} unchanged" if preview.unchanged else ""
-    return ", ".join(parts) + rest + "; " + _rates(preview.fires_per_week_before, preview.fires_per_week_after)
+    numbers = {str(change): len(preview.named(change)) for change in (Change.ADDED, Change.CHANGED, Change.REMOVED)}
+    numbers["unchanged"] = preview.unchanged
+    return f"{_counts('job', numbers)}; {_rates(preview.fires_per_week_before, preview.fires_per_week_after)}"
+
+
+def _counts(noun: str, numbers: Mapping[str, int]) -> str:
+    """Return the numbers that are not zero, each with its name: ``2 jobs added, 1 changed``."""
+    found = [(name, many) for name, many in numbers.items() if many]
+    return ", ".join(f"{many if nth else count(many, noun)} {name}" for nth, (name, many) in enumerate(found))
 
 
 def _rates(before: float, after: float) -> str:
@@ -279,12 +282,9 @@ def slot_counts(job: JobChange) -> str:
     slots = job.slots
     skipped = {one.scheduled_for for one in job.key_taken}
     added = sum(slot not in skipped for slot in slots.added)
-    kinds = {"moved": len(slots.moved), "removed": len(slots.removed), "added": added, "skipped": len(skipped)}
-    parts: list[str] = []
-    for verb, many in kinds.items():
-        if many:
-            parts.append(f"{count(many, 'slot') if not parts else many} {verb}")
-    return ("at least " if slots.compared_until and parts else "") + ", ".join(parts)
+    numbers = {"moved": len(slots.moved), "removed": len(slots.removed), "added": added, "skipped": len(skipped)}
+    counts = _counts("slot", numbers)
+    return f"at least {counts}" if slots.compared_until and counts else counts
 
 
 def pile_up(found: PileUp, preview: Preview) -> str:
