@@ -1,4 +1,4 @@
-"""What valid values mean together: defaults merged in, the rules that no schema can state, and the jobs."""
+"""Builds jobs from values that match the schema: merges defaults, and checks the rules that no schema can express."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from yamlsched.errors import CronError
 from yamlsched.jsonb import stored_bytes
 
 MAX_DURATION = timedelta(days=3650)
-"""No duration is longer, so that no instant overflows."""
+"""The maximum of every duration, so that no instant overflows."""
 MAX_PAYLOAD_BYTES = 65_536
-"""Bytes of a payload as JSON: what the tables take."""
+"""The maximum size of a payload as JSON, as a constraint of the tables also enforces."""
 MAX_LISTED_NAMES = 12
-"""Names that a remedy lists."""
+"""At most this many names are listed in a remedy."""
 MAX_UNMEASURED_SIZE = 160
-"""Size of a node that cannot exceed that: one unit is 64 characters at most, each 6 bytes at most as JSON."""
+"""A payload node of this size cannot be too large: a unit is at most 64 characters of at most 6 bytes as JSON."""
 LIMITS = {
     "timeout": (timedelta(seconds=1), MAX_DURATION),
     "lease": (timedelta(seconds=2), MAX_DURATION),
@@ -39,8 +39,8 @@ LIMITS = {
     "delays": (timedelta(seconds=1), MAX_DURATION),
 }
 RETRY_DELAYS = ("delay", "max_delay", "delays")
-CRON_ONLY = ("overlap", "catchup", "catchup_window", "spread", "timezone")
-"""Keys that say nothing about a job without cron."""
+CRON_ONLY = tuple(SCHEMA["definitions"]["job"]["dependencies"])
+"""The keys that have no effect on a job without cron."""
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
@@ -48,7 +48,7 @@ parse_duration = lru_cache(maxsize=4096)(durations.parse)
 
 
 class Reader:
-    """Turns nodes that match the schema into values. What is wrong is reported and None returned."""
+    """Turns nodes that match the schema into values. It reports errors and returns None for them."""
 
     def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
         self.found = found
@@ -58,7 +58,7 @@ class Reader:
         self.timezone_errors: dict[str, Problem] = {}
 
     def read(self, spot: Spot) -> Any:
-        """Return the value of a job's key, None if there is a mistake in it."""
+        """Return the value of a job's key, None if it is invalid."""
         if not self.found.is_valid(spot):
             self.found.spoil(spot.path)
             return None
@@ -71,11 +71,10 @@ class Reader:
         low, high = LIMITS.get(name, (timedelta(0), MAX_DURATION))
         if low <= value <= high:
             return value
-        if value < low and name in RETRY_DELAYS:
-            reason = f"is too short; retries are never immediate, at least {durations.show(low)} is needed"
-            bound = f"{durations.show(low)} or more, such as 1m"
-        elif value < low:
-            reason, bound = f"is too short; at least {durations.show(low)} is needed", f"{durations.show(low)} or more"
+        if value < low:
+            is_delay, least = name in RETRY_DELAYS, durations.show(low)
+            reason = f"is too short; {'retries are never immediate, ' * is_delay}at least {least} is needed"
+            bound = f"{least} or more{', such as 1m' * is_delay}"
         else:
             reason, bound = f"is too long; at most {durations.show(high)} is allowed", f"{durations.show(high)} or less"
         self.found.error(spot, "YS111", f"{spot}: {spot.value} {reason}", f"Write {bound}.")
@@ -166,7 +165,7 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "environments": Reader.job_environments,
     "payload": Reader.payload,
 }
-"""By key of a job: by the type of its field, but for those that have rules of their own."""
+"""The reader of each key of a job: by the type of its field, except for keys with rules of their own."""
 
 
 def build_retention(root: Spot, reader: Reader) -> Retention:
@@ -180,7 +179,7 @@ def build_retention(root: Spot, reader: Reader) -> Retention:
 def build_jobs(
     root: Spot, reader: Reader, timezone: str | None, environment: str | None, paths: tuple[str, ...]
 ) -> dict[str, Job]:
-    """Return the jobs that are valid, with what they inherit; report what is wrong with the others."""
+    """Return the valid jobs with the values that they inherit. Report the errors of the others."""
     defaults, jobs = root.get("defaults"), root.get("jobs")
     inherited: dict[str, Any] = {}
     if defaults is not None and isinstance(defaults.value, dict):
@@ -222,7 +221,7 @@ def _build_job(
 
 
 def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, found: Findings) -> None:
-    """Report keys that contradict each other, at one that is the job's own."""
+    """Report keys that contradict each other, at one that the job sets itself."""
     if values.get("catchup") is Catchup.ALL and values.get("overlap") is Overlap.SKIP:
         at, other = ("catchup", "overlap") if "catchup" in own.value else ("overlap", "catchup")
         if at not in own.value:
