@@ -38,7 +38,7 @@ def test_all_processes_of_a_file_share_one_folder_that_others_cannot_read(places
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
 
 
-def test_a_name_that_somebody_else_has_taken_in_the_temporary_directory_stops_nobody(
+def test_a_folder_of_another_user_with_this_name_does_not_stop_a_worker(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:
     temporary, home = places
@@ -51,7 +51,7 @@ def test_a_name_that_somebody_else_has_taken_in_the_temporary_directory_stops_no
 
 
 @pytest.mark.parametrize("taken", ["symlink", "file"])
-def test_where_no_folder_can_be_used_the_error_says_which_and_what_to_do(
+def test_the_error_for_unusable_folders_names_them_and_what_to_do(
     places: tuple[Path, Path], tmp_path: Path, taken: str
 ) -> None:
     temporary, home = places
@@ -78,7 +78,7 @@ def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path)
     permits.shrink(0)
 
 
-def test_permits_whose_files_cannot_be_opened_are_an_error_only_for_who_holds_none(tmp_path: Path) -> None:
+def test_unopenable_permit_files_are_an_error_only_for_a_worker_without_permits(tmp_path: Path) -> None:
     folder = tmp_path / "permits"
     folder.mkdir()
     (folder / "permit-0").symlink_to(tmp_path / "elsewhere")
@@ -94,7 +94,7 @@ def test_permits_whose_files_cannot_be_opened_are_an_error_only_for_who_holds_no
     assert not (tmp_path / "elsewhere").exists()
 
 
-# -- processes whose environment are not the usual ones
+# -- processes with an unusual environment
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_worker_whose_standard_streams_are_closed_works(project: Project, verb
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_a_worker_without_any_folder_for_its_lock_files_says_so(project: Project) -> None:
+def test_a_worker_without_a_folder_for_its_lock_files_exits_with_an_error(project: Project) -> None:
     project.sync(nothing={})
     project.enqueue("nothing")
     no_folder = "import tempfile; tempfile._candidate_tempdir_list = lambda: []; tempfile.tempdir = None"

@@ -1,4 +1,4 @@
-"""The worker as a whole, in processes of its own: limits, shutdown, the loop, children, and what it tells people."""
+"""The worker as a whole, in real processes: limits, shutdown, the loop, children, and its messages."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 def end(loop: Process) -> None:
-    """Stop a worker that stays, and see that this is no failure."""
+    """Stop a looping worker, and check that it exits 0."""
     loop.signal(signal.SIGTERM)
     assert loop.wait() == 0, loop.text
 
 
-# -- how much it takes upon itself
+# -- limits
 
 
-def test_a_worker_drains_what_is_due_and_leaves(project: Project) -> None:
+def test_a_worker_drains_what_is_due_and_exits(project: Project) -> None:
     project.sync(nothing={}, returns_json={})
     runs = [*project.enqueue("nothing", count=500), *project.enqueue("returns_json")]
 
@@ -54,7 +54,7 @@ def test_no_more_runs_are_claimed_than_allowed(project: Project) -> None:
     assert project.statuses() == {"succeeded": 7, "queued": 13}
 
 
-def test_a_tick_stops_claiming_when_its_time_is_over_and_waits_for_its_handlers(project: Project) -> None:
+def test_a_tick_stops_claiming_at_its_time_limit_and_waits_for_its_handlers(project: Project) -> None:
     project.sync(waits_for_file={})
     first = project.enqueue("waits_for_file")[0]
     tick = project.start("tick", "--max-seconds", "1")
@@ -90,7 +90,7 @@ def test_a_handler_that_outlasts_many_leases_keeps_its_run(project: Project) -> 
     end(other)
 
 
-def test_a_retry_that_is_due_soon_is_waited_for(project: Project) -> None:
+def test_a_worker_waits_for_a_retry_that_is_due_soon(project: Project) -> None:
     project.sync(fails_once={"backoff": {"policy": "fixed", "delay": "1s", "jitter": 0}})
     [run] = project.enqueue("fails_once")
 
@@ -99,7 +99,7 @@ def test_a_retry_that_is_due_soon_is_waited_for(project: Project) -> None:
     assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
 
 
-def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project: Project) -> None:
+def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(project: Project) -> None:
     project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.records_death"})
     [run] = project.enqueue("fails", {"text": "no route\nto host"})
 
@@ -111,7 +111,7 @@ def test_a_dead_run_is_told_by_the_exit_code_and_by_one_call_of_on_dead(project:
     assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="no route to host"', process.text)
 
 
-def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nobody(project: Project) -> None:
+def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(project: Project) -> None:
     project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.is_not_there"})
     [run] = project.enqueue("fails")
 
@@ -133,10 +133,10 @@ def test_a_run_fans_out_with_its_success(project: Project) -> None:
     assert [tuple(row) for row in rows] == [("nothing:1", "succeeded", run), ("nothing:2", "succeeded", run)]
 
 
-# -- side by side
+# -- concurrent workers
 
 
-def test_two_workers_are_inside_handlers_of_different_runs_at_the_same_moment(project: Project) -> None:
+def test_two_workers_execute_handlers_of_different_runs_at_the_same_time(project: Project) -> None:
     project.sync(waits_for_others={})
     project.enqueue("waits_for_others", count=2)
 
@@ -147,12 +147,12 @@ def test_two_workers_are_inside_handlers_of_different_runs_at_the_same_moment(pr
 
 
 @pytest.mark.slow
-def test_of_two_ticks_at_the_same_instant_twenty_times_over_each_slot_is_run_once(project: Project) -> None:
+def test_two_simultaneous_ticks_run_each_slot_once(project: Project) -> None:
     jobs = [f"job_{number}" for number in range(3)]
     project.sync(**{name: {"handler": "support.handlers.nothing", "cron": "* * * * *"} for name in jobs})
 
     for past in range(20, 0, -1):
-        # given jobs with one slot due, one minute later each time
+        # given jobs with one due slot, one minute later each time
         project.db.execute(
             "update yamlsched.job_definitions set effective_from = s.at - interval '1 minute', "
             "last_slot_at = s.at - interval '1 minute', next_slot_at = s.at "
@@ -174,7 +174,7 @@ def test_of_two_ticks_at_the_same_instant_twenty_times_over_each_slot_is_run_onc
 
 
 @pytest.mark.slow
-def test_sixty_ticks_with_handlers_that_take_an_hour_run_no_more_of_them_than_one_may(project: Project) -> None:
+def test_sixty_ticks_with_long_handlers_share_the_concurrency_limit_of_one(project: Project) -> None:
     project.sync(waits_for_file={})
     project.enqueue("waits_for_file", count=20)
 
@@ -191,7 +191,7 @@ def test_sixty_ticks_with_handlers_that_take_an_hour_run_no_more_of_them_than_on
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_shutdown_lets_handlers_come_through_and_begins_no_more(project: Project, number: signal.Signals) -> None:
+def test_a_shutdown_lets_handlers_complete_and_starts_no_more(project: Project, number: signal.Signals) -> None:
     project.sync(waits_for_file={})
     runs = project.enqueue("waits_for_file", count=4)
     worker = project.start("work", "--concurrency", "2")
@@ -207,7 +207,7 @@ def test_a_shutdown_lets_handlers_come_through_and_begins_no_more(project: Proje
     )
 
 
-def test_what_is_not_through_after_the_grace_period_is_given_back_at_no_cost(project: Project) -> None:
+def test_unfinished_runs_are_released_at_no_cost_after_the_grace_period(project: Project) -> None:
     project.sync(hangs={}, ignores_exceptions={})
     runs = [*project.enqueue("hangs"), *project.enqueue("ignores_exceptions")]
     worker = project.start("work", "--grace", "0s", "--concurrency", "2")
@@ -234,7 +234,7 @@ def test_a_second_signal_is_immediate(project: Project) -> None:
     assert project.summary(run) == ("queued", 0, 1, 0, 0)
 
 
-def test_a_run_that_is_cancelled_has_its_handler_stopped(project: Project) -> None:
+def test_the_handler_of_a_cancelled_run_is_stopped(project: Project) -> None:
     project.sync(hangs={})
     [run] = project.enqueue("hangs")
     worker = project.start("work")
@@ -251,7 +251,7 @@ def test_a_run_that_is_cancelled_has_its_handler_stopped(project: Project) -> No
     assert "lease.lost" in worker.text
 
 
-def test_a_database_that_is_away_when_a_worker_is_told_to_stop_does_not_keep_it(project: Project) -> None:
+def test_an_unreachable_database_does_not_prevent_a_shutdown(project: Project) -> None:
     project.sync(hangs={"lease": "1h"})
     [run] = project.enqueue("hangs")
     worker = project.start("work", "--grace", "0s", before="import yamlsched.worker.worker as w; w.LAST_WORDS = 0")
@@ -273,7 +273,7 @@ def test_a_database_that_is_away_when_a_worker_is_told_to_stop_does_not_keep_it(
 # -- children
 
 
-def test_children_are_used_again_and_replaced_after_a_number_of_runs(project: Project) -> None:
+def test_children_are_reused_and_replaced_after_a_number_of_runs(project: Project) -> None:
     project.sync(environment={})
     runs = project.enqueue("environment", count=10)
 
@@ -285,7 +285,7 @@ def test_children_are_used_again_and_replaced_after_a_number_of_runs(project: Pr
     assert pids[:5] == pids[:1] * 5
 
 
-def test_the_time_of_an_attempt_that_imports_its_handler_is_reported_with_the_import(project: Project) -> None:
+def test_the_reported_time_of_an_attempt_includes_the_import_of_its_handler(project: Project) -> None:
     (project.folder / "slow_import.py").write_text("import time\n\ntime.sleep(0.3)\n\n\ndef run():\n    pass\n")
     project.sync(slow={"handler": "slow_import.run"})
     project.enqueue("slow", count=2)
@@ -306,7 +306,7 @@ def test_no_child_is_started_when_there_is_nothing_to_do(project: Project) -> No
     assert process.text == ""
 
 
-def test_a_child_holds_nothing_of_its_parents(project: Project) -> None:
+def test_a_child_holds_no_descriptor_of_its_parent(project: Project) -> None:
     project.sync(descriptors={}, environment={})
     [run], [other] = project.enqueue("descriptors"), project.enqueue("environment")
 
@@ -318,7 +318,7 @@ def test_a_child_holds_nothing_of_its_parents(project: Project) -> None:
     assert project.row(other).result["path"] == str(project.folder)
 
 
-def test_a_handler_gets_the_password_and_no_table_gets_it(project: Project) -> None:
+def test_a_handler_gets_the_password_but_it_is_stored_in_no_table(project: Project) -> None:
     secret = "hunter2-hunter2"
     dsn = make_conninfo(project.dsn, password=secret)
     project.sync(leaks_secret={"max_attempts": 1})
@@ -333,8 +333,8 @@ def test_a_handler_gets_the_password_and_no_table_gets_it(project: Project) -> N
     assert not any(secret in line for line in process.text.splitlines() if not line.startswith("[leaks_secret"))
 
 
-def test_a_stderr_that_nobody_reads_keeps_no_lease_from_being_renewed(project: Project) -> None:
-    # given a worker whose stderr is a pipe that is full
+def test_a_blocked_stderr_does_not_prevent_the_renewal_of_leases(project: Project) -> None:
+    # given a worker whose stderr is a full pipe
     project.sync(prints_until_file={}, nap={})
     pipe = project.folder / "pipe"
     os.mkfifo(pipe)
@@ -349,7 +349,7 @@ def test_a_stderr_that_nobody_reads_keeps_no_lease_from_being_renewed(project: P
     drain = threading.Thread(target=lambda: [None for _ in iter(lambda: _read(reader), b"")])
     drain.start()
 
-    # then nothing is lost of their runs
+    # then they keep their runs
     assert worker.wait() == 0
     drain.join()
     os.close(reader)
@@ -366,7 +366,7 @@ def _read(descriptor: int) -> bytes:
 
 @pytest.fixture
 def loop(project: Project) -> Iterator[Process]:
-    """A worker that stays, and has carried out a run."""
+    """A looping worker that has executed a run."""
     project.sync(nothing={})
     process = project.start("work", "--loop")
     project.until_status(project.enqueue("nothing")[0], "succeeded")
@@ -374,8 +374,8 @@ def loop(project: Project) -> Iterator[Process]:
     end(process)
 
 
-def test_a_loop_begins_what_is_enqueued_when_it_is_notified(project: Project, loop: Process) -> None:
-    # its poll is far away: what comes at once, comes by the notification
+def test_a_loop_starts_an_enqueued_run_when_it_is_notified(project: Project, loop: Process) -> None:
+    # the next poll is far away, so an immediate start is due to the notification
     for _ in range(5):
         [run] = project.enqueue("nothing")
         assert _age_at_start(project, run) < 0.9
@@ -390,7 +390,7 @@ def _age_at_start(project: Project, run: int) -> float:
 
 
 def test_a_loop_that_cannot_listen_polls(project: Project) -> None:
-    # as behind a pooler in transaction mode, where LISTEN is silently deaf
+    # as behind a pooler in transaction mode, where LISTEN has no effect
     project.sync(nothing={})
     deaf = "from yamlsched.store import runs\nasync def listen(connection): pass\nruns.listen = listen"
     process = project.start("work", "--loop", before=deaf)
@@ -401,7 +401,7 @@ def test_a_loop_that_cannot_listen_polls(project: Project) -> None:
     end(process)
 
 
-def test_a_loop_that_is_idle_holds_no_slot_of_the_host(project: Project, loop: Process) -> None:
+def test_an_idle_loop_holds_no_permit(project: Project, loop: Process) -> None:
     [run] = project.enqueue("nothing")
 
     until(lambda: project.row(run).status == "succeeded")
@@ -410,8 +410,8 @@ def test_a_loop_that_is_idle_holds_no_slot_of_the_host(project: Project, loop: P
     assert tick.wait() == 0
 
 
-def test_a_loop_takes_up_an_edit_and_new_handlers_when_it_syncs(project: Project, loop: Process) -> None:
-    # given a file that has a new job, and the loop told to sync at once
+def test_a_loop_applies_an_edit_and_loads_new_handlers_when_it_syncs(project: Project, loop: Process) -> None:
+    # given a file with a new job, and a loop that is signalled to sync
     project.write(nothing={}, returns_json={})
 
     loop.signal(signal.SIGHUP)
@@ -423,7 +423,7 @@ def test_a_loop_takes_up_an_edit_and_new_handlers_when_it_syncs(project: Project
     assert project.until_status(run, "succeeded").result == {"rows": 3, "text": "é"}
 
 
-def test_a_loop_survives_a_file_with_mistakes_and_says_so_once(project: Project, loop: Process) -> None:
+def test_a_loop_continues_with_an_invalid_file_and_reports_it_once(project: Project, loop: Process) -> None:
     project.write(nothing={}, returns_json={"hanlder": "support.handlers.nothing"})
 
     for times in (1, 2):
@@ -434,7 +434,7 @@ def test_a_loop_survives_a_file_with_mistakes_and_says_so_once(project: Project,
     assert loop.text.count("YS") == 1
 
 
-def test_a_loop_comes_back_when_its_sessions_are_terminated(project: Project, loop: Process) -> None:
+def test_a_loop_reconnects_when_its_sessions_are_terminated(project: Project, loop: Process) -> None:
     for _ in range(3):
         project.db.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -443,7 +443,7 @@ def test_a_loop_comes_back_when_its_sessions_are_terminated(project: Project, lo
         project.until_status(project.enqueue("nothing")[0], "succeeded")
 
 
-def test_systemd_hears_when_the_loop_is_ready_alive_and_stopping(project: Project) -> None:
+def test_systemd_is_notified_when_the_loop_is_ready_alive_and_stopping(project: Project) -> None:
     project.sync(nothing={})
     path = str(project.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
@@ -458,7 +458,7 @@ def test_systemd_hears_when_the_loop_is_ready_alive_and_stopping(project: Projec
         until(lambda: systemd.recv(100) == b"STOPPING=1")
 
 
-# -- what people see
+# -- progress
 
 
 def test_work_shows_a_live_line_on_a_terminal_and_none_elsewhere(project: Project) -> None:
