@@ -31,7 +31,7 @@ def test_the_run_at_work_is_known_while_the_report_of_the_one_before_is_unread()
 
     assert memory.start(0)
     assert memory.running() == 0
-    memory.ended(0)
+    memory.end(0)
     assert memory.running() is None
     assert memory.start(1)
     assert memory.running() == 1
@@ -111,12 +111,12 @@ WAIT_FOR_ITS_DEATH = """
 import os, pathlib, select, time
 from yamlsched.worker.executors.processes import bootstrap
 worker, real = os.getpid(), bootstrap.run
-def run(parent, commands, *given):
-    select.select([commands], [], [])
+def run(parent, channel, environment):
+    select.select([channel.commands], [], [])
     pathlib.Path(os.environ["TEST_FOLDER"], "handed").touch()
     while os.getppid() == worker:
         time.sleep(0.01)
-    real(parent, commands, *given)
+    real(parent, channel, environment)
 bootstrap.run = run
 """
 
@@ -216,12 +216,12 @@ def test_a_child_that_is_stopped_before_it_starts_a_run_keeps_it_from_nobody(pro
 HANG_AFTER_THE_HANDLER = """
 import time
 from yamlsched.worker.executors.processes import runner
-real = runner.Runner._tell
-def tell(self, now, report=None):
-    if report is not None and report.end == "raised":
+real = runner.Runner._send
+def send(self, now, report=None):
+    if report is not None and report.end.kind == "raised":
         time.sleep(600)
     real(self, now, report)
-runner.Runner._tell = tell
+runner.Runner._send = send
 """
 
 

@@ -12,17 +12,16 @@ from support.rows import a_job, a_run
 from yamlsched.store.runs import Scope
 from yamlsched.worker import claims
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.sessions import Database, Session
-from yamlsched.worker.worker import SESSION
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
 
 
 async def claims_of(dsn: str, *limits: int) -> list[tuple[int, int]]:
     """Make one claim per limit, as one worker; return how many slot runs and other runs each claim took."""
-    session = Session(Database(dsn), SESSION)
+    session = Session(Database(dsn), WORKER_SETTINGS)
     claims = Claims(session, "default", "web-1:1")
     taken = []
     for limit in limits:
-        answer = await claims.claim(limit, Scope(), lambda: False)
+        answer = await claims.claim(limit, Scope())
         assert answer is not None
         kinds = [run.job_type.startswith("nightly") for run in answer[0].runs]
         taken.append((kinds.count(True), kinds.count(False)))

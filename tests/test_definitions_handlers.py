@@ -207,7 +207,7 @@ def test_the_remedy_for_a_method_after_a_dot_is_the_colon(folder: Path):
 
 
 def test_a_worker_resolves_every_path_that_importing_accepts(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    from yamlsched.worker.executors.processes.runner import resolve
+    from yamlsched.worker.handlers import resolve
 
     write(folder, {"m0_name.py": CLASS})
     monkeypatch.syspath_prepend(str(folder))

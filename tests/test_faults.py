@@ -162,7 +162,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.executors.processes import pool"
 POINTS = [
-    ("after the claim", "pool.Pool.dispatch", 0, Summary("succeeded", 2, 1, 1, 1)),
+    ("after the claim", "pool.ProcessPool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported another way
     ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Summary("succeeded", 2, 2, 2, 1)),
     ("after the finish", "report.RunReport.note_successes", 1, Summary("succeeded", 1, 1, 1, 0)),

@@ -55,7 +55,7 @@ def test_a_helper_that_dies_before_or_in_the_middle_of_its_answer_is_an_error(
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
         asyncio.run(run_in_helper(die))
 
-    monkeypatch.setattr(module, "_tell", half_an_answer)
+    monkeypatch.setattr(module, "_answer", half_an_answer)
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
         asyncio.run(run_in_helper(int))
 

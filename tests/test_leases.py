@@ -15,8 +15,8 @@ from support.project import Project, a_project, until
 from yamlsched.definitions.job import Job
 from yamlsched.runs import ClaimedRun
 from yamlsched.worker import clock
-from yamlsched.worker.executors.processes.child_handle import Attempt
-from yamlsched.worker.leases import Leases, lose, margin
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.leases import Leases, margin
 from yamlsched.worker.sessions import Unanswered
 
 
@@ -55,12 +55,12 @@ def test_a_lease_that_is_shortened_in_the_file_lets_nobody_else_take_a_run_at_wo
 
 def test_a_run_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     run = ClaimedRun(7, "purge", None, None, 2, 5, "{}", False, 120.0, "A")
-    held = Attempt(run, Job(name="purge", handler="h.f"), 0.0, 0.0)
+    attempt = Attempt(run, Job(name="purge", handler="h.f"), 0.0, 0.0)
 
-    assert lose(held, "lost")
-    assert not lose(held, "cancelled")
+    assert attempt.mark_lost("lost")
+    assert not attempt.mark_lost("cancelled")
 
-    assert held.is_lost
+    assert attempt.is_lost
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("lease.lost job=purge run=7 attempt=2/5 why=lost")
 
@@ -72,22 +72,30 @@ def test_of_two_claims_of_one_run_in_the_same_hands_the_earlier_one_is_lost(atte
     job = Job(name="purge", handler="h.f")
     earlier = Attempt(ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100)
     later = Attempt(ClaimedRun(7, "purge", None, None, attempt, 5, "{}", False, 120.0, "B"), job, now + 70, now - 50)
-    lost: list[Attempt] = []
+    stopped: list[Attempt] = []
+
+    class Recorder:
+        """An executor that notes what it is to stop."""
+
+        def stop(self, attempts: list[Attempt], grace: float) -> None:
+            stopped.extend(attempts)
 
     class Silence:
         """A session whose server does not answer."""
 
-        async def run(self, do: Any, within: float) -> Any:
+        async def run(self, do: Any, timeout: float) -> Any:
             raise Unanswered(was_asked=True)
 
     # when both leases are to be renewed
     async def renew() -> None:
         silence: Any = Silence()
-        leases = Leases(silence, lambda: [later, earlier], lambda held, _: lost.append(held), lost.append)
-        leases.look([])
+        executor: Any = Recorder()
+        leases = Leases(silence, {later, earlier}, executor)
+        leases.check()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(leases.keep(), 0.1)
+            await asyncio.wait_for(leases.renew_due(), 0.1)
 
     asyncio.run(renew())
 
-    assert lost == [earlier]
+    assert stopped == [earlier]
+    assert (earlier.is_lost, later.is_lost) == (True, False)

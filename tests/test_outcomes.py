@@ -14,47 +14,58 @@ from psycopg.conninfo import make_conninfo
 from support.project import Project, a_project, until
 from support.rows import a_job
 from yamlsched.definitions.job import Job
-from yamlsched.runs import End, Ending, Status
+from yamlsched.runs import AttemptEnd, EndKind, Status
 from yamlsched.store import runs as store
-from yamlsched.worker.executors.processes.child_handle import Attempt
-from yamlsched.worker.outcomes import SUCCESSES, Item, Outcomes
-from yamlsched.worker.sessions import Database, Session
-from yamlsched.worker.worker import SESSION
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.outcomes import MAX_SUCCESS_BATCH, OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
 
 
-class Told:
-    """What a worker would be told of, in order: the states of runs."""
+class Recorded:
+    """The states of runs in the order in which they are reported as recorded, and the attempts that are left."""
 
     def __init__(self) -> None:
         self.states: list[Status] = []
+        self.attempts: set[Attempt] = set()
 
-    def one(self, item: Item, _: object) -> None:
-        self.states.append(item.outcome.status)
+    def handle(self, event: object) -> None:
+        match event:
+            case SuccessesRecorded(attempts):
+                self.states += [Status.SUCCEEDED] * len(attempts)
+                self.attempts.difference_update(attempts)
+            case OutcomeRecorded(pending, _):
+                self.states.append(pending.outcome.status)
+                self.attempts.remove(pending.attempt)
+            case OutcomeDiscarded(attempt):
+                self.attempts.remove(attempt)
 
-    def many(self, ends: list[Any]) -> None:
-        self.states += [Status.SUCCEEDED] * len(ends)
 
+async def write(dsn: str, count: int, recorded: Recorded, enough: int, meanwhile: str = "select") -> Outcomes:
+    """Claim ``count`` runs, let the last one fail and all others succeed, and write until ``enough`` are done with.
 
-async def write(dsn: str, count: int, told: Told, enough: int, meanwhile: str = "select") -> Outcomes:
-    """Claim ``count`` runs, let the last one have failed and all others succeeded, and write until enough is told.
-
-    ``meanwhile`` is carried out on another session between claim and outcomes; a transaction stays open.
+    ``meanwhile`` is executed on another session between claim and outcomes; a transaction stays open.
     """
-    session = Session(Database(dsn), {**SESSION, "lock_timeout": "100ms"})
+    session = Session(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "100ms"})
 
     async def claim(connection: Any) -> list[Any]:
         return (await store.claim_waiting(connection, "default", "A", count)).runs
 
     job = Job(name="purge", handler="h.f")
-    held = [Attempt(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]
+    attempts = [Attempt(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]
+    recorded.attempts.update(attempts)
     other = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     await other.execute(meanwhile.encode())
-    outcomes = Outcomes(session, session, "default", str, told.one, told.many, lambda: None)
-    outcomes.add_successes([(each, 0.001) for each in held[:-1]])
-    outcomes.add(held[-1], Ending(End.RAISED, "no route to host", "OSError"), [])
+    events = EventQueue()
+    outcomes = Outcomes(session, session, "default", events, str)
+    for attempt in attempts:
+        attempt.took = 0.001
+    outcomes.add_successes(attempts[:-1])
+    outcomes.add(attempts[-1], AttemptEnd(EndKind.RAISED, "no route to host", "OSError"))
     writing = asyncio.create_task(outcomes.write())
-    while len(told.states) < enough:
-        await asyncio.sleep(0.001)
+    while count - len(recorded.attempts) < enough:
+        for event in await events.wait():
+            recorded.handle(event)
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
     await session.drop()
@@ -77,25 +88,25 @@ def statuses(db: psycopg.Connection[Any]) -> dict[str, int]:
 def test_successes_are_written_in_bulk_and_a_failure_does_not_wait_for_all_of_them(
     db: psycopg.Connection[Any], dsn: str
 ) -> None:
-    count = 2 * SUCCESSES + 500
+    count = 2 * MAX_SUCCESS_BATCH + 500
     runs(db, count)
-    told = Told()
+    recorded = Recorded()
 
-    outcomes = asyncio.run(write(dsn, count, told, count))
+    outcomes = asyncio.run(write(dsn, count, recorded, count))
 
-    assert told.states.index(Status.FAILED) == SUCCESSES
+    assert recorded.states.index(Status.FAILED) == MAX_SUCCESS_BATCH
     assert statuses(db) == {"succeeded": count - 1, "failed": 1}
-    assert (len(outcomes), list(outcomes.held())) == (0, [])
+    assert (len(outcomes), recorded.attempts) == (0, set())
 
 
 def test_of_what_somebody_has_locked_the_others_are_written(db: psycopg.Connection[Any], dsn: str) -> None:
     runs(db, 4)
-    told = Told()
+    recorded = Recorded()
     locked = "begin; select from yamlsched.job_runs where id = (select min(id) from yamlsched.job_runs) for update"
 
-    outcomes = asyncio.run(write(dsn, 4, told, 3, locked))
+    outcomes = asyncio.run(write(dsn, 4, recorded, 3, locked))
 
-    assert sorted(told.states) == [Status.FAILED, Status.SUCCEEDED, Status.SUCCEEDED]
+    assert sorted(recorded.states) == [Status.FAILED, Status.SUCCEEDED, Status.SUCCEEDED]
     assert statuses(db) == {"succeeded": 2, "failed": 1, "running": 1}
     assert len(outcomes) == 1
 
@@ -104,12 +115,12 @@ def test_what_is_not_ours_any_more_is_discarded_and_the_rest_is_written(
     db: psycopg.Connection[Any], dsn: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs(db, 3)
-    told = Told()
+    recorded = Recorded()
     taken_over = "update yamlsched.job_runs set locked_by = 'B' where id = (select min(id) from yamlsched.job_runs)"
 
-    outcomes = asyncio.run(write(dsn, 3, told, 2, taken_over))
+    outcomes = asyncio.run(write(dsn, 3, recorded, 3, taken_over))
 
-    assert sorted(told.states) == [Status.FAILED, Status.SUCCEEDED]
+    assert sorted(recorded.states) == [Status.FAILED, Status.SUCCEEDED]
     assert statuses(db) == {"succeeded": 1, "failed": 1, "running": 1}
     assert len(outcomes) == 0
     assert "lease.lost" in capsys.readouterr().err

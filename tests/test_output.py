@@ -10,7 +10,7 @@ import pytest
 
 from yamlsched.runs import ClaimedRun
 from yamlsched.store.dsn import redactor
-from yamlsched.worker.executors.processes.output import KEPT, MAX_PASSED_ON_BYTES, Output
+from yamlsched.worker.executors.processes.output import MAX_KEPT_BYTES, MAX_PASSED_ON_BYTES, Output
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
 
@@ -67,7 +67,7 @@ def test_of_one_attempt_no_more_is_passed_on_than_the_limit(
     assert MAX_PASSED_ON_BYTES - len(line) - 100 <= len("".join(passed_on)) <= MAX_PASSED_ON_BYTES
     assert last.startswith("[purge 1] yamlsched: ")
     assert last.endswith(" MiB of output left out, the limit for one attempt is 1 MiB\n")
-    assert len(kept) == KEPT
+    assert len(kept) == MAX_KEPT_BYTES
 
 
 @pytest.mark.parametrize("more, is_left_out", [(0, False), (1, True)])

@@ -12,7 +12,7 @@ import pytest
 from support.command_line import command_line
 from support.project import Project, a_project
 from yamlsched.errors import Discard
-from yamlsched.worker.executors.processes.runner import payload_misfit, read_payload
+from yamlsched.worker.handlers import payload_mismatch, read_payload
 
 
 def plain(days: int, dry_run: bool = False) -> None: ...
@@ -60,7 +60,7 @@ class Callable_:
 def test_a_payload_fits_or_the_message_lists_the_parameters(
     handler: Callable[..., Any], names: list[str], misfit: str
 ) -> None:
-    result = payload_misfit(handler, "jobs.run", tuple(names), handler is with_run)
+    result = payload_mismatch(handler, "jobs.run", tuple(names), handler is with_run)
 
     assert result == (f"the payload does not fit jobs.run: {misfit}" if misfit else "")
 

@@ -15,7 +15,7 @@ from yamlsched import store
 from yamlsched.runs import LOST_WORKER
 from yamlsched.store.statements import load
 from yamlsched.sync import ScheduleFile, sync
-from yamlsched.worker.worker import SESSION
+from yamlsched.worker.sessions import WORKER_SETTINGS
 
 FINISHED = 1_000_000
 DUE = 1_000
@@ -167,7 +167,7 @@ def execute(connection: psycopg.Connection[Any], name: str, names: list[str], gi
 @pytest.mark.parametrize("name", ["claim_waiting", "claim"])
 def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any, name: str) -> None:
     connection, _ = million
-    with store.connect(connection.info.dsn, SESSION) as worker:
+    with store.connect(connection.info.dsn, WORKER_SETTINGS) as worker:
         names = prepare(worker, name)
 
         with worker.transaction(force_rollback=True):
@@ -179,7 +179,7 @@ def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any, name: str
 
 @pytest.mark.parametrize("name", ["claim_waiting", "claim"])
 def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, name: str) -> None:
-    with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
         other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")  # it would plan everything again
         job = a_job(other)
         names = prepare(connection, name)
@@ -198,7 +198,7 @@ def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, name: st
 
 
 def test_a_claim_skips_index_entries_that_an_old_transaction_keeps(own_dsn: str) -> None:
-    with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
         other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
         other.execute(
             "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
@@ -263,7 +263,7 @@ def test_a_claim_costs_the_same_however_many_runs_may_not_be_claimed(
     own_dsn: str, reason: str | None, exclusive: bool
 ) -> None:
     # given very many runs that may not be claimed, and behind them one of each kind that may
-    with store.connect(own_dsn, SESSION) as connection, store.connect(own_dsn) as other:
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
         held = None
         if reason is None:
             await_retries(other, exclusive)

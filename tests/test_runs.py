@@ -14,9 +14,9 @@ from yamlsched.runs import (
     MAX_ERROR_CHARS,
     MAX_OUTPUT_CHARS,
     MAX_STACK_CHARS,
+    AttemptEnd,
     ClaimedRun,
-    End,
-    Ending,
+    EndKind,
     Status,
     after_attempt,
     one_line,
@@ -24,13 +24,14 @@ from yamlsched.runs import (
 )
 
 texts = st.text(st.characters(), max_size=3_000)
-endings = st.builds(
-    Ending,
-    end=st.sampled_from(End),
+ends = st.builds(
+    AttemptEnd,
+    kind=st.sampled_from(EndKind),
     error=texts,
     error_type=texts,
     stack=st.text(st.characters(), max_size=100).map(lambda text: text * 400),
     delay=st.none() | st.timedeltas(),
+    enqueued=st.just(()),
     output=st.text(st.characters(), max_size=100).map(lambda text: text * 1_000),
 )
 randoms = st.floats(0, 1, exclude_max=True)
@@ -57,9 +58,9 @@ claims = st.integers(1, 100).flatmap(
 )
 
 
-@given(claims, endings, randoms)
-def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, ending: Ending, random: float) -> None:
-    outcome = after_attempt(run, ending, Backoff(), random)
+@given(claims, ends, randoms)
+def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, end: AttemptEnd, random: float) -> None:
+    outcome = after_attempt(run, end, Backoff(), random)
 
     assert outcome.status in (Status.SUCCEEDED, Status.FAILED, Status.DEAD, Status.QUEUED)
     if outcome.status is Status.FAILED:
@@ -67,12 +68,12 @@ def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, en
     if outcome.status is Status.QUEUED:
         assert outcome.refund  # or retries could be exhausted without a failure
     if outcome.status is Status.DEAD:
-        assert ending.end is End.DISCARDED or run.attempt >= run.max_attempts
+        assert end.kind is EndKind.DISCARDED or run.attempt >= run.max_attempts
 
 
-@given(claims, endings, randoms)
-def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, ending: Ending, random: float) -> None:
-    outcome = after_attempt(run, ending, Backoff(), random)
+@given(claims, ends, randoms)
+def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, end: AttemptEnd, random: float) -> None:
+    outcome = after_attempt(run, end, Backoff(), random)
 
     assert (outcome.error is not None) == (outcome.status in (Status.FAILED, Status.DEAD))
     for text, longest in (
@@ -88,9 +89,9 @@ def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, endin
     assert outcome.error is None or outcome.error.isprintable()
 
 
-@given(claims, st.sampled_from([End.RETRY_AFTER, End.SNOOZED]), st.none() | st.timedeltas(), randoms)
-def test_a_delay_of_a_handler_is_limited(run: ClaimedRun, end: End, delay: timedelta | None, random: float) -> None:
-    outcome = after_attempt(run, Ending(end, delay=delay), Backoff(), random)
+@given(claims, st.sampled_from([EndKind.RETRY_AFTER, EndKind.SNOOZED]), st.none() | st.timedeltas(), randoms)
+def test_a_delay_of_a_handler_is_limited(run: ClaimedRun, end: EndKind, delay: timedelta | None, random: float) -> None:
+    outcome = after_attempt(run, AttemptEnd(end, delay=delay), Backoff(), random)
 
     if outcome.delay is not None:
         assert timedelta(0) <= outcome.delay <= MAX_DELAY
@@ -100,35 +101,35 @@ def test_a_delay_of_a_handler_is_limited(run: ClaimedRun, end: End, delay: timed
 @pytest.mark.parametrize(
     "end, attempt, status, refund",
     [
-        (End.RETURNED, 3, Status.SUCCEEDED, False),
-        (End.COMMITTED, 3, Status.SUCCEEDED, False),
-        (End.RAISED, 2, Status.FAILED, False),
-        (End.RAISED, 3, Status.DEAD, False),
-        (End.DISCARDED, 1, Status.DEAD, False),
-        (End.RETRY_AFTER, 2, Status.FAILED, False),
-        (End.RETRY_AFTER, 3, Status.DEAD, False),
-        (End.SNOOZED, 3, Status.QUEUED, True),
-        (End.RELEASED, 3, Status.QUEUED, True),
+        (EndKind.RETURNED, 3, Status.SUCCEEDED, False),
+        (EndKind.COMMITTED, 3, Status.SUCCEEDED, False),
+        (EndKind.RAISED, 2, Status.FAILED, False),
+        (EndKind.RAISED, 3, Status.DEAD, False),
+        (EndKind.DISCARDED, 1, Status.DEAD, False),
+        (EndKind.RETRY_AFTER, 2, Status.FAILED, False),
+        (EndKind.RETRY_AFTER, 3, Status.DEAD, False),
+        (EndKind.SNOOZED, 3, Status.QUEUED, True),
+        (EndKind.RELEASED, 3, Status.QUEUED, True),
     ],
 )
 def test_the_end_of_an_attempt_determines_the_outcome_of_the_run(
-    end: End, attempt: int, status: Status, refund: bool
+    end: EndKind, attempt: int, status: Status, refund: bool
 ) -> None:
-    outcome = after_attempt(a_claim(attempt=attempt), Ending(end, "why"), Backoff(), 0.0)
+    outcome = after_attempt(a_claim(attempt=attempt), AttemptEnd(end, "why"), Backoff(), 0.0)
 
     assert (outcome.status, outcome.refund) == (status, refund)
 
 
 def test_retry_after_overrides_the_backoff() -> None:
-    ending = Ending(End.RETRY_AFTER, "too many requests", delay=timedelta(seconds=7))
+    end = AttemptEnd(EndKind.RETRY_AFTER, "too many requests", delay=timedelta(seconds=7))
 
-    assert after_attempt(a_claim(), ending, Backoff(), 0.0).delay == timedelta(seconds=7)
+    assert after_attempt(a_claim(), end, Backoff(), 0.0).delay == timedelta(seconds=7)
 
 
 def test_secrets_are_removed_from_stored_errors_and_output() -> None:
-    ending = Ending(End.RAISED, "s3cret in error", "OSError", "s3cret in stack", output="s3cret in output")
+    end = AttemptEnd(EndKind.RAISED, "s3cret in error", "OSError", "s3cret in stack", output="s3cret in output")
 
-    outcome = after_attempt(a_claim(), ending, Backoff(), 0.0, lambda text: text.replace("s3cret", "***"))
+    outcome = after_attempt(a_claim(), end, Backoff(), 0.0, lambda text: text.replace("s3cret", "***"))
 
     assert (outcome.error, outcome.stack, outcome.output) == ("*** in error", "*** in stack", "*** in output")
 
@@ -172,7 +173,7 @@ def test_backoff_starts_over_when_an_operator_retries_a_dead_run() -> None:
     # given a job of 5 attempts, and a run of it that died, was given 5 more, and fails the first of these
     run = a_claim(attempt=6, max_attempts=10, prior_attempts=5)
 
-    outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0)
+    outcome = after_attempt(run, AttemptEnd(EndKind.RAISED, "again"), Backoff(jitter=0), 0.0)
 
     assert outcome.delay == timedelta(minutes=1)
 
@@ -181,6 +182,6 @@ def test_backoff_does_not_depend_on_how_many_attempts_are_allowed() -> None:
     # given a run from before max_attempts of its job was lowered
     run = a_claim(attempt=4, max_attempts=10)
 
-    outcome = after_attempt(run, Ending(End.RAISED, "again"), Backoff(jitter=0), 0.0)
+    outcome = after_attempt(run, AttemptEnd(EndKind.RAISED, "again"), Backoff(jitter=0), 0.0)
 
     assert outcome.delay == timedelta(minutes=8)

@@ -19,8 +19,7 @@ from yamlsched.runs import ClaimedRun
 from yamlsched.store import runs
 from yamlsched.store.connection import connect_async
 from yamlsched.store.dsn import conninfo
-from yamlsched.worker.sessions import Database, Session, Unanswered, look_up
-from yamlsched.worker.worker import SESSION
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered, look_up
 
 T = TypeVar("T")
 KEY = b"K" + struct.pack(">I", 12)
@@ -60,7 +59,7 @@ class Pooler:
 
 async def claim_twice(dsn: str) -> list[Any]:
     """Claim twice on a worker's session; return the statements that are prepared there."""
-    connection = await connect_async(dsn, SESSION, look_up)
+    connection = await connect_async(dsn, WORKER_SETTINGS, look_up)
     async with connection:
         for token in ("A", "B"):
             assert (await runs.claim_waiting(connection, "default", token, 10)).runs == []
@@ -106,7 +105,7 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
     held = ClaimedRun(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
     async def fail() -> list[str]:
-        session = Session(Database(dsn), {**SESSION, "lock_timeout": "10ms"})
+        session = Session(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "10ms"})
         row: Any = db.execute("select id from yamlsched.job_runs").fetchone()
         locker = await psycopg.AsyncConnection.connect(dsn)
         await locker.execute("select from yamlsched.job_runs for update")
@@ -129,7 +128,7 @@ def test_a_session_that_the_server_refuses_now_and_then_goes_on_with_its_prepare
         await connection.execute("do $$ begin raise exception using errcode = 'lock_not_available'; end $$")
 
     async def refuse_now_and_then() -> list[int]:
-        session = Session(Database(dsn), SESSION)
+        session = Session(Database(dsn), WORKER_SETTINGS)
         found = []
         for _ in range(3):
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -146,7 +145,7 @@ def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_giv
         return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
 
     async def migrate_meanwhile() -> int:
-        session = Session(Database(own_dsn), SESSION)
+        session = Session(Database(own_dsn), WORKER_SETTINGS)
         await session.run(claim, 10)
         async with await psycopg.AsyncConnection.connect(own_dsn, autocommit=True) as other:
             await other.execute(

@@ -243,10 +243,10 @@ KILLER = """
 import os, signal
 from yamlsched.worker.executors.processes import runner
 real = runner.Runner._attempt
-def attempt(self, task):
+def attempt(self, *task):
     if task[-1][0] == {run}:
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, task)
+    return real(self, *task)
 runner.Runner._attempt = attempt
 """
 
@@ -255,7 +255,7 @@ def test_where_no_child_comes_to_be_ready_runs_are_released_and_the_worker_says_
     project.sync(nothing={})
     runs = project.enqueue("nothing", count=10)
 
-    before = "import os; from yamlsched.worker.executors.processes import bootstrap; bootstrap.let_go = "
+    before = "import os; from yamlsched.worker import forking; forking.detach = "
     process = project.work(before=f"{before}lambda *_, **__: os._exit(4)", code=3)
 
     assert "child processes die before they are ready for a run: the process exited with status 4" in process.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -83,7 +83,7 @@ class EnqueueBatch(NamedTuple):
         return self._replace(payloads=other.payloads, keys=other.keys) == other
 
 
-class End(StrEnum):
+class EndKind(StrEnum):
     """How an attempt ended."""
 
     RETURNED = "returned"
@@ -96,17 +96,21 @@ class End(StrEnum):
     RELEASED = "released"  # never started, or stopped by a shutdown
 
 
-class Ending(NamedTuple):
-    """What the worker knows about the end of an attempt."""
+class AttemptEnd(NamedTuple):
+    """How an attempt ended, as the process that executed it reports it."""
 
-    end: End
-    error: str = ""
-    error_type: str = ""
+    kind: EndKind
+    error: str = ""  # the exception's text
+    error_type: str = ""  # the exception's class
     stack: str = ""
     result: str | None = None  # JSON text
-    delay: timedelta | None = None
-    output: str = ""
-    took: float = 0.0  # seconds
+    delay: timedelta | None = None  # until the next attempt, for RETRY_AFTER and SNOOZED
+    enqueued: Sequence[EnqueueBatch] = ()  # written together with the success
+    output: str = ""  # the end of what the handler printed
+
+    @property
+    def is_success(self) -> bool:
+        return self.kind is EndKind.RETURNED or self.kind is EndKind.COMMITTED
 
 
 class Outcome(NamedTuple):
@@ -134,33 +138,33 @@ def released(run: ClaimedRun) -> Outcome:
 
 def after_attempt(
     run: ClaimedRun,
-    ending: Ending,
+    end: AttemptEnd,
     backoff: Backoff,
     random: float,
     redact: Callable[[str], str] = str,
 ) -> Outcome:
-    """Return the outcome of ``run`` after ``ending``. ``random`` is in [0, 1), for the jitter of ``backoff``.
+    """Return the outcome of ``run`` after ``end``. ``random`` is in [0, 1), for the jitter of ``backoff``.
 
     ``redact`` removes secrets from the strings that are stored. After an operator's retry the backoff starts over.
     """
-    if ending.end is End.RETURNED or ending.end is End.COMMITTED:
-        return SUCCESS_WITHOUT_RESULT if ending.result is None else Outcome(Status.SUCCEEDED, result=ending.result)
-    if ending.end is End.RELEASED:
+    if end.is_success:
+        return SUCCESS_WITHOUT_RESULT if end.result is None else Outcome(Status.SUCCEEDED, result=end.result)
+    if end.kind is EndKind.RELEASED:
         return released(run)
-    if ending.end is End.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
+    if end.kind is EndKind.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
         return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
-    if ending.end is End.SNOOZED:
-        return Outcome(Status.QUEUED, delay=_bounded(ending.delay), refund=True)
-    is_dead = ending.end is End.DISCARDED or run.attempt >= run.max_attempts
+    if end.kind is EndKind.SNOOZED:
+        return Outcome(Status.QUEUED, delay=_bounded(end.delay), refund=True)
+    is_dead = end.kind is EndKind.DISCARDED or run.attempt >= run.max_attempts
     since_retry = max(1, run.attempt - run.prior_attempts)
-    wait = _bounded(ending.delay) if ending.end is End.RETRY_AFTER else delay(backoff, since_retry, random)
+    wait = _bounded(end.delay) if end.kind is EndKind.RETRY_AFTER else delay(backoff, since_retry, random)
     return Outcome(
         Status.DEAD if is_dead else Status.FAILED,
         delay=None if is_dead else wait,
-        error=one_line(redact(ending.error)) or "failed without a message",
-        error_type=one_line(ending.error_type, 200) or None,
-        stack=storable(redact(ending.stack))[-MAX_STACK_CHARS:] or None,
-        output=storable(redact(ending.output))[-MAX_OUTPUT_CHARS:] or None,
+        error=one_line(redact(end.error)) or "failed without a message",
+        error_type=one_line(end.error_type, 200) or None,
+        stack=storable(redact(end.stack))[-MAX_STACK_CHARS:] or None,
+        output=storable(redact(end.output))[-MAX_OUTPUT_CHARS:] or None,
     )
 
 

@@ -72,11 +72,16 @@ class Cluster:
         (temporary := self.folder / f"host-{host}").mkdir(exist_ok=True)
         file = file or self.folder / "schedules.yaml"
         verb, *rest = words
-        argv = [verb, "--file", str(file), "--dsn", self.proxy.dsn if by_proxy else self.dsn, "--env", ENVIRONMENT]
+        argv = [verb, "--file", str(file), "--dsn", self.proxy.dsn if by_proxy else self.dsn]
         log = self.folder / f"{kind}-{self.number}.log"
         pid = self.fork_server.start(
             argv=[*argv, *rest],
-            env={"CHAOS": str(self.folder), "TMPDIR": str(temporary), "PGAPPNAME": f"member-{self.number}"},
+            env={
+                "CHAOS": str(self.folder),
+                "TMPDIR": str(temporary),
+                "PGAPPNAME": f"member-{self.number}",
+                "YAMLSCHED_ENV": ENVIRONMENT,
+            },
             stdout=str(log.with_suffix(".out")),
             stderr=str(log),
             before="",

@@ -33,7 +33,7 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
     from yamlsched.definitions.wording import did_you_mean
     from yamlsched.sync import ScheduleFile
     from yamlsched.testing import FakeRun, call
-    from yamlsched.worker.executors.processes.runner import resolve
+    from yamlsched.worker.handlers import resolve
 
     schedule = ScheduleFile.read(settings.file, settings.env)
     loaded = load(schedule.data, str(settings.file), settings.env)

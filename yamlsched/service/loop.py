@@ -33,8 +33,9 @@ from yamlsched.sync import ScheduleFile, SyncResult
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
 from yamlsched.worker import clock, systemd
+from yamlsched.worker.events import wait
 from yamlsched.worker.helper_process import run_in_helper
-from yamlsched.worker.worker import Worker, wait
+from yamlsched.worker.worker import Worker
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -126,7 +127,7 @@ class SyncTask:
             await wait(hangup, max(0.0, next_at - clock.now()))
             if is_hangup:
                 log.info("worker.reloading")
-                worker.pool.retire()
+                worker.reload_handlers()
             is_hangup = False
             started = clock.now()
             try:
@@ -159,9 +160,9 @@ class SyncTask:
 
     def _apply(self, update: SyncUpdate, worker: Worker) -> None:
         """Let the worker follow what a sync found."""
-        if update.namespace not in (None, worker.work.namespace):
+        if update.namespace not in (None, worker.workload.namespace):
             raise EnvironmentFailed(
-                f'the namespace of {self.target.file} changed from "{worker.work.namespace}" to '
+                f'the namespace of {self.target.file} changed from "{worker.workload.namespace}" to '
                 f'"{update.namespace}": restart the worker'
             )
         self.may_claim = update.may_claim
@@ -172,8 +173,8 @@ class SyncTask:
             self.file = update.file
             claimable = {name: job for name, job in self.file.jobs.items() if name in self.file.claimable}
             worker.reload(claimable, update.scope)
-        elif update.scope != worker.work.scope:
-            worker.work = replace(worker.work, scope=update.scope)
+        elif update.scope != worker.workload.scope:
+            worker.workload = replace(worker.workload, scope=update.scope)
 
     def _sync(self) -> SyncUpdate:
         """Sync, in a process of its own: reading a large file would delay the renewal of leases."""

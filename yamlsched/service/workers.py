@@ -7,10 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from yamlsched.definitions.job import Job
+from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.service.common import Target, WorkOptions, WorkResult
 from yamlsched.store import runs as store
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.processes.pool import ProcessPool
 from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
-from yamlsched.worker.worker import Limits, Work, Worker
+from yamlsched.worker.worker import Worker
+from yamlsched.worker.workload import Limits, Workload
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -35,16 +39,14 @@ def create_worker(
     """
     scope = store.scope(connection, namespace, jobs)
     connection.close()
-    limits = Limits(
-        max_seconds=options.max_seconds,
-        max_runs=options.max_runs,
-        max_connections=options.max_connections,
-        grace=options.grace,
-    )
-    concurrency = options.concurrency or default_concurrency()
-    permits = ConcurrencyPermits(permit_folder(target.file), concurrency)
-    work = Work(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
-    return Worker(work, permits, concurrency, limits, is_continuous)
+    limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
+    workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
+    permits = ConcurrencyPermits(permit_folder(target.file), options.concurrency or default_concurrency())
+    limit = options.max_connections
+    session_permits = None if limit is None else ConnectionPermits.for_max_connections(limit)
+    events = EventQueue()
+    executor = ProcessPool(workload, permits, events, session_permits)
+    return Worker(workload, executor, events, limits, is_continuous)
 
 
 def run_worker(worker: Worker, result: WorkResult, *tasks: WorkerTask) -> None:

@@ -1,4 +1,4 @@
-"""Work that would hold up the parent, done in a forked process of its own."""
+"""Work that would hold up the worker, done in a forked process of its own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker.executors.processes import bootstrap
+from yamlsched.worker import forking
 
 T = TypeVar("T")
 
 
 async def run_in_helper(do: Callable[[], T]) -> T:
-    """Return what ``do`` returns in a forked process, or raise what it raises there. Cancelled, it is killed.
+    """Return what ``do`` returns in a forked process, or raise what it raises there. If cancelled, kill the process.
 
-    Raises EnvironmentFailed when it cannot be started, or dies without a result. The process has no descriptors of the
-    parent's but stdout and stderr, and is not waited for by anybody else.
+    Raises EnvironmentFailed when it cannot be started, or dies without a result. Of the worker's descriptors it has
+    only stdout and stderr.
     """
     pid, reading = _fork(do)
     os.set_blocking(reading, False)
@@ -45,7 +45,7 @@ async def run_in_helper(do: Callable[[], T]) -> T:
     finally:
         loop.remove_reader(reading)
         os.close(reading)
-        os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not wanted: its end is not waited for
+        os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
         os.waitpid(pid, 0)
     try:
         value, error = pickle.loads(answer)
@@ -57,18 +57,18 @@ async def run_in_helper(do: Callable[[], T]) -> T:
 
 
 def _fork(do: Callable[[], object]) -> tuple[int, int]:
-    """Start the process; return its id and the pipe on which its answer comes."""
+    """Start the process; return its id and the pipe that its answer arrives on."""
     parent = os.getpid()
     pipe: tuple[int, ...] = ()
     try:
         pipe = reading, writing = os.pipe()
-        with bootstrap.signals_blocked():
+        with forking.signals_blocked():
             pid = os.fork()
             if pid == 0:
                 try:
-                    bootstrap.let_go(parent, keep=(0, 1, 2, writing))
-                    sys.stderr = sys.__stderr__  # the worker's own way to write belongs to its event loop
-                    _tell(writing, do)
+                    forking.detach(parent, keep=(0, 1, 2, writing))
+                    sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
+                    _answer(writing, do)
                 finally:
                     os._exit(1)
     except OSError as error:
@@ -79,7 +79,7 @@ def _fork(do: Callable[[], object]) -> tuple[int, int]:
     return pid, reading
 
 
-def _tell(writing: int, do: Callable[[], object]) -> None:
+def _answer(writing: int, do: Callable[[], object]) -> None:
     try:
         content = pickle.dumps((do(), None))
     except Exception as error:

@@ -1,107 +1,116 @@
-"""Leases: renewed by one statement for all every quarter of them, and what happens when that does not succeed."""
+"""Leases: renewed every quarter of their length, all by one statement; handlers are stopped before a lease ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import math
 
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import End, Ending, Status
+from yamlsched.runs import AttemptEnd, EndKind, Status
 from yamlsched.store import runs as store
 from yamlsched.worker import clock
-from yamlsched.worker.executors.processes.child_handle import Attempt
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.executors.base import Executor
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
-LOOK_EVERY = 0.1  # seconds
-LEAST_MARGIN = 0.5  # seconds
-UNRENEWED = Ending(End.RELEASED, "its lease could not be renewed")
+CHECK_INTERVAL_SECONDS = 0.1
+MIN_MARGIN_SECONDS = 0.5
+LOST_GRACE_SECONDS = 0.5  # between SIGTERM and SIGKILL, for a handler whose run is lost
+LOST = AttemptEnd(EndKind.RELEASED, "its lease was lost")
+UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
 
 
 def margin(lease: float) -> float:
     """Return how long before the end of a lease that was not renewed its handler is stopped; both in seconds."""
-    return max(0.15 * lease, LEAST_MARGIN)
+    return max(0.15 * lease, MIN_MARGIN_SECONDS)
 
 
 class Leases:
-    """Keeps the leases of what ``held`` returns. ``on_lost(held, why)``: somebody else's, or cancelled;
-    ``on_over(held)``: about to end, because it cannot be renewed.
-    """
+    """Keeps the leases of ``attempts``, the set of all that the worker holds, which it changes meanwhile."""
 
-    def __init__(
-        self,
-        session: Session,
-        held: Callable[[], Iterable[Attempt]],
-        on_lost: Callable[[Attempt, str], None],
-        on_over: Callable[[Attempt], None],
-    ) -> None:
-        self._session, self._held, self._on_lost, self._on_over = session, held, on_lost, on_over
+    def __init__(self, session: Session, attempts: set[Attempt], executor: Executor) -> None:
+        self._session, self._attempts, self._executor = session, attempts, executor
         self._is_due = asyncio.Event()
+        self._first_end_at = math.inf  # no lease ends sooner
 
-    async def keep(self) -> None:
-        """Renew whenever ``look`` has found something due, for ever."""
+    def add(self, attempts: list[Attempt]) -> None:
+        """Keep the leases of ``attempts``, which were just claimed."""
+        self._attempts.update(attempts)
+        self._first_end_at = min([self._first_end_at, *(attempt.lease_ends_at for attempt in attempts)])
+
+    async def renew_due(self) -> None:
+        """Renew leases whenever ``check`` has found some that are due, until cancelled."""
         while True:
             await self._is_due.wait()
             self._is_due.clear()
             now = clock.now()
             due: dict[int, Attempt] = {}
-            # by age of the claim; of two claims after a refund both are the same attempt
-            for held in sorted(self._held(), key=lambda held: (held.run.attempt, held.renewed)):
-                if self._must_renew(held, now):
-                    if held.run.id in due:  # we have claimed it again since: the earlier claim is over
-                        self._on_lost(due[held.run.id], store.LOST)
-                    due[held.run.id] = held
+            # by age of the claim: two claims of one run may have the same number of attempt, after a refund
+            for attempt in sorted(self._attempts, key=lambda attempt: (attempt.run.attempt, attempt.renewed_at)):
+                if _is_renewal_due(attempt, now):
+                    if attempt.run.id in due:  # this worker has claimed it again since: the earlier claim is over
+                        self._lose(due[attempt.run.id], store.LOST)
+                    due[attempt.run.id] = attempt
             if due:
                 await self._renew(due, now)
 
-    def _must_renew(self, held: Attempt, now: float) -> bool:
-        return now - held.renewed >= held.run.lease / 4 - LOOK_EVERY and not held.is_lost
-
-    async def _renew(self, due: dict[int, Attempt], sent: float) -> None:
-        async def ask(connection: Connection) -> tuple[set[int], dict[int, str]]:
-            renewed = await store.heartbeat(connection, [held.run for held in due.values()])
-            others = [held.run for held in due.values() if held.run.id not in renewed]
+    async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
+        async def renew(connection: Connection) -> tuple[set[int], dict[int, str]]:
+            renewed = await store.heartbeat(connection, [attempt.run for attempt in due.values()])
+            others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
             return renewed, await store.ownership(connection, others) if others else {}
 
         try:
-            within = max(LEAST_MARGIN, min(held.run.lease for held in due.values()) / 4)
-            renewed, ownership = await self._session.run(ask, within)
+            timeout = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
+            renewed, ownership = await self._session.run(renew, timeout)
         except (Unanswered, psycopg.OperationalError):
-            return  # again in a moment; `look` sees to it that no handler outlives its lease
+            return  # again in a moment; `check` sees to it that no handler outlives its lease
         for run_id in renewed:
-            held = due[run_id]
-            held.renewed, held.lease_ends = sent, sent + held.run.lease
-        still = {id(held) for held in self._held()}
-        for run_id, fate in ownership.items():
-            # not renewed and not lost: another transaction has locked it, about to finish it. The next time will tell.
-            if fate in (store.LOST, Status.CANCELLED) and id(due[run_id]) in still:
-                self._on_lost(due[run_id], fate)
+            attempt = due[run_id]
+            attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease
+        for run_id, owner in ownership.items():
+            # neither renewed nor lost: another transaction has locked the row, about to finish the run
+            if owner in (store.LOST, Status.CANCELLED) and due[run_id] in self._attempts:
+                self._lose(due[run_id], owner)
 
-    def look(self, at_work: Iterable[Attempt]) -> None:
-        """Have renewed what is due, and find what is ``at_work`` under a lease that is about to end.
+    def check(self) -> None:
+        """Stop attempts that are about to outlive their leases, and have those renewed that are due.
 
-        To be called several times a second while there is anything in hand.
+        Called several times a second while the worker holds attempts.
         """
         now = clock.now()
-        soonest = min((held.renewed + held.run.lease / 4 for held in self._held()), default=now)
-        if now < soonest - LOOK_EVERY:
-            return
-        for held in list(at_work):
-            if now >= held.lease_ends - margin(held.run.lease) and not held.is_lost:
-                self._on_over(held)
-        if any(self._must_renew(held, now) for held in self._held()):
+        due = [attempt for attempt in self._attempts if _is_renewal_due(attempt, now)]
+        for attempt in due:
+            if attempt.took is None and now >= attempt.lease_ends_at - margin(attempt.run.lease):
+                if attempt.stopped is None:
+                    run = attempt.run
+                    log.warning("lease.unrenewed", job=run.job_type, run=run.id, key=run.key)
+                self._stop(attempt, UNRENEWED, max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS))
+        if due:
             self._is_due.set()
 
+    def is_behind(self) -> bool:
+        """Return whether a lease has ended whose outcome is not written: a claim now might take that very run again.
 
-def lose(held: Attempt, why: str) -> bool:
-    """Note and log that the run is not ours any more; return False if that is known already.
+        A run whose row is locked does not count: no claim takes it either, and the lock may last for hours.
+        """
+        now = clock.now()
+        if now < self._first_end_at:
+            return False  # leases are only prolonged
+        held = [attempt for attempt in self._attempts if not attempt.is_lost and not attempt.is_blocked]
+        self._first_end_at = min((attempt.lease_ends_at for attempt in held), default=math.inf)
+        return any(attempt.took is not None and attempt.lease_ends_at <= now for attempt in held)
 
-    A heartbeat and an outcome may find it out at the same time.
-    """
-    if held.is_lost:
-        return False
-    held.is_lost, run = True, held.run
-    attempt = f"{run.attempt}/{run.max_attempts}"
-    log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=attempt, why=why)
-    return True
+    def _lose(self, attempt: Attempt, why: str) -> None:
+        if attempt.mark_lost(why):
+            self._stop(attempt, LOST, LOST_GRACE_SECONDS)
+
+    def _stop(self, attempt: Attempt, end: AttemptEnd, grace: float) -> None:
+        attempt.stopped = attempt.stopped or end
+        self._executor.stop([attempt], grace)
+
+
+def _is_renewal_due(attempt: Attempt, now: float) -> bool:
+    return now - attempt.renewed_at >= attempt.run.lease / 4 - CHECK_INTERVAL_SECONDS and not attempt.is_lost

@@ -1,335 +1,317 @@
-"""Outcomes: written in batches, each only if its run is still ours, until it is known what became of it."""
+"""Outcomes: written in batches, each only if its run still belongs to its attempt, until the answer is known."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias
 
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import SUCCESS_WITHOUT_RESULT, End, Ending, Outcome, Status, after_attempt, in_ascii
+from yamlsched.runs import SUCCESS_WITHOUT_RESULT, AttemptEnd, EndKind, Outcome, Status, after_attempt, in_ascii
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker import clock
-from yamlsched.worker.executors.processes.child_handle import Attempt
-from yamlsched.worker.leases import lose
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.events import EventQueue
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
-AT_ONCE = 1_000  # outcomes in one statement
-SUCCESSES = 2_000  # of these in one statement: it is quicker for each, and all other work waits longer
-MOST = 4_000  # unwritten outcomes, with which nothing more is claimed
-SMALL_PAYLOAD = 256  # characters; a larger one is dropped as soon as its run has ended
-WITHIN = 20.0  # seconds
-FAN_OUT_WITHIN = 300.0  # seconds, for a fan-out of many statements
-MAX_TIMEOUTS = 3  # of a fan-out that is written by itself: then its attempt has failed
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds, after the server gave up on a lock or a statement
-# SQLSTATE of what is refused for its own sake, whoever asks: data, constraints, limits, and our own functions
-REFUSED = ("22", "23", "54", "YS")
+MAX_BATCH = 1_000  # outcomes in one statement
+MAX_SUCCESS_BATCH = 2_000  # plain successes in one statement: larger ones are quicker, but all other work waits longer
+MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
+MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run has ended
+TIMEOUT_SECONDS = 20.0
+FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements
+MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server gave up on a lock or a statement
+# SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
+REJECTED = ("22", "23", "54", "YS")
 
 
-Success: TypeAlias = tuple[Attempt, float]
-"""An attempt whose handler returned nothing, and the seconds that it took."""
+@dataclass(frozen=True, slots=True)
+class SuccessesRecorded:
+    """The plain successes of ``attempts`` are in the database."""
+
+    attempts: list[Attempt]
 
 
 @dataclass(slots=True, eq=False)
-class Item:
-    """An attempt's end, on its way to the database."""
+class PendingOutcome:
+    """An outcome on its way to the database."""
 
-    held: Attempt
-    ending: Ending
+    attempt: Attempt
+    end: AttemptEnd
     outcome: Outcome
-    enqueued: list[Any] = field(default_factory=list)
-    is_replaced: bool = False  # what it was to be was refused
-    pause: float = FIRST_PAUSE
-    not_before: float = 0.0
-    is_told: bool = False  # stands in the database, and has been said
+    is_done: bool = False  # recorded, or discarded
+    is_replaced: bool = False  # the database rejected the first outcome, and this failure took its place
+    pause: float = MIN_PAUSE_SECONDS
+    retry_at: float = 0.0
     timeouts: int = 0
 
-    @property
-    def is_wanted(self) -> bool:
-        return not (self.is_told or self.held.is_lost)
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRecorded:
+    """The outcome of one attempt is in the database; ``run_at`` is when its run is due again."""
+
+    pending: PendingOutcome
+    run_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeDiscarded:
+    """The run of ``attempt`` belonged to another claim, or was cancelled."""
+
+    attempt: Attempt
 
 
 class Outcomes:
-    """Writes what ``add`` is told. ``on_told(item, run_at)`` hears of each that stands in the database, or of which
-    nothing is to be written, ``on_successes(ends)`` of many at once; ``on_room`` that some were dealt with. ``conceal``
-    takes secrets out of a text.
+    """Writes the outcomes of attempts, and reports each by one of the events above.
 
-    Successes that leave nothing but the fact are kept and written in bulk, as long as that meets with no difficulty:
-    then they become items like others. Large fan-outs are written by ``fan_outs``, a session of their own, so that
-    nobody else's outcome waits for them.
+    Plain successes are written in bulk. If that fails, they are written like other outcomes. Large fan-outs are written
+    through a session of their own, so that no other outcome waits for them. ``redact`` takes secrets out of a text.
     """
 
     def __init__(
         self,
         session: Session,
-        fan_outs: Session,
+        fan_out_session: Session,
         namespace: str,
-        conceal: Callable[[str], str],
-        on_told: Callable[[Item, datetime | None], None],
-        on_successes: Callable[[list[Success]], None],
-        on_room: Callable[[], None],
+        events: EventQueue,
+        redact: Callable[[str], str],
     ) -> None:
-        self._session, self._fan_outs, self._namespace, self._conceal = session, fan_outs, namespace, conceal
-        self._on_told, self._on_successes, self._on_room = on_told, on_successes, on_room
-        self._waiting: deque[Item] = deque()
-        self._writing: list[Item] = []
-        self._large: deque[Item] = deque()  # with large fan-outs; the first one is being written
-        self._successes: dict[str, list[Success]] = {}  # by claim
-        self._count = 0  # of these
-        self._first_end = math.inf  # no lease of what is held here ends sooner
-        self._writing_successes: list[Success] = []
-        self._most = AT_ONCE
-        self._news, self._large_news = asyncio.Event(), asyncio.Event()
+        self._session, self._fan_out_session, self._namespace = session, fan_out_session, namespace
+        self._events, self._redact = events, redact
+        self._queue: deque[PendingOutcome] = deque()
+        self._fan_outs: deque[PendingOutcome] = deque()
+        self._successes: dict[str, list[Attempt]] = {}  # by the token of their claim
+        self._success_count = 0
+        self._unwritten = 0  # outcomes of all kinds
+        self._max_batch = MAX_BATCH
+        self._has_outcomes, self._has_fan_outs = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
-        items = len(self._waiting) + len(self._writing) + len(self._large)
-        return items + self._count + len(self._writing_successes)
-
-    def _items(self) -> Iterable[Item]:
-        return (*self._waiting, *self._writing, *self._large)
-
-    def held(self) -> Iterable[Attempt]:
-        """Return the runs whose outcomes are not written yet."""
-        lists = (*self._successes.values(), self._writing_successes)
-        successes = [held for ends in lists for held, _ in ends]
-        return [*successes, *(item.held for item in self._items())]
+        return self._unwritten
 
     def has_room(self) -> bool:
-        """Say whether what waits to be written is so little that more may be begun."""
-        return len(self) < MOST
+        """Return whether so few outcomes are unwritten that more attempts may start."""
+        return self._unwritten < MAX_UNWRITTEN
 
-    def is_behind(self) -> bool:
-        """Say whether a lease is over whose outcome is not written: to claim now might take that very run again.
-
-        A run whose row somebody has locked does not count: no claim takes it either, and it may stay so for hours.
-        """
-        now = clock.now()
-        if now < self._first_end:
-            return False  # leases are only prolonged
-        stuck = {id(item.held) for item in self._items() if item.not_before or not item.is_wanted}
-        ends = [held.lease_ends for held in self.held() if id(held) not in stuck]
-        self._first_end = min(ends, default=math.inf)
-        return self._first_end <= now
-
-    def add(self, held: Attempt, ending: Ending, enqueued: list[Any]) -> None:
-        """Let the end of an attempt be written soon."""
-        item = self._item(held, ending, enqueued)
-        self._first_end = min(self._first_end, held.lease_ends)
-        if enqueued and store.is_large(enqueued):
-            self._large.append(item)
-            self._large_news.set()
+    def add(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """Have the outcome of ``end`` written soon."""
+        attempt.took = attempt.took or 0.0
+        self._unwritten += 1
+        pending = PendingOutcome(attempt, end, self._outcome(attempt, end))
+        if end.kind is EndKind.COMMITTED and not attempt.is_lost:
+            self._record(pending, None)
         else:
-            self._waiting.append(item)
-            self._news.set()
+            self._enqueue(pending)
 
-    def add_successes(self, ends: list[Success]) -> None:
-        """The same for handlers that returned nothing."""
-        by_claim, first_end = self._successes, self._first_end
-        for end in ends:
-            held = end[0]
-            if len(held.run.payload) > SMALL_PAYLOAD:
-                held.run = held.run._replace(payload="")
-            if (token := held.run.locked_by) in by_claim:
-                by_claim[token].append(end)
+    def add_successes(self, attempts: list[Attempt]) -> None:
+        """Have the plain successes of ``attempts`` written soon."""
+        by_claim = self._successes
+        for attempt in attempts:
+            if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
+                attempt.run = attempt.run._replace(payload="")
+            if (token := attempt.run.locked_by) in by_claim:
+                by_claim[token].append(attempt)
             else:
-                by_claim[token] = [end]
-            if held.lease_ends < first_end:
-                first_end = held.lease_ends
-        self._first_end = first_end
-        self._count += len(ends)
-        self._news.set()
+                by_claim[token] = [attempt]
+        self._success_count += len(attempts)
+        self._unwritten += len(attempts)
+        self._has_outcomes.set()
 
-    def _item(self, held: Attempt, ending: Ending, enqueued: list[Any], is_replaced: bool = False) -> Item:
-        job = held.job
-        if len(held.run.payload) > SMALL_PAYLOAD:
-            held.run = held.run._replace(payload="")
-        outcome = after_attempt(held.run, ending, job.backoff, random.random(), self._conceal)
-        return Item(held, ending, outcome, enqueued, is_replaced)
+    def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
+        if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
+            attempt.run = attempt.run._replace(payload="")
+        return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
+
+    def _enqueue(self, pending: PendingOutcome) -> None:
+        if pending.end.enqueued and store.is_large(pending.end.enqueued):
+            self._fan_outs.append(pending)
+            self._has_fan_outs.set()
+        else:
+            self._queue.append(pending)
+            self._has_outcomes.set()
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def _record(self, pending: PendingOutcome, run_at: datetime | None) -> None:
+        pending.is_done = True
+        self._unwritten -= 1
+        self._events.put(OutcomeRecorded(pending, run_at))
+
+    def _discard(self, pending: PendingOutcome, why: str) -> None:
+        pending.attempt.mark_lost(why)
+        pending.is_done = True
+        self._unwritten -= 1
+        self._events.put(OutcomeDiscarded(pending.attempt))
+
+    # -- writing ---------------------------------------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Write what there is, for ever."""
+        """Write outcomes as they come, until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._waiting or self._successes:
+            await self._has_outcomes.wait()
+            self._has_outcomes.clear()
+            while self._queue or self._successes:
                 if self._successes:
                     await self._write_successes()
-                    self._on_room()
-                if batch := self._batch():
-                    self._writing = batch
-                    self._waiting.extend(await self._write(batch, self._session, WITHIN))
-                    self._writing = []
-                    self._on_room()
-                elif self._waiting and not self._successes:
-                    await asyncio.sleep(FIRST_PAUSE)
+                if batch := self._next_batch():
+                    await self._write(batch, self._session, TIMEOUT_SECONDS)
+                elif self._queue and not self._successes:
+                    await asyncio.sleep(MIN_PAUSE_SECONDS)
 
     async def write_fan_outs(self) -> None:
-        """Write large fan-outs, one after the other, for ever."""
+        """Write large fan-outs, one after the other, until cancelled."""
         while True:
-            await self._large_news.wait()
-            self._large_news.clear()
-            while self._large:
-                item = self._large[0]
-                await asyncio.sleep(max(0.0, item.not_before - clock.now()))
-                for left in await self._write([item], self._fan_outs, FAN_OUT_WITHIN):
-                    if left is not item:  # it has become a failure
-                        self._waiting.append(left)
-                        self._news.set()
-                    else:
-                        self._large.append(item)
-                self._large.popleft()
-                self._on_room()
-            await self._fan_outs.drop()
+            await self._has_fan_outs.wait()
+            self._has_fan_outs.clear()
+            while self._fan_outs:
+                pending = self._fan_outs.popleft()
+                await asyncio.sleep(max(0.0, pending.retry_at - clock.now()))
+                await self._write([pending], self._fan_out_session, FAN_OUT_TIMEOUT_SECONDS)
+            await self._fan_out_session.drop()
 
     async def _write_successes(self) -> None:
-        """Write successes, of one claim if most are: its fence is one for all of them."""
+        """Write plain successes, those of one claim if it has most of them: they need only one fence."""
         claims = self._successes
         largest = max(claims, key=lambda token: len(claims[token]))
-        if 2 * len(claims[largest]) < self._count:  # of many claims: they are one batch of many fences
-            claims[largest] = [end for ends in claims.values() for end in ends]
+        if 2 * len(claims[largest]) < self._success_count:  # of many claims: one batch with a fence for each run
+            claims[largest] = [attempt for attempts in claims.values() for attempt in attempts]
             self._successes = claims = {largest: claims[largest]}
-        batch, rest = claims[largest][:SUCCESSES], claims.pop(largest)[SUCCESSES:]
+        batch, rest = claims[largest][:MAX_SUCCESS_BATCH], claims.pop(largest)[MAX_SUCCESS_BATCH:]
         if rest:
             claims[largest] = rest
-        self._count -= len(batch)
-        self._writing_successes = batch
+        self._success_count -= len(batch)
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
-            is_written = await self._session.run(partial(store.succeed, runs=[held.run for held, _ in batch]), WITHIN)
+            runs = [attempt.run for attempt in batch]
+            is_written = await self._session.run(partial(store.succeed, runs=runs), TIMEOUT_SECONDS)
         if is_written:
-            self._on_successes(batch)
+            self._unwritten -= len(batch)
+            self._events.put(SuccessesRecorded(batch))
         else:
-            self._waiting.extend(
-                Item(held, Ending(End.RETURNED, took=took), SUCCESS_WITHOUT_RESULT)
-                for held, took in batch
-                if not held.is_lost
-            )
-        self._writing_successes = []
+            end = AttemptEnd(EndKind.RETURNED)
+            self._queue.extend(PendingOutcome(attempt, end, SUCCESS_WITHOUT_RESULT) for attempt in batch)
 
-    def _batch(self) -> list[Item]:
-        """Take from what waits what is to be written together: one that enqueues has a transaction of its own."""
-        now, batch, later = clock.now(), list[Item](), list[Item]()
-        while self._waiting and len(batch) < self._most:
-            item = self._waiting.popleft()
-            if item.not_before > now:
-                later.append(item)
-            elif item.enqueued:
+    def _next_batch(self) -> list[PendingOutcome]:
+        """Take from the queue what is written together. An outcome that enqueues has a transaction of its own."""
+        now, batch, later = clock.now(), list[PendingOutcome](), list[PendingOutcome]()
+        while self._queue and len(batch) < self._max_batch:
+            pending = self._queue.popleft()
+            if pending.retry_at > now:
+                later.append(pending)
+            elif pending.end.enqueued:
                 if batch:
-                    self._waiting.appendleft(item)
+                    self._queue.appendleft(pending)
                 else:
-                    batch = [item]
+                    batch = [pending]
                 break
             else:
-                batch.append(item)
-        self._waiting.extend(later)
+                batch.append(pending)
+        self._queue.extend(later)
         return batch
 
-    async def _write(self, batch: list[Item], session: Session, within: float) -> list[Item]:
-        """Write ``batch``; return what is to be written again.
+    async def _write(self, batch: list[PendingOutcome], session: Session, timeout: float) -> None:
+        """Write ``batch``; what could not be written is enqueued again.
 
-        When the server gives up on a statement, for a lock or for its length, the next one is half as long, down to
+        When the server gives up on a statement, because of a lock or a timeout, the next one is half as long, down to
         single runs: one that cannot be written must not hold up the others.
         """
-        for item in batch:
-            if item.ending.end is End.COMMITTED and item.is_wanted:
-                self._tell(item, None)
-        if not (batch := [item for item in batch if item.is_wanted]):
-            return []
-        sent = clock.now()
+        for pending in batch:
+            if pending.attempt.is_lost:
+                self._discard(pending, store.LOST)
+        if not (batch := [pending for pending in batch if not pending.is_done]):
+            return
+        sent_at = clock.now()
         try:
-            left = await session.run(partial(self._write_once, batch), within)
+            await session.run(partial(self._write_once, batch), timeout)
         except Unanswered as error:
-            # what was written is found out the next time
-            is_slow = session is self._fan_outs and error.was_asked and clock.now() - sent >= within
-            left = self._timed_out(batch) if is_slow else batch
+            # the next attempt finds out what was written
+            if session is self._fan_out_session and error.was_asked and clock.now() - sent_at >= timeout:
+                self._count_timeout(batch[0])
         except psycopg.Error as error:
-            if (error.sqlstate or "").startswith(REFUSED):
-                why = str(error.diag.message_primary or error)
-                left = self._refused(batch, why, isinstance(error, psycopg.errors.UntranslatableCharacter))
-                self._most = 1
+            if (error.sqlstate or "").startswith(REJECTED):
+                self._max_batch = 1
+                if len(batch) == 1:
+                    self._replace(batch[0], error)
             elif isinstance(error, psycopg.OperationalError):
                 log.warning("database.failed", error=reason(error), outcomes=len(batch))
-                self._most = max(1, len(batch) // 2)
-                for item in batch:
-                    item.pause = min(2 * item.pause, LONGEST_PAUSE)
-                    item.not_before = clock.now() + (item.pause if len(batch) == 1 else 0)
-                left = self._timed_out(batch) if isinstance(error, psycopg.errors.QueryCanceled) else batch
+                self._max_batch = max(1, len(batch) // 2)
+                for pending in batch:
+                    pending.attempt.is_blocked = True
+                    pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
+                    pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
+                if isinstance(error, psycopg.errors.QueryCanceled):
+                    self._count_timeout(batch[0])
             else:
                 raise
         else:
-            self._most = min(2 * self._most, AT_ONCE)
-        return [item for item in left if item.is_wanted]
+            self._max_batch = min(2 * self._max_batch, MAX_BATCH)
+        for pending in batch:
+            if not pending.is_done:
+                self._enqueue(pending)
 
-    def _timed_out(self, batch: list[Item]) -> list[Item]:
-        """Return what is to be written in place of ``batch``: of a fan-out, after a few times, a failure."""
-        item = batch[0]
-        item.timeouts += 1
-        if not item.enqueued or item.timeouts < MAX_TIMEOUTS:
-            return batch
-        runs = sum(len(batch.payloads) for batch in item.enqueued)
-        why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_TIMEOUTS} times: "
-        why += "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
-        return self._refused(batch, why, untranslatable=False)
-
-    def _refused(self, part: list[Item], why: str, untranslatable: bool) -> list[Item]:
-        """Return what is to be written in place of ``part``: each by itself, and one alone as a failure.
-
-        A failure with a character that the database's encoding does not have (``untranslatable``) is written escaped.
-        """
-        if len(part) > 1:
-            return part
-        [item] = part
-        if item.is_replaced:
-            lose(item.held, f"its outcome was rejected: {why}")
-            return []
-        if untranslatable and (plain := in_ascii(item.outcome)) != item.outcome:
-            item.outcome = plain
-            return part
-        if not item.enqueued:
-            why = f"its outcome could not be stored: {why}"
-        name = "EnqueueRefused" if item.enqueued else "OutcomeRefused"
-        return [self._item(item.held, Ending(End.RAISED, why, name, took=item.ending.took), [], is_replaced=True)]
-
-    async def _write_once(self, items: list[Item], connection: Connection) -> list[Item]:
-        """Write ``items`` and tell what came of it; return those that are still to be written."""
-        outcomes = [(item.held.run, item.outcome) for item in items]
-        if items[0].enqueued:
-            written = await store.finish_with(connection, self._namespace, *outcomes[0], items[0].enqueued)
+    async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
+        """Write ``batch``, and find out what became of those runs of which nothing was written."""
+        outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
+        if enqueued := batch[0].end.enqueued:
+            written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued)
         else:
             written = await store.finish(connection, outcomes)
-        for item in items:
-            if item.held.run.id in written:
-                self._tell(item, written[item.held.run.id])
-        rest = [item for item in items if item.held.run.id not in written]
-        if not rest:
-            return []
-        ownership = await store.ownership(connection, [item.held.run for item in rest])
-        return [item for item in rest if not self._is_settled(item, ownership[item.held.run.id])]
+        for pending in batch:
+            if pending.attempt.run.id in written:
+                self._record(pending, written[pending.attempt.run.id])
+        if rest := [pending for pending in batch if not pending.is_done]:
+            ownership = await store.ownership(connection, [pending.attempt.run for pending in rest])
+            for pending in rest:
+                self._resolve(pending, ownership[pending.attempt.run.id])
 
-    def _tell(self, item: Item, run_at: datetime | None) -> None:
-        item.is_told = True
-        self._on_told(item, run_at)
+    def _resolve(self, pending: PendingOutcome, owner: str) -> None:
+        """Act on who owns a run of which nothing was written; one that is still ours is written again."""
+        if owner == Status.SUCCEEDED and pending.outcome.status is not Status.SUCCEEDED:
+            # its own transaction had committed before the end that was reported
+            pending.outcome = Outcome(Status.SUCCEEDED)
+            self._record(pending, None)
+        elif owner == pending.outcome.status:
+            self._record(pending, None)  # written before, by a commit whose answer was lost
+        elif owner != store.OURS:
+            self._discard(pending, owner)
 
-    def _is_settled(self, item: Item, fate: str) -> bool:
-        """Say whether nothing is left to be written about a run of which nothing was written."""
-        if fate == store.OURS:
-            return False
-        if fate == Status.SUCCEEDED and item.outcome.status is not Status.SUCCEEDED:
-            # its own transaction had committed before the end that we heard of
-            item.outcome = Outcome(Status.SUCCEEDED)
-            self._tell(item, None)
-        elif fate == item.outcome.status:
-            self._tell(item, None)  # written before, by a commit whose answer was lost
+    # -- what cannot be written --------------------------------------------------------------------------------------
+
+    def _count_timeout(self, pending: PendingOutcome) -> None:
+        """Let a fan-out fail its attempt after a few timeouts."""
+        pending.timeouts += 1
+        if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
+            runs = sum(len(batch.payloads) for batch in pending.end.enqueued)
+            why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_FAN_OUT_TIMEOUTS} "
+            self._fail(pending, f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the rest")
+
+    def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
+        """Let an outcome that the database rejects fail its attempt.
+
+        A failure with a character that the database's encoding does not have is written escaped.
+        """
+        is_encodable = not isinstance(error, psycopg.errors.UntranslatableCharacter)
+        if not pending.is_replaced and not is_encodable and (plain := in_ascii(pending.outcome)) != pending.outcome:
+            pending.outcome = plain
         else:
-            lose(item.held, fate)
-        return True
+            self._fail(pending, str(error.diag.message_primary or error))
+
+    def _fail(self, pending: PendingOutcome, why: str) -> None:
+        if pending.is_replaced:
+            self._discard(pending, f"its outcome was rejected: {why}")
+            return
+        if pending.end.enqueued:
+            pending.end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
+        else:
+            pending.end = AttemptEnd(EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused")
+        pending.outcome = self._outcome(pending.attempt, pending.end)
+        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = True, MIN_PAUSE_SECONDS, 0.0, 0

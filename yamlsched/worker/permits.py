@@ -1,4 +1,4 @@
-"""The child permits of a host, shared by all ticks and workers of one schedule through lock files."""
+"""The permits of the concurrency limit of a host, shared by all workers of one schedule through lock files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class ConcurrencyPermits:
     """
 
     def __init__(self, folder: Path, count: int) -> None:
+        self.count = count
         self._folder, self._paths = folder, [folder / f"permit-{n}" for n in range(count)]
         self._held: dict[int, int] = {}
 
@@ -55,7 +56,7 @@ class ConcurrencyPermits:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             return os.open(path, flags, 0o600)
-        except FileNotFoundError:  # whoever cleans up old temporary files has removed the folder
+        except FileNotFoundError:  # it was removed by a cleanup of temporary files
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return os.open(path, flags, 0o600)
 
@@ -68,8 +69,8 @@ class ConcurrencyPermits:
 def permit_folder(file: Path) -> Path:
     """Return the folder of lock files of the schedule ``file``, made if missing: the same for all its processes.
 
-    It lies below the temporary directory, or below the home directory where somebody else has taken its name there.
-    Raises EnvironmentFailed when both cannot be used.
+    It is below the temporary directory, or below the home directory if another user has taken its name there. Raises
+    EnvironmentFailed when neither can be used.
     """
     name = f"permits-{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]}"
     faults = []
@@ -97,5 +98,5 @@ def _roots() -> Iterator[Path]:
 
 
 def default_concurrency() -> int:
-    """Return the usual number of permits: the cores, at least 4."""
+    """Return the default concurrency limit: the number of cores, at least 4."""
     return max(4, os.cpu_count() or 1)

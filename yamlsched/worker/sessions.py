@@ -1,7 +1,7 @@
-"""The worker's sessions. Each is opened when it is first needed, and anew after a failure.
+"""The worker's sessions. Each is opened when it is first needed, and again after a failure.
 
-There are three, so that nothing waits behind anything else: one claims, one writes outcomes, one renews leases. A
-fourth is there while a large fan-out is written.
+There are three, so that nothing waits for anything else: one claims, one writes outcomes, one renews leases. A fourth
+exists while a large fan-out is written.
 """
 
 from __future__ import annotations
@@ -12,36 +12,58 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
 
 from yamlsched import log, store
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.store import runs
 from yamlsched.store.connection import describe, reason
 from yamlsched.store.dsn import seconds_to_connect
 from yamlsched.store.session import Settings
 from yamlsched.worker import clock
+from yamlsched.worker.events import EventQueue
 from yamlsched.worker.helper_process import run_in_helper
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
-FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
-SLOW = 2.0  # seconds after which a connection that is not there yet counts as news
-# SQLSTATE classes and codes after which the session is given up: the server is going away, is full, or is a standby; or
-# a migration has changed what a prepared statement answers with
-LEAVE = ("08", "53", "57P", "25006", "XX", "0A000")
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
+SLOW_CONNECT_SECONDS = 2.0  # after which a connection attempt counts as unanswered
+NO_ANSWER = "no answer to a connection attempt"
+# SQLSTATE classes and codes after which the session is closed: the server is shutting down, is full, or is a standby;
+# or a migration has changed the columns of a prepared statement
+FATAL = ("08", "53", "57P", "25006", "XX", "0A000")
+# A prepared statement is planned once, perhaps while the table is empty. A plan that reads all of a table, or that
+# sorts what an index has in order, is no good later.
+WORKER_SETTINGS = {
+    "statement_timeout": "15s",
+    "idle_in_transaction_session_timeout": "15s",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+}
 
 
 class Unanswered(Exception):
-    """The server did not answer. Where it ``was_asked``, it is not known whether it did what it was asked."""
+    """The server did not answer. If it ``was_asked``, it may have done what it was asked."""
 
     def __init__(self, was_asked: bool) -> None:
         self.was_asked = was_asked
 
 
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """Runs were enqueued or synced in ``namespaces``; empty: the session has ended, so notifications may be missing."""
+
+    namespaces: list[str]
+
+
 class Database:
-    """What all sessions know of the server: whether it is there."""
+    """Whether the server answers, as all sessions of a worker found."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -49,7 +71,7 @@ class Database:
         self.reason = ""
 
     def failed(self, why: str) -> None:
-        """Note that there was no answer; say so when that is news."""
+        """Note that there was no answer; log it the first time."""
         self.reason = why
         if self.away_since is None:
             self.away_since = clock.now()
@@ -63,35 +85,28 @@ class Database:
 
 
 class Session:
-    """A session that is there when it is asked for.
+    """A session that opens when it is used.
 
-    ``settings`` are of the server, for this session; ``on_open`` is called with each new connection, ``on_news`` with
-    the payloads of notifications: without any when the session has ended while it was being watched.
+    ``settings`` are those of the server. With ``events`` it listens, and puts ``Notified`` there.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        settings: Settings,
-        on_open: Callable[[Connection], Awaitable[None]] | None = None,
-        on_news: Callable[[list[str]], None] | None = None,
-    ) -> None:
-        self._database, self._settings, self._on_open, self._on_news = database, settings, on_open, on_news
+    def __init__(self, database: Database, settings: Settings, events: EventQueue | None = None) -> None:
+        self._database, self._settings, self._events = database, settings, events
         self._connection: Connection | None = None
         self._wait = 0.0
         self._opening = asyncio.Lock()
         self._watched: int | None = None
         self._is_busy = False
 
-    async def run(self, do: Callable[[Connection], Awaitable[T]], within: float) -> T:
-        """Return what ``do`` makes of the connection.
+    async def run(self, do: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        """Return what ``do`` returns for the connection.
 
-        Raises Unanswered when the server cannot be reached, or does not answer ``within`` so many seconds; psycopg's
+        Raises Unanswered when the server cannot be reached, or does not answer within ``timeout`` seconds; psycopg's
         errors for what it refuses: then nothing was done, and the next use may open a new session.
         """
         self.unwatch()
         connection = await self._get()
-        timer = asyncio.get_running_loop().call_later(within, self.cut)
+        timer = asyncio.get_running_loop().call_later(timeout, self.cut)
         self._is_busy = True
         try:
             answer = await do(connection)
@@ -101,7 +116,7 @@ class Session:
             psycopg.InternalError,
             psycopg.NotSupportedError,
         ) as error:
-            if connection.closed or error.sqlstate is None or error.sqlstate.startswith(LEAVE):
+            if connection.closed or error.sqlstate is None or error.sqlstate.startswith(FATAL):
                 await self.drop()
                 self._database.failed(reason(error))
                 raise Unanswered(was_asked=True) from error
@@ -112,7 +127,7 @@ class Session:
             raise
         except BaseException:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                await self.drop()  # left in the middle
+                await self.drop()  # interrupted
             raise
         finally:
             self._is_busy = False
@@ -121,47 +136,45 @@ class Session:
         return answer
 
     async def open(self) -> None:
-        """Open the session if it is not. Raises Unanswered when the server cannot be reached."""
+        """Open the session if it is not open. Raises Unanswered when the server cannot be reached."""
         await self._get()
 
     async def _get(self) -> Connection:
         async with self._opening:
-            return await self._opened()
-
-    async def _opened(self) -> Connection:
-        if self._connection is not None and not self._connection.closed:
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._open()
             return self._connection
+
+    async def _open(self) -> Connection:
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
-        self._wait = min(max(2 * self._wait, FIRST_WAIT), LONGEST_WAIT)
-        news = asyncio.get_running_loop().call_later(SLOW, self._database.failed, "no answer to a connection attempt")
+        self._wait = min(max(2 * self._wait, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
+        timer = asyncio.get_running_loop().call_later(SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER)
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
-                self._connection = await store.connect_async(self._database.dsn, self._settings, look_up)
-                if self._on_open is not None and self._on_news is not None:
-                    on_news = self._on_news
-                    self._connection.add_notify_handler(lambda notification: on_news([notification.payload]))
-                    await self._on_open(self._connection)
+                connection = await store.connect_async(self._database.dsn, self._settings, look_up)
+                self._connection = connection
+                if (events := self._events) is not None:
+                    connection.add_notify_handler(lambda notification: events.put(Notified([notification.payload])))
+                    await runs.listen(connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
-            self._database.failed(
-                describe(error) if isinstance(error, psycopg.Error) else "no answer to a connection attempt"
-            )
+            self._database.failed(describe(error) if isinstance(error, psycopg.Error) else NO_ANSWER)
             raise Unanswered(was_asked=False) from error
         finally:
-            news.cancel()
+            timer.cancel()
         self._wait = 0.0
-        return self._connection
+        return connection
 
     async def drop(self) -> None:
-        """Close the connection, after an error that says nothing of its state."""
+        """Close the connection, after an error that leaves its state unknown."""
         self.unwatch()
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._wait = max(self._wait, FIRST_WAIT)
+            self._wait = max(self._wait, MIN_WAIT_SECONDS)
             await connection.close()
 
     def cut(self) -> bool:
-        """Cut the connection if an answer is awaited, so that whoever waits hears at once that there will be none."""
+        """Cut the connection if an answer is awaited, so that its awaiter learns at once that there will be none."""
         if not self._is_busy or self._connection is None or self._connection.closed:
             return False
         with socket.socket(fileno=os.dup(self._connection.fileno())) as handle, contextlib.suppress(OSError):
@@ -169,10 +182,10 @@ class Session:
         return True
 
     def watch(self) -> None:
-        """Listen while the session has nothing to do."""
+        """Receive notifications while the session has nothing to do."""
         if self._connection is not None and not self._connection.closed and self._watched is None:
             self._watched = self._connection.fileno()
-            asyncio.get_running_loop().add_reader(self._watched, self._hear)
+            asyncio.get_running_loop().add_reader(self._watched, self._receive)
 
     def unwatch(self) -> None:
         """End ``watch``; each use of the session does."""
@@ -180,23 +193,23 @@ class Session:
             asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = None
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._connection is not None
-        assert self._on_news is not None
-        payloads = []
+        assert self._events is not None
+        namespaces = []
         try:
             self._connection.pgconn.consume_input()
             while notification := self._connection.pgconn.notifies():
-                payloads.append(notification.extra.decode("utf-8", "replace"))
-            if not payloads:
+                namespaces.append(notification.extra.decode("utf-8", "replace"))
+            if not namespaces:
                 return
         except psycopg.OperationalError as error:
-            self.unwatch()  # the next use finds it broken, and opens another
+            self.unwatch()  # the next use finds it closed, and opens another
             self._connection.pgconn.finish()
             self._database.failed(reason(error))
-        self._on_news(payloads)
+        self._events.put(Notified(namespaces))
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:
-    """Look up a host's addresses in a process of its own: that may take long, and who forks must have no threads."""
+    """Look up a host's addresses in a helper process: it may take long, and a worker, which forks, has no threads."""
     return await run_in_helper(lambda: socket.getaddrinfo(host, port, **hints))

@@ -1,4 +1,4 @@
-"""The parent's stderr: log lines and what handlers print, written without ever waiting for who reads them.
+"""The worker's stderr: log lines and the output of handlers, written without ever blocking.
 
 A terminal that is paused, or a full pipe, must not keep leases from being renewed.
 """
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PIECE = 4_096  # bytes; a pipe that says it is writable takes as many without blocking
-FULL = 1 << 18  # bytes that wait to be written: handlers that print wait, too
-LONGEST = 1 << 22  # bytes: beyond, lines are dropped
-FAREWELL = 2.0  # seconds for which the end of the process waits for its last lines to be read
+MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many without blocking
+FULL_BYTES = 1 << 18  # unwritten: handlers that print have to wait
+MAX_BUFFER_BYTES = 1 << 22  # unwritten: more is dropped
+CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process
 CLEAR_LINE = b"\r\x1b[K"
 
 
 class NonBlockingStderr:
-    """Takes the place of ``sys.stderr``. ``status`` is a line that stays the last one on a terminal."""
+    """Replaces ``sys.stderr``. ``show`` keeps a status line below the other lines of a terminal."""
 
     encoding, errors = "utf-8", "backslashreplace"
 
@@ -31,22 +31,22 @@ class NonBlockingStderr:
         self._poll.register(descriptor, select.POLLOUT)
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._is_scheduled = self._is_waiting = self._is_gone = False
-        self._on_room: list[Callable[[], None]] = []
+        self._is_scheduled = self._is_waiting = self._is_closed = False
+        self._when_writable: list[Callable[[], None]] = []
         self._status = b""
         self._is_at_start = True
 
     @property
     def is_full(self) -> bool:
-        """Whether whoever prints much is to wait, and to be called by ``when_room``."""
-        return len(self._buffer) > FULL
+        """Whether who prints much has to wait, by ``when_writable``."""
+        return len(self._buffer) > FULL_BYTES
 
-    def when_room(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once, when there is room again."""
-        self._on_room.append(call)
+    def when_writable(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once, when the buffer is not full any more."""
+        self._when_writable.append(call)
 
     def write(self, text: str) -> int:
-        """Take text; it is written soon."""
+        """Buffer ``text``; it is written soon."""
         content = text.encode(self.encoding, self.errors)
         if self._status:
             content = (CLEAR_LINE if self._is_at_start else b"") + content
@@ -56,7 +56,7 @@ class NonBlockingStderr:
         return len(text)
 
     def show(self, status: str) -> None:
-        """Show ``status`` as the last line of the terminal; empty: none any more."""
+        """Show ``status`` as the last line of the terminal; an empty one removes it."""
         self._status = status.encode(self.encoding, self.errors)
         if self._is_at_start:
             self._append(CLEAR_LINE + self._status)
@@ -71,7 +71,7 @@ class NonBlockingStderr:
         return self._descriptor
 
     def _append(self, content: bytes) -> None:
-        if self._is_gone or len(self._buffer) > LONGEST:
+        if self._is_closed or len(self._buffer) > MAX_BUFFER_BYTES:
             return
         self._buffer += content
         if not self._is_scheduled and not self._is_waiting:
@@ -82,11 +82,11 @@ class NonBlockingStderr:
         self._is_scheduled = False
         while self._buffer and self._poll.poll(0):
             try:
-                del self._buffer[: os.write(self._descriptor, self._buffer[:PIECE])]
+                del self._buffer[: os.write(self._descriptor, self._buffer[:MAX_WRITE_BYTES])]
             except BlockingIOError:
                 break
             except OSError:
-                self._is_gone = True  # nobody reads any more: a run is worth more than its log line
+                self._is_closed = True  # it has no reader any more: a run is worth more than its log line
                 self._buffer.clear()
         if bool(self._buffer) != self._is_waiting:
             self._is_waiting = bool(self._buffer)
@@ -95,17 +95,17 @@ class NonBlockingStderr:
             else:
                 self._loop.remove_writer(self._descriptor)
         if not self.is_full:
-            calls, self._on_room = self._on_room, []
+            calls, self._when_writable = self._when_writable, []
             for call in calls:
                 call()
 
     def close(self) -> None:
-        """Write what is left, as far as somebody reads it."""
+        """Write the rest, unless its reader is too slow."""
         if self._status:
             self.show("")
-        while self._buffer and self._poll.poll(FAREWELL * 1000):
+        while self._buffer and self._poll.poll(CLOSE_TIMEOUT_SECONDS * 1000):
             try:
-                del self._buffer[: os.write(self._descriptor, self._buffer[:PIECE])]
+                del self._buffer[: os.write(self._descriptor, self._buffer[:MAX_WRITE_BYTES])]
             except OSError:
                 break
         self._buffer.clear()
@@ -114,20 +114,21 @@ class NonBlockingStderr:
 
 
 @contextmanager
-def non_blocking_stderr() -> Iterator[NonBlockingStderr | None]:
+def non_blocking_stderr() -> Iterator[None]:
     """Replace ``sys.stderr`` by ``NonBlockingStderr``, unless something else (a test) has replaced it already."""
     before: Any = sys.stderr
     try:
-        if before.fileno() != 2:
-            raise ValueError
+        is_own = before.fileno() == 2
     except (AttributeError, OSError, ValueError):
-        yield None
+        is_own = False
+    if not is_own:
+        yield
         return
     before.flush()
-    lines = NonBlockingStderr()
-    sys.stderr = lines
+    stderr = NonBlockingStderr()
+    sys.stderr = stderr
     try:
-        yield lines
+        yield
     finally:
         sys.stderr = before
-        lines.close()
+        stderr.close()

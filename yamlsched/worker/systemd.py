@@ -1,4 +1,4 @@
-"""Notifications to systemd, for a service of Type=notify."""
+"""Notifications for systemd, for a service of Type=notify."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import socket
 
 from yamlsched.worker.worker import Worker
 
+MAX_INTERVAL_SECONDS = 1.0
+
 
 def notify(state: str) -> None:
-    """Send ``state`` to the service manager; do nothing without one."""
+    """Send ``state`` to the service manager, if there is one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -23,16 +25,16 @@ def notify(state: str) -> None:
 
 
 async def keep_notified(worker: Worker) -> None:
-    """Report that the worker is ready, that its event loop runs (every half of WATCHDOG_USEC), and that it stops."""
-    interval_seconds = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
+    """Report that the worker is ready, that its event loop runs (twice per WATCHDOG_USEC), and that it is stopping."""
+    watchdog_interval = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
     notify("READY=1")
     is_stopping = False
     try:
         while True:
-            await asyncio.sleep(min(interval_seconds or 1.0, 1.0))
-            if interval_seconds:
+            await asyncio.sleep(min(watchdog_interval or MAX_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS))
+            if watchdog_interval:
                 notify("WATCHDOG=1")
-            if worker.stop_at is not None and not is_stopping:
+            if worker.stopped_at is not None and not is_stopping:
                 is_stopping = True
                 notify("STOPPING=1")
     finally:

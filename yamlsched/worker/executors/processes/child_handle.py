@@ -1,4 +1,4 @@
-"""The parent's side of one child: its pipes, what it holds, how it ends."""
+"""The parent's side of one child: its pipes, the attempts that it holds, its signals."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import ClaimedRun, Ending
 from yamlsched.worker import clock
-from yamlsched.worker.executors.processes.bootstrap import signals_blocked
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.executors.processes import bootstrap
 from yamlsched.worker.executors.processes.output import Output
-from yamlsched.worker.executors.processes.protocol import GO_ON, NOT_STARTED, PLACES, Frames, Memory, Task, frame
+from yamlsched.worker.executors.processes.protocol import (
+    MAX_TASKS,
+    NOT_STARTED,
+    RESUME,
+    Channel,
+    Frames,
+    Memory,
+    Report,
+    Task,
+    frame,
+)
 from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
+from yamlsched.worker.forking import signals_blocked
 
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """A run that this worker holds, from its claim to its outcome."""
-
-    run: ClaimedRun
-    job: Job
-    lease_ends: float  # on the clock that counts suspend, counted from before the claim was sent
-    renewed: float
-    started_at: float | None = None
-    waits_since: float = 0.0
-    stopped: Ending | None = None  # why its child is being killed
-    is_lost: bool = False  # somebody else's by now: whatever comes of it is discarded
-    failed_starts: int = 0  # children that died with it in their hands before they started anything
+MAX_READS = 16  # of one child's reports in a row, so that a child that writes endlessly does not hold up the others
 
 
 @dataclass(slots=True, eq=False)
 class ChildHandle:
-    """One child, as its parent knows it."""
+    """One child, as its parent knows it. Instants are those of ``clock.now``."""
 
     pid: int
     commands: int
@@ -46,111 +42,140 @@ class ChildHandle:
     output: Output
     loop: asyncio.AbstractEventLoop
     frames: Frames = field(default_factory=Frames)
-    assigned: dict[int, Attempt] = field(default_factory=dict)  # by place
-    withdrawn: set[int] = field(default_factory=set)  # places of runs taken back that it has not come upon yet
-    unwritten: bytearray = field(default_factory=bytearray)
-    next_place: int = 0
-    handed: int = 0
+    assigned: dict[int, Attempt] = field(default_factory=dict)  # by index
+    withdrawn: set[int] = field(default_factory=set)  # indexes of withdrawn tasks that it has not reached yet
+    unsent: bytearray = field(default_factory=bytearray)
+    next_index: int = 0
+    sent_count: int = 0  # tasks so far
     kill_at: float | None = None
-    is_ending: bool = False  # gets no more runs
-    is_closed: bool = False  # has been told to end
-    is_stuck: bool = False  # its run takes long: what would wait behind it goes elsewhere
+    is_retired: bool = False  # gets no more tasks
+    is_closed: bool = False  # its pipe of commands is closed, so that it exits
+    is_slow: bool = False  # its attempt takes long: what would wait behind it goes to another child
     is_hung: bool = False  # it starts nothing of what it was handed, and is killed
     idle_since: float = 0.0
-    active_at: float = 0.0  # when it was last known to be at work, or without work
+    active_at: float = 0.0  # when it was last known to work, or to have nothing to do
+    observed: Attempt | None = None  # the attempt that was last seen executing
+    observed_at: float = 0.0  # when that was seen first
 
     @property
-    def has_read(self) -> bool:
-        """Whether the pipe has taken all that was handed over: more would only wait in our memory."""
-        return not self.unwritten
+    def is_flushed(self) -> bool:
+        """Whether the pipe has taken everything that was sent: more would only wait in the parent's memory."""
+        return not self.unsent
 
-    def current(self) -> Attempt | None:
-        """Return the run whose handler is executing now."""
-        place = self.memory.running()
-        return None if place is None else self.assigned.get(place)
+    def running(self) -> Attempt | None:
+        """Return the attempt whose handler is executing now."""
+        index = self.memory.running()
+        return None if index is None else self.assigned.get(index)
+
+    def seconds_running(self, attempt: Attempt, now: float) -> float:
+        """Return for how long ``attempt``, which is executing, has been seen to."""
+        if attempt is not self.observed:
+            self.observed, self.observed_at = attempt, now
+        return now - self.observed_at
 
     def latest(self) -> Attempt | None:
-        """Return the run that began last: what is printed is its."""
-        for place in reversed(self.assigned):
-            if self.memory.state(place) != NOT_STARTED:
-                return self.assigned[place]
+        """Return the attempt that started last: the output that arrives is its."""
+        for index in reversed(self.assigned):
+            if self.memory.state(index) != NOT_STARTED:
+                return self.assigned[index]
         return None
 
-    def send(self, runs: Iterable[Attempt]) -> None:
-        """Hand over ``runs``, of which there are fewer than places."""
+    def send(self, attempts: Iterable[Attempt]) -> None:
+        """Hand over ``attempts``, fewer than ``MAX_TASKS``."""
         tasks: list[Task] = []
         if not self.assigned:
             self.active_at = clock.now()
-        assigned, withdrawn, place = self.assigned, self.withdrawn, self.next_place
-        for held in runs:
-            while place in assigned or place in withdrawn:
-                place = (place + 1) % PLACES
-            assigned[place] = held
-            run, job = held.run, held.job
-            dead_run = run.dead_run_id if run.key else None
-            handler = job.handler if dead_run is None else job.on_dead or ""
-            tasks.append((place, handler, run.payload, dead_run, job.timeout.total_seconds(), tuple(run)))
-            self.memory.clear(place)
-            place = (place + 1) % PLACES
-        self.next_place = place
-        self.handed += len(tasks)
+        assigned, withdrawn, index = self.assigned, self.withdrawn, self.next_index
+        for attempt in attempts:
+            while index in assigned or index in withdrawn:
+                index = (index + 1) % MAX_TASKS
+            assigned[index] = attempt
+            run, job = attempt.run, attempt.job
+            dead_run_id = run.dead_run_id if run.key else None
+            handler = job.handler if dead_run_id is None else job.on_dead or ""
+            tasks.append((index, handler, run.payload, dead_run_id, job.timeout.total_seconds(), tuple(run)))
+            self.memory.clear(index)
+            index = (index + 1) % MAX_TASKS
+        self.next_index = index
+        self.sent_count += len(tasks)
         self._write(frame(tasks))
 
-    def go_on(self) -> None:
-        """Say that what the run printed has been read."""
-        self._write(frame(GO_ON))
+    def resume(self) -> None:
+        """Let it go on: the output of its last attempt has been read."""
+        self._write(frame(RESUME))
 
     def withdraw(self) -> list[Attempt]:
-        """Take back the runs that it has not begun."""
-        back = []
-        for place, held in list(self.assigned.items()):
-            if self.memory.withdraw(place):
-                del self.assigned[place]
-                self.withdrawn.add(place)
-                back.append(held)
-        return back
+        """Take back the attempts that it has not started."""
+        withdrawn = []
+        for index, attempt in list(self.assigned.items()):
+            if self.memory.withdraw(index):
+                del self.assigned[index]
+                self.withdrawn.add(index)
+                withdrawn.append(attempt)
+        return withdrawn
 
-    def heard(self, place: int) -> Attempt | None:
-        """Return the run at ``place``, which it holds no more; None: it was taken back."""
-        held = self.assigned.pop(place, None)
-        self.withdrawn.discard(place)
-        self.memory.clear(place)
-        self.is_stuck = False
+    def receive(self) -> Iterator[tuple[list[tuple[int, float]], Report | None]]:
+        """Yield its messages: plain successes, as for ``succeed``, and a report.
+
+        Raises ValueError or TypeError for what no child sends: its handler wrote into the pipe.
+        """
+        for _ in range(MAX_READS):
+            try:
+                piece = os.read(self.results, 1 << 20)
+            except BlockingIOError:
+                return
+            if not piece:
+                self.loop.remove_reader(self.results)
+                return
+            self.active_at = clock.now()
+            for successes, report in self.frames.feed(piece):
+                yield successes, None if report is None else Report.decode(report)
+
+    def succeed(self, successes: list[tuple[int, float]]) -> list[Attempt]:
+        """Return the attempts at these indexes, which it holds no more, and set the seconds that they took."""
+        attempts, pop = [], self.assigned.pop
+        for index, took in successes:
+            if (attempt := pop(index, None)) is not None:
+                attempt.took = took
+                attempts.append(attempt)
+            else:
+                self.withdrawn.discard(index)
+        self._finish()
+        return attempts
+
+    def end(self, index: int) -> Attempt | None:
+        """Return the attempt at ``index``, which it holds no more; None: it was withdrawn."""
+        attempt = self.assigned.pop(index, None)
+        self.withdrawn.discard(index)
+        self.memory.clear(index)
+        self._finish()
+        return attempt
+
+    def _finish(self) -> None:
+        self.is_slow = False
         if not self.assigned:
             self.idle_since = clock.now()
-        return held
-
-    def succeeded(self, successes: list[tuple[int, float]]) -> list[tuple[Attempt, float]]:
-        """Return the runs at these places, which it holds no more, each with the seconds that it took."""
-        pop = self.assigned.pop
-        ends = [(held, took) for place, took in successes if (held := pop(place, None)) is not None]
-        if len(ends) < len(successes):
-            self.withdrawn.difference_update(place for place, _ in successes)
-        self.is_stuck = False
-        if not self.assigned:
-            self.idle_since = clock.now()
-        return ends
 
     def _write(self, content: bytes) -> None:
-        is_waiting = bool(self.unwritten)
-        self.unwritten += content
+        is_waiting = bool(self.unsent)
+        self.unsent += content
         if not is_waiting:
             self._flush()
 
     def _flush(self) -> None:
         try:
-            while self.unwritten:
-                del self.unwritten[: os.write(self.commands, self.unwritten)]
+            while self.unsent:
+                del self.unsent[: os.write(self.commands, self.unsent)]
         except BlockingIOError:
             self.loop.add_writer(self.commands, self._flush)
             return
         except OSError:
-            self.unwritten.clear()  # it has died: its end is reaped, and its runs are known
+            self.unsent.clear()  # it has died: SIGCHLD follows, and its attempts are known
         self.loop.remove_writer(self.commands)
 
-    def end(self) -> None:
-        """Let it end, now that it has nothing to do: it does when its pipe closes."""
-        self.is_ending = self.is_closed = True
+    def close_input(self) -> None:
+        """Let it exit, now that it has nothing to do: it does when its pipe closes."""
+        self.is_retired = self.is_closed = True
         self.loop.remove_writer(self.commands)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.commands, inheritable=False)
@@ -165,24 +190,21 @@ class ChildHandle:
                 continue
             return
 
-    def stop(self) -> None:
-        """Ask it to stop its handler. Without the word beforehand it takes no notice of SIGTERM."""
+    def request_stop(self) -> None:
+        """Ask it to stop its handler. It ignores a SIGTERM that is not announced."""
         self.memory.request_stop()
         self.signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Let go of its pipes; it has ended."""
+        """Close its pipes; it has ended."""
         for descriptor in (self.commands, self.results, self.output.descriptor):
             self.loop.remove_reader(descriptor)
             self.loop.remove_writer(descriptor)
             os.close(descriptor)
 
 
-def fork(start: Callable[[int, int, int, int, Memory], Any]) -> ChildHandle:
-    """Start a child, which calls ``start`` with our process id and its ends of the pipes: commands, results, output.
-
-    Raises EnvironmentFailed when the system gives no process.
-    """
+def fork(environment: bootstrap.Environment) -> ChildHandle:
+    """Start a child. Raises EnvironmentFailed when the system refuses."""
     sys.stdout.flush()
     sys.stderr.flush()
     pipes: list[int] = []
@@ -200,7 +222,7 @@ def fork(start: Callable[[int, int, int, int, Memory], Any]) -> ChildHandle:
         command_read, command_write, result_read, result_write, output_read, output_write = pipes
         if pid == 0:
             try:
-                start(parent, command_read, result_write, output_write, memory)
+                bootstrap.run(parent, Channel(command_read, result_write, output_write, memory), environment)
             finally:
                 os._exit(1)  # whatever happens: this is not the parent
     for descriptor in (command_read, result_write, output_write):
@@ -211,8 +233,8 @@ def fork(start: Callable[[int, int, int, int, Memory], Any]) -> ChildHandle:
     return ChildHandle(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
 
 
-def cause(status: int, when: str = " during the run") -> str:
-    """Return in words how a process ended, from its wait status, and ``when`` if it exited by itself."""
+def exit_cause(status: int, when: str = " during the run") -> str:
+    """Describe how a process ended, from its wait status; ``when`` is appended if it exited by itself."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:

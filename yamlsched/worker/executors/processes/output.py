@@ -9,11 +9,11 @@ import sys
 
 from yamlsched.runs import ClaimedRun
 
-KEPT = 65_536  # bytes
-MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, with the name before each line: what is beyond is left out
-LONGEST_LINE = 8_192  # bytes; a longer one is passed on in pieces
-READ_AT_ONCE = 1 << 17  # bytes, so that a handler that prints gigabytes does not hold up the others
-# what could move the cursor, colour the terminal or reverse the text: controls but the tab and the end of the line,
+MAX_KEPT_BYTES = 65_536
+MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
+MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
+MAX_READ_BYTES = 1 << 17  # so that a handler that prints gigabytes does not hold up the others
+# what could move the cursor, colour the terminal or reverse the text: controls except the tab and the end of the line,
 # marks of direction, separators of lines, halves of surrogate pairs
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -28,15 +28,15 @@ class Output:
         self.is_empty = True  # nothing was read since the last attempt ended
         self._kept = bytearray()
         self._line = bytearray()
-        self._room = MAX_PASSED_ON_BYTES
-        self._left_out = 0
+        self._allowance = MAX_PASSED_ON_BYTES
+        self._omitted_bytes = 0
 
-    def read(self, run: ClaimedRun | None, most: int = READ_AT_ONCE) -> None:
-        """Read what is there; it belongs to ``run``."""
+    def read(self, run: ClaimedRun | None, limit: int = MAX_READ_BYTES) -> None:
+        """Read about ``limit`` bytes, the output of ``run``; None: of the same run as before."""
         if run is not None and run is not self.run:
             self.drop()
             self.run = run
-        while most > 0:
+        while limit > 0:
             try:
                 piece = os.read(self.descriptor, 1 << 16)
             except BlockingIOError:
@@ -44,18 +44,18 @@ class Output:
             if not piece:
                 self.is_closed = True
                 return
-            most -= len(piece)
+            limit -= len(piece)
             self.is_empty = False
             self._kept += piece
-            del self._kept[:-KEPT]
-            if self._room <= 0:
-                self._left_out += len(piece)
+            del self._kept[:-MAX_KEPT_BYTES]
+            if self._allowance <= 0:
+                self._omitted_bytes += len(piece)
                 continue
             self._line += piece
             *lines, rest = self._line.split(b"\n")
-            while len(rest) > LONGEST_LINE:
-                lines.append(rest[:LONGEST_LINE])
-                del rest[:LONGEST_LINE]
+            while len(rest) > MAX_LINE_BYTES:
+                lines.append(rest[:MAX_LINE_BYTES])
+                del rest[:MAX_LINE_BYTES]
             self._line = rest
             self._pass_on(lines)
 
@@ -72,28 +72,28 @@ class Output:
         line, self._line = self._line, bytearray()
         if line:
             self._pass_on([line])
-        if self._left_out:
-            size, limit = f"{self._left_out / 2**20:.1f} MiB", f"{MAX_PASSED_ON_BYTES >> 20} MiB"
-            self._write(f"{self._name}yamlsched: {size} of output left out, the limit for one attempt is {limit}\n")
+        if self._omitted_bytes:
+            size, limit = f"{self._omitted_bytes / 2**20:.1f} MiB", f"{MAX_PASSED_ON_BYTES >> 20} MiB"
+            self._write(f"{self._prefix}yamlsched: {size} of output left out, the limit for one attempt is {limit}\n")
         self._kept.clear()
-        self._room, self._left_out, self.is_empty = MAX_PASSED_ON_BYTES, 0, True
+        self._allowance, self._omitted_bytes, self.is_empty = MAX_PASSED_ON_BYTES, 0, True
 
     @property
-    def _name(self) -> str:
+    def _prefix(self) -> str:
         return f"[{self.run.job_type} {self.run.id}] " if self.run else "[?] "
 
     def _pass_on(self, lines: list[bytearray]) -> None:
-        name = self._name
-        for nth, line in enumerate(lines):
-            self._room -= len(name) + len(line) + 1
-            if self._room < 0:
-                self._left_out += sum(map(len, lines[nth:])) + len(lines) - nth + len(self._line)
+        prefix = self._prefix
+        for number, line in enumerate(lines):
+            self._allowance -= len(prefix) + len(line) + 1
+            if self._allowance < 0:
+                self._omitted_bytes += sum(map(len, lines[number:])) + len(lines) - number + len(self._line)
                 self._line = bytearray()
-                lines = lines[:nth]
+                lines = lines[:number]
                 break
         if lines:
             text = b"\n".join([*lines, b""]).replace(b"\r\n", b"\n")[:-1].decode("utf-8", "replace")
-            self._write(name + UNSAFE.sub(_escaped, text).replace("\n", f"\n{name}") + "\n")
+            self._write(prefix + UNSAFE.sub(_escaped, text).replace("\n", f"\n{prefix}") + "\n")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The children of a worker: forked when there is work, handed runs, watched, stopped, buried."""
+"""The pool of child processes: forked when there is work, handed attempts, watched, stopped."""
 
 from __future__ import annotations
 
@@ -6,377 +6,401 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections import deque
-from collections.abc import Callable, Iterable
-from datetime import timedelta
-from typing import Any
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import MAX_STACK_CHARS, End, Ending, EnqueueBatch
+from yamlsched.handling.sessions import ConnectionPermits
+from yamlsched.runs import AttemptEnd, EndKind
 from yamlsched.worker import clock
-from yamlsched.worker.executors.processes.child_handle import Attempt, ChildHandle, cause, fork
-from yamlsched.worker.executors.processes.protocol import DONE, ENDED, NOT_STARTED, WITHDRAWN, Memory, Report
-from yamlsched.worker.executors.processes.runner import MAX_ERROR_CHARS
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executors.processes import protocol
+from yamlsched.worker.executors.processes.bootstrap import Environment
+from yamlsched.worker.executors.processes.child_handle import ChildHandle, exit_cause, fork
+from yamlsched.worker.executors.processes.estimates import Estimates
+from yamlsched.worker.permits import ConcurrencyPermits
 from yamlsched.worker.stderr import NonBlockingStderr
+from yamlsched.worker.workload import Workload
 
-MAX_MESSAGE_SECONDS = 0.005  # of expected work that one message may hold
-MAX_MESSAGE_RUNS = 200  # runs
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
-SOON = 0.08  # seconds of expected work that may be claimed ahead
-QUICK = 0.04  # seconds: behind a run that takes less, another may wait in the same child
-MAX_RUNS_PER_CHILD = 50_000  # runs, so that what handlers leak does not pile up
-KILL_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
-STUCK_AFTER = 0.2  # seconds after which runs that wait behind a running one go to another child
-FAREWELL = 2.0  # seconds for which children that have nothing to do are given to end
-DIED = "WorkerDied"  # the error_type of an attempt whose process died
-SPOILT = Ending(End.RAISED, "the handler wrote to a file descriptor that it did not open", DIED)
-MAX_FAILED_FORKS = 6  # children in a row that died before they were ready for runs: then no more are started
-MAX_FAILED_STARTS = 3  # children that died with a run in their hands before they started it: then it costs an attempt
-READS_AT_ONCE = 16  # of one child's reports, so that a child that writes without end does not hold up the others
-START_WITHIN = 3.0  # seconds for a child to start what it was handed: then others get it
+MAX_RUNS_PER_CHILD = 50_000  # so that what handlers leak does not pile up
+MAX_FAILED_FORKS = 6  # children in a row that died before they were ready: then no more are started
+MAX_FAILED_STARTS = 3  # children that died with an attempt that they had not started: then it has failed
+KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
+SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
+START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
+MAX_WAIT_SECONDS = 1.0  # for attempts while all children are busy with long ones: then they are returned
+MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
+CLOSE_TIMEOUT_SECONDS = 2.0  # for children that have nothing to do to exit
+WORKER_DIED = "WorkerDied"  # the error_type of an attempt whose process died
+BAD_FRAME = AttemptEnd(EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED)
 
 
-class Pool:
-    """The children. ``on_end(held, ending, enqueued)`` hears of each attempt's end, ``on_success(ends)`` of those of
-    which there is nothing to tell but how many seconds they took, ``on_back(runs)`` of runs that were handed out and
-    not begun. ``lines`` is where children's output goes, if that can be full.
-    """
+class ProcessPool:
+    """Executes attempts in child processes, one at a time in each, at most as many at once as there are permits."""
 
     def __init__(
         self,
-        start: Callable[[int, int, int, int, Memory], Any],
-        on_end: Callable[[Attempt, Ending, list[Any]], None],
-        on_success: Callable[[list[tuple[Attempt, float]]], None],
-        on_back: Callable[[Iterable[Attempt]], None],
-        lines: NonBlockingStderr | None = None,
+        workload: Workload,
+        permits: ConcurrencyPermits,
+        events: EventQueue,
+        session_permits: ConnectionPermits | None = None,
     ) -> None:
-        self._start, self._on_end, self._on_success, self._on_back, self._lines = (
-            start,
-            on_end,
-            on_success,
-            on_back,
-            lines,
-        )
-        self._loop = asyncio.get_running_loop()
-        self.children: dict[int, ChildHandle] = {}
-        self._seconds: dict[str, float] = {}  # expected, of a handler; by job
-        self._typical: float | None = None  # of late, whatever the job
-        self._cannot_fork = False  # the latest attempt failed
+        self._environment = Environment(workload, os.environ.get("PGTZ"), session_permits)
+        self._permits, self._events = permits, events
+        self._children: dict[int, ChildHandle] = {}
+        self._waiting: deque[Attempt] = deque()
+        self._estimates = Estimates()
+        self._failed_starts: Counter[Attempt] = Counter()
+        self._stuck_since: float | None = None  # when all children were found busy with long attempts
+        self._is_dispatching = self._is_draining = self._cannot_fork = False
         self._failed_forks = 0
-        self._failure = ""  # of the latest of these
+        self._fork_failure = ""
 
-    # -- handing out ---------------------------------------------------------------------------------------------
+    # -- handing out -----------------------------------------------------------------------------------------------
 
-    def dispatch(self, waiting: deque[Attempt], slots: int) -> None:
-        """Hand ``waiting`` to children, of which no more than ``slots`` may be busy."""
-        while waiting:
-            busy = [child for child in self.children.values() if child.assigned]
-            child = self._child_for(waiting[0], busy, slots)
-            if child is None:
-                return
-            child.send(self._message(waiting, max(1, len(waiting) // max(1, slots - len(busy)))))
-            child.is_ending = child.is_ending or child.handed >= MAX_RUNS_PER_CHILD
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        """Hand ``attempts`` to children soon."""
+        self._waiting.extend(attempts)
+        self._dispatch_soon()
 
-    def _message(self, waiting: deque[Attempt], most: int) -> list[Attempt]:
-        """Take from ``waiting`` what is handed over at once: up to ``most`` runs of a few milliseconds in all."""
-        message: list[Attempt] = []
-        size, job = 0, None
-        while waiting and size < MAX_MESSAGE_BYTES:
-            held = waiting[0]
-            if held.job is not job:
-                job, most = held.job, min(most, self.quota(held))
-            if message and (len(message) >= most or held.failed_starts):
-                break
-            message.append(waiting.popleft())
-            size += len(held.run.payload)
-            if held.failed_starts:
-                break  # by itself, so that its child's death is due to nothing else
-        return message
+    def capacity(self) -> Capacity:
+        """Return how many attempts the pool can take, with all permits that are free."""
+        permits = self._permits.fill(self._permits.count)
+        held = len(self._waiting) + sum(len(child.assigned) for child in self._children.values())
+        return Capacity(permits, max(0, permits - self.running()), self._total(permits), held)
 
-    def _child_for(self, held: Attempt, busy: list[ChildHandle], slots: int) -> ChildHandle | None:
-        if len(busy) < slots:
-            idle = [c for c in self.children.values() if not c.assigned and not c.is_ending]
-            return idle[-1] if idle else self._fork()
-        if not self._is_quick(held):
-            return None
-        quota = self.quota(held)
-        able = [c for c in busy if c.has_read and not c.is_ending and not c.is_stuck and len(c.assigned) <= quota]
-        best = min(able, key=lambda c: len(c.assigned), default=None)
-        return best if best is not None and all(map(self._is_quick, best.assigned.values())) else None
+    def running(self) -> int:
+        """Return how many children hold attempts."""
+        return sum(1 for child in self._children.values() if child.assigned)
 
-    def _is_quick(self, held: Attempt) -> bool:
-        """Say whether another run may wait behind this one, so that its child need not wait for us."""
-        return not held.failed_starts and self._seconds.get(held.job.name, QUICK) < QUICK
+    def release_idle_capacity(self) -> None:
+        """Free the permits that nothing is executed or waits for."""
+        self._permits.shrink(self.running() + len(self._waiting))
 
-    def quota(self, held: Attempt) -> int:
-        """Return how many runs of this kind make one message: 1 while nothing is known of the job."""
-        seconds = self._seconds.get(held.job.name)
-        return 1 if seconds is None else max(1, min(MAX_MESSAGE_RUNS, int(MAX_MESSAGE_SECONDS / max(seconds, 1e-7))))
+    def _total(self, permits: int) -> int:
+        """Return how many attempts ``permits`` children can start soon, including those that they hold.
 
-    def soon(self, slots: int) -> int:
-        """Return how many runs ``slots`` children can begin within some tens of milliseconds, those at work included.
-
-        A child whose run takes long begins nothing soon, and one that cannot be forked neither.
+        A child whose attempt takes long starts nothing soon, and neither does one that cannot be forked.
         """
         if self._cannot_fork:
-            slots = min(slots, len(self.children))
-        moving = max(0, slots - sum(1 for child in self.children.values() if child.is_stuck))
-        ahead = 1 if self._typical is None else int(SOON / max(self._typical, 1e-7))
-        return moving * max(1, min(4 * MAX_MESSAGE_RUNS, ahead))
+            permits = min(permits, len(self._children))
+        return max(0, permits - sum(1 for c in self._children.values() if c.is_slow)) * self._estimates.runs_ahead()
 
-    def busy(self) -> int:
-        """Return how many children hold runs."""
-        return sum(1 for child in self.children.values() if child.assigned)
+    def _dispatch_soon(self) -> None:
+        if self._waiting and not self._is_dispatching:
+            self._is_dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    # -- life and death ------------------------------------------------------------------------------------------
+    def _dispatch(self) -> None:
+        self._is_dispatching = False
+        if self._is_draining:
+            self._return_waiting()
+        try:
+            permits = self._permits.fill(min(self._permits.count, self.running() + len(self._waiting)))
+            while self._waiting:
+                busy = [child for child in self._children.values() if child.assigned]
+                child = self._child_for(self._waiting[0], busy, permits)
+                if child is None:
+                    return
+                child.send(self._next_message(max(1, len(self._waiting) // max(1, permits - len(busy)))))
+                child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
+        except EnvironmentFailed as error:
+            if not self.running():  # else one of the children at work will take it
+                self._events.put(ExecutorFailed(error))
+
+    def _next_message(self, limit: int) -> list[Attempt]:
+        """Take what is handed over at once: up to ``limit`` attempts that take a few milliseconds together."""
+        message: list[Attempt] = []
+        size, job = 0, None
+        while self._waiting and size < MAX_MESSAGE_BYTES:
+            attempt = self._waiting[0]
+            if attempt.job is not job:
+                job = attempt.job
+                limit = min(limit, self._estimates.message_size(job.name))
+            # sent alone, so that the death of its child has no other cause
+            is_suspect = bool(self._failed_starts) and attempt in self._failed_starts
+            if message and (len(message) >= limit or is_suspect):
+                break
+            message.append(self._waiting.popleft())
+            size += len(attempt.run.payload)
+            if is_suspect:
+                break
+        return message
+
+    def _child_for(self, attempt: Attempt, busy: list[ChildHandle], permits: int) -> ChildHandle | None:
+        if len(busy) < permits:
+            idle = [c for c in self._children.values() if not c.assigned and not c.is_retired]
+            return idle[-1] if idle else self._fork()
+        if not self._are_quick([attempt]):
+            return None
+        size = self._estimates.message_size(attempt.job.name)
+        able = [c for c in busy if c.is_flushed and not c.is_retired and not c.is_slow and len(c.assigned) <= size]
+        best = min(able, key=lambda c: len(c.assigned), default=None)
+        return best if best is not None and self._are_quick(best.assigned.values()) else None
+
+    def _are_quick(self, attempts: Iterable[Attempt]) -> bool:
+        """Return whether another attempt may wait behind ``attempts``, so that the child need not wait for us."""
+        if self._failed_starts and not self._failed_starts.keys().isdisjoint(attempts):
+            return False
+        return all(map(self._estimates.is_quick, {attempt.job.name for attempt in attempts}))
+
+    def _requeue(self, attempts: Iterable[Attempt]) -> None:
+        """Let other children start ``attempts``, which one has not; return those that are not to be started."""
+        self._waiting.extendleft(reversed(list(attempts)))
+        self._return_stopped()
+        self._dispatch_soon()
+
+    def _return_stopped(self) -> None:
+        if stopped := [attempt for attempt in self._waiting if attempt.stopped is not None]:
+            self._waiting = deque(attempt for attempt in self._waiting if attempt.stopped is None)
+            self._events.put(ReturnedUnstarted(stopped))
+
+    def _return_waiting(self) -> None:
+        if self._waiting:
+            self._events.put(ReturnedUnstarted(list(self._waiting)))
+            self._waiting.clear()
+
+    # -- children: forked, reaped, stopped ---------------------------------------------------------------------------
 
     def _fork(self) -> ChildHandle:
         self._cannot_fork = True
         if self._failed_forks >= MAX_FAILED_FORKS:
-            raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._failure}")
-        child = fork(self._start)
+            raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._fork_failure}")
+        child = fork(self._environment)
         self._cannot_fork = False
-        self.children[child.pid] = child
-        self._loop.add_reader(child.results, self._read, child)
-        self._loop.add_reader(child.output.descriptor, self._read_output, child)
+        self._children[child.pid] = child
+        child.loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        child.loop.add_reader(child.results, self._read, child)
+        child.loop.add_reader(child.output.descriptor, self._read_output, child)
         return child
 
-    def reap(self) -> None:
-        """Bury the children that have ended (to be called on SIGCHLD)."""
-        for pid in list(self.children):
+    def _reap(self) -> None:
+        """Handle the end of children (called on SIGCHLD)."""
+        for pid in list(self._children):
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
                 ended, status = pid, 0
             if ended:
-                self._handle_exit(self.children.pop(pid), status)
+                self._handle_exit(self._children.pop(pid), status)
+        self._dispatch_soon()
 
     def _handle_exit(self, child: ChildHandle, status: int) -> None:
         self._read(child)
         self._read_output(child)
         self._failed_forks = 0 if child.memory.is_ready else self._failed_forks + 1
-        self._failure = cause(status, "")
-        back, has_started = [], False
-        for place, held in child.assigned.items():
-            state = child.memory.state(place)
-            if state == NOT_STARTED:
-                back.append(held)
-            elif state == DONE:
-                self._end(child, held, Ending(End.RETURNED))
+        self._fork_failure = exit_cause(status, "")
+        unstarted, has_started = [], False
+        for index, attempt in child.assigned.items():
+            state = child.memory.state(index)
+            if state == protocol.NOT_STARTED:
+                unstarted.append(attempt)
+            elif state == protocol.SUCCEEDED:
+                self._end(child, attempt, AttemptEnd(EndKind.RETURNED))
             else:
                 has_started = True
-                self._end(child, held, held.stopped or Ending(End.RAISED, _how_it_died(child, state, status), DIED))
+                self._end(child, attempt, AttemptEnd(EndKind.RAISED, _how_it_died(child, state, status), WORKER_DIED))
                 with contextlib.suppress(OSError):
                     os.killpg(child.pid, signal.SIGKILL)  # what the handler had started, and would outlive it
         child.assigned.clear()
         child.output.drop()
         child.close()
         if child.memory.is_ready and not has_started:
-            back = [held for held in back if not self._is_poisonous(child, held, status)]
-        self._on_back(back)
+            unstarted = [attempt for attempt in unstarted if not self._has_failed_to_start(child, attempt, status)]
+        self._requeue(unstarted)
 
-    def _is_poisonous(self, child: ChildHandle, held: Attempt, status: int) -> bool:
-        """Count the death of a child that had not started ``held``; after a few of them, end the attempt.
+    def _has_failed_to_start(self, child: ChildHandle, attempt: Attempt, status: int) -> bool:
+        """Count the death of a child that had not started ``attempt``; after a few of them, end the attempt.
 
-        After the first one ``held`` is handed over by itself: only a run that kills its child each time gets this far.
+        After the first one it is handed over alone: only a run that kills its child each time gets this far.
         """
-        held.failed_starts += 1
-        if held.failed_starts < MAX_FAILED_STARTS or held.stopped is not None:
+        self._failed_starts[attempt] += 1
+        if self._failed_starts[attempt] < MAX_FAILED_STARTS or attempt.stopped is not None:
             return False
-        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {cause(status, '')}"
-        self._end(child, held, Ending(End.RAISED, why, DIED))
+        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {exit_cause(status, '')}"
+        self._end(child, attempt, AttemptEnd(EndKind.RAISED, why, WORKER_DIED))
         return True
 
-    def stop(self, child: ChildHandle, held: Attempt, ending: Ending, grace: float = KILL_GRACE) -> None:
-        """Stop the handler of ``held``, which ``child`` is executing: SIGTERM, and SIGKILL ``grace`` seconds later.
+    def stop(self, attempts: Iterable[Attempt], grace: float = KILL_GRACE_SECONDS) -> None:
+        """Stop handlers by SIGTERM, and by SIGKILL ``grace`` seconds later."""
+        assigned = {attempt: child for child in self._children.values() for attempt in child.assigned.values()}
+        for attempt in attempts:
+            if (child := assigned.get(attempt)) is not None:
+                self._stop_child(child, attempt, grace)
+        self._return_stopped()
 
-        What the child has not begun goes to others first, so that nothing but ``held`` can be hit.
-        """
-        held.stopped = held.stopped or ending
-        child.is_ending = True
-        self._on_back(child.withdraw())
-        if child.current() is not held:
+    def _stop_child(self, child: ChildHandle, attempt: Attempt, grace: float) -> None:
+        """Stop the handler of ``attempt``. What the child has not started goes to others first."""
+        child.is_retired = True
+        self._requeue(child.withdraw())
+        if grace <= 0:
+            child.signal(signal.SIGKILL)
+            return
+        if child.running() is not attempt:
             return  # it ended this moment: its report is on its way
-        kill_at = clock.now() + grace
         if child.kill_at is None:
-            child.stop()
+            child.request_stop()
+        kill_at = clock.now() + grace
         child.kill_at = kill_at if child.kill_at is None else min(child.kill_at, kill_at)
 
-    def kill_all(self, ending: Ending) -> None:
-        """Kill every child at once; what their runs have come to is ``ending``."""
-        for child in self.children.values():
-            for held in child.assigned.values():
-                held.stopped = held.stopped or ending
-            child.signal(signal.SIGKILL)
+    def release_unstarted(self) -> None:
+        """Return what no child has started; hand out nothing any more."""
+        self._is_draining = True
+        for child in self._children.values():
+            self._waiting.extend(child.withdraw())
+        self._return_waiting()
 
-    def retire(self, idle_for: float = 0.0) -> None:
-        """Give children no more runs: those that have nothing to do, for so many seconds, end at once."""
-        oldest = clock.now() - idle_for
-        for child in self.children.values():
-            if not idle_for or (not child.assigned and child.idle_since <= oldest):
-                child.is_ending = True
-        self._end_idle()
+    def reload(self, workload: Workload) -> None:
+        """Let children exit after what they hold. New ones import the handlers of ``workload``."""
+        self._environment = replace(self._environment, workload=workload)
+        self._retire_all()
 
-    def _end_idle(self) -> None:
-        for child in self.children.values():
-            if child.is_ending and not child.assigned and not child.is_closed:
-                child.end()
-                child.kill_at = child.kill_at or clock.now() + KILL_GRACE
+    def _retire_all(self) -> None:
+        for child in self._children.values():
+            child.is_retired = True
+        self._close_idle(clock.now())
+
+    def _close_idle(self, now: float) -> None:
+        for child in self._children.values():
+            is_old = now - child.idle_since > MAX_IDLE_SECONDS
+            if not child.assigned and not child.is_closed and (child.is_retired or is_old):
+                child.close_input()
+                child.kill_at = child.kill_at or now + KILL_GRACE_SECONDS
 
     async def close(self) -> None:
-        """Wait until no child is left; kill those that stay. Nothing of theirs is to be expected any more."""
-        self.retire()
-        patience = clock.now() + FAREWELL
-        while self.children:
-            if clock.now() > patience:
-                self.kill_all(Ending(End.RELEASED, "stopped because the worker failed"))
-            self.reap()
-            await asyncio.sleep(0.002)
-
-    # -- watching ------------------------------------------------------------------------------------------------
-
-    def watch(self) -> None:
-        """Find what takes too long. To be called several times a second while there are children."""
-        now = clock.now()
-        for child in list(self.children.values()):
-            if child.kill_at is not None:
-                if now >= child.kill_at:
+        """Wait until no child is left; kill those that do not exit."""
+        self._retire_all()
+        deadline = clock.now() + CLOSE_TIMEOUT_SECONDS
+        while self._children:
+            if clock.now() > deadline:
+                for child in self._children.values():
                     child.signal(signal.SIGKILL)
-                    child.kill_at = now + KILL_GRACE
-                continue
-            held = child.current()
-            if held is None:
-                if child.assigned and now - child.active_at > START_WITHIN:
-                    self._replace(child)
-                continue
-            child.active_at = now
-            if held.started_at is None:
-                held.started_at = now
-            runs_for = now - held.started_at
-            if runs_for > held.job.timeout.total_seconds():
-                limit = durations.show(held.job.timeout)
-                self.stop(child, held, Ending(End.RAISED, f"still running after {limit}, killed", "Timeout"))
-            elif runs_for > STUCK_AFTER and not child.is_stuck:
-                child.is_stuck = True
-                self._on_back(child.withdraw())
-        self._end_idle()
+            self._reap()
+            await asyncio.sleep(0.002)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+        self._permits.shrink(0)
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Stop what exceeds its timeout, replace children that hang, return what no child can start soon."""
+        now = clock.now()
+        for child in list(self._children.values()):
+            self._check_child(child, now)
+        self._close_idle(now)
+        if not self._waiting or self._total(self._permits.held) > 0:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since > MAX_WAIT_SECONDS:
+            self._return_waiting()
+        self._dispatch_soon()
+
+    def _check_child(self, child: ChildHandle, now: float) -> None:
+        if child.kill_at is not None:
+            if now >= child.kill_at:
+                child.signal(signal.SIGKILL)
+                child.kill_at = now + KILL_GRACE_SECONDS
+            return
+        attempt = child.running()
+        if attempt is None:
+            if child.assigned and now - child.active_at > START_TIMEOUT_SECONDS:
+                self._replace(child)
+            return
+        child.active_at = now
+        seconds = child.seconds_running(attempt, now)
+        if seconds > attempt.job.timeout.total_seconds():
+            why = f"still running after {durations.show(attempt.job.timeout)}, killed"
+            attempt.stopped = attempt.stopped or AttemptEnd(EndKind.RAISED, why, "Timeout")
+            self.stop([attempt])
+        elif seconds > SLOW_SECONDS and not child.is_slow:
+            child.is_slow = True
+            self._requeue(child.withdraw())
 
     def _replace(self, child: ChildHandle) -> None:
-        """Hand what ``child`` has not started to others, and kill it: it hangs between two runs."""
-        child.is_ending = True
-        self._on_back(child.withdraw())
-        if child.current() is None:
+        """Give others what ``child`` has not started, and kill it: it hangs between two attempts."""
+        child.is_retired = True
+        self._requeue(child.withdraw())
+        if child.running() is None:
             child.is_hung = True
-            child.kill_at = clock.now() + KILL_GRACE
+            child.kill_at = clock.now() + KILL_GRACE_SECONDS
 
-    def holding(self) -> list[tuple[ChildHandle, Attempt]]:
-        """Return what has been handed out and has not ended."""
-        return [(child, held) for child in self.children.values() for held in child.assigned.values()]
-
-    # -- hearing -------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, child: ChildHandle) -> None:
-        for _ in range(READS_AT_ONCE):
-            try:
-                piece = os.read(child.results, 1 << 20)
-            except BlockingIOError:
-                return
-            if not piece:
-                self._loop.remove_reader(child.results)
-                return
-            child.active_at = clock.now()
-            try:
-                for successes, report in child.frames.feed(piece):
-                    self._hear_all(child, successes, report)
-            except (ValueError, TypeError, IndexError):
-                self._loop.remove_reader(child.results)
-                if child.pid in self.children:
-                    if held := child.current():
-                        held.stopped = held.stopped or SPOILT
-                    child.signal(signal.SIGKILL)
-                return
+        try:
+            for successes, report in child.receive():
+                if successes:
+                    self._handle_successes(child, successes)
+                if report is not None:
+                    self._handle_report(child, report)
+        except (ValueError, TypeError):
+            child.loop.remove_reader(child.results)
+            if child.pid in self._children:
+                if attempt := child.running():
+                    attempt.stopped = attempt.stopped or BAD_FRAME
+                child.signal(signal.SIGKILL)
+        self._dispatch_soon()
 
-    def _hear_all(self, child: ChildHandle, successes: list[tuple[int, float]], report: tuple[Any, ...] | None) -> None:
-        if ends := child.succeeded(successes):
-            seconds = sum(took for _, took in ends) / len(ends)
-            for job in {held.job.name for held, _ in ends}:
-                self._learn(job, seconds)
-            if not child.output.is_empty and any(held.run is child.output.run for held, _ in ends):
+    def _handle_successes(self, child: ChildHandle, successes: list[tuple[int, float]]) -> None:
+        if attempts := child.succeed(successes):
+            seconds = sum(took for _, took in successes) / len(successes)
+            for job in {attempt.job.name for attempt in attempts}:
+                self._estimates.learn(job, seconds)
+            if not child.output.is_empty and any(attempt.run is child.output.run for attempt in attempts):
                 child.output.drop()
-            self._on_success(ends)
-        if report is not None:
-            self._hear(child, Report(*report))
+            if self._failed_starts:
+                for attempt in attempts:
+                    del self._failed_starts[attempt]
+            self._events.put(Succeeded(attempts))
 
-    def _hear(self, child: ChildHandle, report: Report) -> None:
-        held = child.heard(report.place)
+    def _handle_report(self, child: ChildHandle, report: protocol.Report) -> None:
+        attempt = child.end(report.number)
         if report.has_output:
-            self._read_output(child, held)
-            child.go_on()
-        if held is None:
-            return  # taken back before it was begun
-        if report.end == WITHDRAWN:
-            self._on_back([held])
+            self._read_output(child, attempt)
+            child.resume()
+        if attempt is None:
+            return  # withdrawn before it started
+        if report.end is None:
+            self._requeue([attempt])
             return
-        self._learn(held.job.name, report.took - report.import_seconds)  # the next runs need no import
-        if held.stopped is None or report.end in (End.RETURNED, End.COMMITTED):
-            ending = Ending(
-                End(report.end),
-                report.error[:MAX_ERROR_CHARS],
-                report.error_type[:MAX_ERROR_CHARS],
-                report.stack[-MAX_STACK_CHARS:],
-                report.result,
-                None if report.delay is None else _delay(report.delay),
-                took=report.took,
-            )
-        else:
-            ending = held.stopped._replace(stack=report.stack[-MAX_STACK_CHARS:])
-        self._end(child, held, ending, [EnqueueBatch(*plain) for plain in report.enqueued or []])
+        attempt.took = report.took
+        self._estimates.learn(attempt.job.name, report.took - report.import_seconds)  # the next runs need no import
+        self._end(child, attempt, report.end)
 
-    def _learn(self, job: str, took: float) -> None:
-        self._seconds[job] = _moved(self._seconds.get(job), took)
-        self._typical = _moved(self._typical, took)
-
-    def _end(self, child: ChildHandle, held: Attempt, ending: Ending, enqueued: list[Any] | None = None) -> None:
-        if child.output.run is held.run:
-            if ending.end in (End.RETURNED, End.COMMITTED):
+    def _end(self, child: ChildHandle, attempt: Attempt, end: AttemptEnd) -> None:
+        if child.output.run is attempt.run:
+            if end.is_success:
                 child.output.drop()
             else:
-                ending = ending._replace(output=child.output.take())
-        self._on_end(held, ending, enqueued or [])
+                end = end._replace(output=child.output.take())
+        del self._failed_starts[attempt]
+        self._events.put(Ended(attempt, end))
 
-    def _read_output(self, child: ChildHandle, held: Attempt | None = None) -> None:
-        of = held or child.latest()
-        child.output.read(None if of is None else of.run)
-        descriptor = child.output.descriptor
+    def _read_output(self, child: ChildHandle, attempt: Attempt | None = None) -> None:
+        source = attempt or child.latest()
+        child.output.read(None if source is None else source.run)
+        stderr = sys.stderr
         if child.output.is_closed:
-            self._loop.remove_reader(descriptor)
-        elif self._lines is not None and self._lines.is_full and child.pid in self.children:
-            # nobody reads our stderr as quickly as this prints: it waits, and nothing else does
-            self._loop.remove_reader(descriptor)
-            self._lines.when_room(lambda: self._resume_output(child))
+            child.loop.remove_reader(child.output.descriptor)
+        elif isinstance(stderr, NonBlockingStderr) and stderr.is_full and child.pid in self._children:
+            # our stderr is not read as quickly as this child prints: only the child waits
+            child.loop.remove_reader(child.output.descriptor)
+            stderr.when_writable(lambda: self._resume_output(child))
 
     def _resume_output(self, child: ChildHandle) -> None:
-        if self.children.get(child.pid) is child and not child.output.is_closed:
-            self._loop.add_reader(child.output.descriptor, self._read_output, child)
+        if self._children.get(child.pid) is child and not child.output.is_closed:
+            child.loop.add_reader(child.output.descriptor, self._read_output, child)
 
 
 def _how_it_died(child: ChildHandle, state: int, status: int) -> str:
-    if state != ENDED:
-        return cause(status)
-    how = "hung, and was killed," if child.is_hung else f"died ({cause(status, '')})"
+    if state != protocol.ENDED:
+        return exit_cause(status)
+    how = "hung, and was killed," if child.is_hung else f"died ({exit_cause(status, '')})"
     return f"its process {how} before it could report how the handler ended"
-
-
-def _moved(known: float | None, took: float) -> float:
-    """Return the new expectation: what is slow because it is new (imports) is soon forgotten."""
-    if known is None:
-        return took
-    return known + (0.5 if took < known else 0.2) * (took - known)
-
-
-def _delay(seconds: float) -> timedelta:
-    try:
-        return timedelta(seconds=seconds)
-    except (OverflowError, ValueError):
-        return timedelta.max

@@ -1,10 +1,10 @@
-"""What parent and child say to each other: frames on pipes, and bytes in shared memory.
+"""How the pool and its children communicate: frames on pipes, and bytes in shared memory.
 
-A frame is its length (4 bytes) and what is marshalled after it. Parent to child: a list of tasks, or ``GO_ON``. Child
-to parent: the plain successes of late, each as its place and the seconds that it took, and a report of another end, or
-None. In the shared memory each task has two bytes at its index: how far it is, written by the child, and
-whether it was taken back before it began, written by the parent. Two more bytes are for the child as a whole: that it
-is ready for tasks, and that the parent wants its handler stopped. They are right at whatever instant the child dies.
+A frame is its length (4 bytes) and a marshalled value. Parent to child: a list of tasks, or ``RESUME``. Child to
+parent: the plain successes since the last frame, each as its index and the seconds that it took, and one report or
+None. In the shared memory each task has two bytes at its index: its state, written by the child, and whether it was
+withdrawn before it started, written by the parent. Two more bytes are for the child as a whole: that it is ready for
+tasks, and that the parent wants its handler stopped. They are right at whatever instant the child dies.
 """
 
 from __future__ import annotations
@@ -13,44 +13,69 @@ import marshal
 import mmap
 import os
 import struct
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-PLACES = 2048
+from yamlsched.runs import AttemptEnd, EndKind, EnqueueBatch
+
+MAX_TASKS = 2048
 """Tasks that a child can hold at once."""
-NOT_STARTED, STARTED, DONE, ENDED = 0, 1, 2, 3  # ENDED: the handler is through, and its report is being sent
-READY, STOP = 2 * PLACES, 2 * PLACES + 1  # indexes of the bytes for the child as a whole
-GO_ON = "go on"
-WITHDRAWN = "withdrawn"  # the end of a task that was taken back before it began
-MAX_FRAME_BYTES = 1 << 26  # bytes: reading one holds up the parent for a fraction of a second
+NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
+READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
+RESUME = "resume"  # the parent has read the output of the last attempt
+MAX_FRAME_BYTES = 1 << 26  # reading one holds up the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
 
 
+class Channel(NamedTuple):
+    """The child's side of its connection to the parent: three descriptors, and the shared memory."""
+
+    commands: int
+    results: int
+    output: int
+    memory: Memory
+
+
 Task: TypeAlias = tuple[int, str, str, int | None, float, tuple[Any, ...]]
-"""A run handed to a child: its place, the handler, the payload, the dead run that it reports if any, the seconds that
-an attempt may take, the ClaimedRun."""
+"""A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because that is quickest."""
 
 
 class Report(NamedTuple):
-    """The end of an attempt that is no plain success, as a child tells it."""
+    """The end of a task that is not a plain success."""
 
-    place: int
-    end: str  # a runs.End, or WITHDRAWN
-    error: str = ""
-    error_type: str = ""
-    stack: str = ""
-    result: str | None = None
-    delay: float | None = None  # seconds
+    number: int
+    end: AttemptEnd | None  # None: it was withdrawn before it started
     took: float = 0.0  # seconds
     import_seconds: float = 0.0  # of these, for importing the handler
-    enqueued: list[Any] | None = None
     has_output: bool = False
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the report in types that a frame can hold."""
+        end = self.end
+        if end is None:
+            return tuple(self)
+        delay = None if end.delay is None else (end.delay.days, end.delay.seconds, end.delay.microseconds)
+        plain: dict[str, Any] = {"kind": end.kind.value, "delay": delay, "enqueued": list(map(tuple, end.enqueued))}
+        return (self.number, tuple(end._replace(**plain)), *self[2:])
+
+    @classmethod
+    def decode(cls, values: tuple[Any, ...]) -> Report:
+        """Return the report of ``encode``. Raises ValueError or TypeError for anything else."""
+        report = cls(*values)
+        if report.end is None:
+            return report
+        end = AttemptEnd(*report.end)
+        delay: Any = end.delay
+        enqueued = [EnqueueBatch(*batch) for batch in end.enqueued]
+        end = end._replace(kind=EndKind(end.kind), delay=delay and timedelta(*delay), enqueued=enqueued)
+        return report._replace(end=end)
 
 
 class Memory:
     """The shared bytes of one child."""
 
     def __init__(self) -> None:
-        self._bytes = mmap.mmap(-1, 2 * PLACES + 2)
+        self._bytes = mmap.mmap(-1, 2 * MAX_TASKS + 2)
 
     def set_ready(self) -> None:
         """Child: report that it is set up, and waits for tasks."""
@@ -62,7 +87,7 @@ class Memory:
         return bool(self._bytes[READY])
 
     def request_stop(self) -> None:
-        """Parent: the next SIGTERM is meant."""
+        """Parent: the next SIGTERM is meant for the handler."""
         self._bytes[STOP] = 1
 
     @property
@@ -71,44 +96,44 @@ class Memory:
         return bool(self._bytes[STOP])
 
     def clear(self, index: int) -> None:
-        """Parent: make the place ready for a task."""
+        """Parent: prepare the index for a new task."""
         self._bytes[index] = NOT_STARTED
-        self._bytes[PLACES + index] = 0
+        self._bytes[MAX_TASKS + index] = 0
 
     def start(self, index: int) -> bool:
-        """Child: say that the task begins; False if the parent has taken it back.
+        """Child: mark the task as started; return False if the parent has withdrawn it.
 
-        Both sides write first and read then, so that at most one of them believes the task to be its own; the system
-        call in between keeps the processor from doing it the other way round.
+        Both sides write first and then read, so that at most one of them takes the task for its own. The system call
+        in between keeps the processor from reordering the two.
         """
         self._bytes[index] = STARTED
         os.getppid()
-        if self._bytes[PLACES + index]:
+        if self._bytes[MAX_TASKS + index]:
             self._bytes[index] = NOT_STARTED
             return False
         return True
 
-    def done(self, index: int) -> None:
-        """Child: say that the task has succeeded, and has nothing more to tell than that."""
-        self._bytes[index] = DONE
+    def succeed(self, index: int) -> None:
+        """Child: mark the task as a plain success."""
+        self._bytes[index] = SUCCEEDED
 
-    def ended(self, index: int) -> None:
-        """Child: say that the handler is through; its report says how."""
+    def end(self, index: int) -> None:
+        """Child: mark that the handler has returned; the report says how."""
         self._bytes[index] = ENDED
 
     def withdraw(self, index: int) -> bool:
-        """Parent: take the task back; False if it has begun."""
-        self._bytes[PLACES + index] = 1
+        """Parent: withdraw the task; return False if it has started."""
+        self._bytes[MAX_TASKS + index] = 1
         os.getppid()
         return self._bytes[index] == NOT_STARTED
 
     def state(self, index: int) -> int:
-        """Parent: how far the task is."""
+        """Parent: return the state of the task."""
         return self._bytes[index]
 
     def running(self) -> int | None:
-        """Parent: the index of the task whose handler is executing."""
-        index = self._bytes.find(bytes([STARTED]), 0, PLACES)
+        """Parent: return the index of the task whose handler is executing."""
+        index = self._bytes.find(bytes([STARTED]), 0, MAX_TASKS)
         return None if index < 0 else index
 
 
@@ -119,26 +144,26 @@ def frame(content: Any) -> bytes:
 
 
 class Frames:
-    """Put frames together from the pieces in which a pipe delivers them."""
+    """Assembles frames from the pieces in which a pipe delivers them."""
 
     def __init__(self) -> None:
-        self._left = bytearray()
+        self._rest = bytearray()
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Return the content of each frame that ``piece`` completes. Raises ValueError for what is no frame."""
-        self._left += piece
+        """Return the content of each frame that ``piece`` completes. Raises ValueError for anything else."""
+        self._rest += piece
         contents, start = [], 0
-        while len(self._left) - start >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._left, start)
+        while len(self._rest) - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._rest, start)
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes")
             end = start + LENGTH.size + length
-            if len(self._left) < end:
+            if len(self._rest) < end:
                 break
             try:
-                contents.append(marshal.loads(bytes(memoryview(self._left)[start + LENGTH.size : end])))
+                contents.append(marshal.loads(bytes(memoryview(self._rest)[start + LENGTH.size : end])))
             except (EOFError, TypeError) as error:
                 raise ValueError("an unreadable frame") from error
             start = end
-        del self._left[:start]
+        del self._rest[:start]
         return contents

@@ -1,7 +1,7 @@
-"""The child: carries out runs one at a time and tells its parent how each attempt ended.
+"""The child: executes tasks one at a time, and reports how each ended.
 
-It is forked, holds no session of the parent's, and may be killed at any instant: what the parent must know then stands
-in the shared memory.
+It is forked, holds no session of the parent's, and may be killed at any instant. What the parent must know even then
+is in the shared memory.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import importlib
 import inspect
-import json
 import logging
 import os
 import select
@@ -24,7 +22,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache, lru_cache
 from typing import Any, NoReturn
 
 from yamlsched import jsonb
@@ -32,26 +29,17 @@ from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handling.backends import PostgresBackend
 from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
-from yamlsched.runs import MAX_STACK_CHARS, ClaimedRun, End, EnqueueBatch, storable
-from yamlsched.worker.executors.processes.protocol import (
-    GO_ON,
-    MAX_FRAME_BYTES,
-    WITHDRAWN,
-    Frames,
-    Memory,
-    Report,
-    Task,
-    frame,
-)
+from yamlsched.runs import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
+from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, RESUME, Channel, Frames, Report, Task, frame
+from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
 
-IDLE_SESSION_SECONDS = 1.0  # after which the sessions of handlers are closed
-FLUSH_EVERY = 0.02  # seconds for which the news of a success may be held back
-SLOW = 0.002  # seconds: of a run that takes longer the news is sent at once, so that the parent sends the next in time
-MAX_ERROR_CHARS = 4_000  # characters of an error that are sent to the parent
-BAD_EXIT = 70  # of a child that cannot go on
-decode = json.JSONDecoder().raw_decode  # of text as PostgreSQL writes it: without anything before and behind
-NOTHING = struct.pack("i", 0)  # the count of bytes in an empty pipe
-CLOSED_PIPES = 71  # of a child whose handler closed the descriptors by which it talks
+MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
+FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
+SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
+MAX_REPORTED_ERROR_CHARS = 4_000
+EMPTY = struct.pack("i", 0)  # the count of bytes in an empty pipe
+OWN_FILES = {__file__, resolve.__code__.co_filename}  # whose frames are left out of stacks
+FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot go on; the handler closed its pipes
 
 
 class Stopped(BaseException):
@@ -59,150 +47,164 @@ class Stopped(BaseException):
 
 
 class Runner:
-    """One child process, from fork to end."""
+    """One child process, from fork to exit."""
 
-    def __init__(self, commands: int, results: int, output: int, memory: Memory, dsn: str, namespace: str) -> None:
-        self.commands, self.results, self.output = commands, results, output
-        self.memory, self.dsn, self.namespace = memory, dsn, namespace
+    def __init__(self, channel: Channel, dsn: str, namespace: str) -> None:
+        self.channel, self.memory = channel, channel.memory
+        self.dsn, self.namespace = dsn, namespace
         self.pid = os.getpid()
-        self.pipes = [(fd, os.fstat(fd).st_ino) for fd in (commands, results, output)]
+        self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:3]]
         self.tasks: deque[Task] = deque()
-        self.may_go_on = True
+        self.may_continue = True
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
-        self.import_seconds = 0.0  # what of the attempt's time went into importing its handler
-        self.begun = 0.0  # when the handler that is executing was called
+        self.import_seconds = 0.0  # of the attempt, for importing its handler
+        self.started = 0.0  # when the attempt that is executing started
         self.is_calling = self.was_stopped = False
-        self.unread = bytearray(NOTHING)  # of the output's pipe
-        self.successes: list[tuple[int, float]] = []  # that the parent has not been told of
+        self.unread = bytearray(EMPTY)
+        self.successes: list[tuple[int, float]] = []  # not sent yet
         self.sent_at = time.perf_counter()
         self.frames = Frames()
         self.stdout, self.stderr = sys.stdout, sys.stderr
 
     def main(self) -> NoReturn:
-        """Work until the parent closes the pipe. Never returns: whatever happens ends this process here."""
+        """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
         try:
             self.memory.set_ready()
             while True:
                 while not self.tasks:
                     self._receive()
-                self._carry_out(self.tasks.popleft())
+                self.execute(*self.tasks.popleft())
         except BaseException as error:
             if os.getpid() == self.pid:
                 with contextlib.suppress(OSError):
                     os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
-            os._exit(BAD_EXIT)
+            os._exit(FAILED_EXIT)
 
     def _receive(self) -> None:
-        """Wait for a piece of what the parent sends, which may be less than a frame. Ends this process at its end."""
+        """Wait for a piece of what the parent sends, perhaps less than a frame. Exits when the pipe is closed."""
         self._close_idle_sessions()
-        piece = os.read(self.commands, 1 << 16)
+        piece = os.read(self.channel.commands, 1 << 16)
         if not piece:
             os._exit(0)
         for content in self.frames.feed(piece):
-            if content == GO_ON:
-                self.may_go_on = True
+            if content == RESUME:
+                self.may_continue = True
             else:
                 signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
                 self.tasks.extend(content)
 
     def _close_idle_sessions(self) -> None:
-        """Close the sessions of handlers once there has been nothing to do for a moment: the server has a limit."""
+        """Close the sessions of handlers if there is nothing to do for a moment: the server has a limit."""
         if sessions.has_open:
-            news = select.poll()
-            news.register(self.commands, select.POLLIN)
-            if not news.poll(IDLE_SESSION_SECONDS * 1000):
+            poll = select.poll()
+            poll.register(self.channel.commands, select.POLLIN)
+            if not poll.poll(MAX_IDLE_SESSION_SECONDS * 1000):
                 sessions.close()
 
-    def _carry_out(self, task: Task) -> None:
-        place = task[0]
-        if not self.memory.start(place):
-            self._tell(time.perf_counter(), Report(place, WITHDRAWN))
+    def execute(
+        self,
+        index: int,
+        path: str,
+        payload: str,
+        dead_run_id: int | None,
+        timeout: float,
+        run: tuple[Any, ...],
+    ) -> None:
+        """Execute the task at ``index`` and report its end.
+
+        ``path`` names the handler. ``dead_run_id`` is the run whose death an on_dead handler is called for. ``timeout``
+        is in seconds. ``run`` has the values of a ClaimedRun.
+        """
+        if not self.memory.start(index):
+            self._send(time.perf_counter(), Report(index, None))
             return
-        self.begun, self.import_seconds = time.perf_counter(), 0.0
-        report = self._attempt(task)
+        self.started, self.import_seconds = time.perf_counter(), 0.0
+        end = self._attempt(path, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
-            os._exit(0)  # the handler forked, and this is its child, come back from the handler
+            os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
         self._flush_output()
         has_output = self._has_output()
         now = time.perf_counter()
-        took = now - self.begun
-        is_plain = report is None and not has_output and not self.import_seconds
-        is_due = not is_plain or not self.tasks or took > SLOW or now - self.sent_at > FLUSH_EVERY
+        took = now - self.started
+        is_plain = end is None and not has_output and not self.import_seconds
+        is_due = not is_plain or not self.tasks or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
         if is_due:
             self._check_pipes()
-        if report is None:
-            self.memory.done(place)
+        if end is None:
+            self.memory.succeed(index)
         else:
-            self.memory.ended(place)
+            self.memory.end(index)
         if is_plain:
-            self.successes.append((place, took))
+            self.successes.append((index, took))
             if is_due:
-                self._tell(now)
+                self._send(now)
         else:
-            report = report or Report(place, End.RETURNED.value)
-            self._tell(now, report._replace(took=took, import_seconds=self.import_seconds, has_output=has_output))
+            end = end or AttemptEnd(EndKind.RETURNED)
+            self._send(now, Report(index, end, took, self.import_seconds, has_output))
         if has_output:
-            # what the pipe holds is this run's: the next one begins when the parent has read it
-            self.may_go_on = False
-            while not self.may_go_on:
+            # the pipe holds the output of this attempt: the next one starts when the parent has read it
+            self.may_continue = False
+            while not self.may_continue:
                 self._receive()
 
-    def _attempt(self, task: Task) -> Report | None:
-        """Call the handler; return None where it returned nothing and left nothing to be told.
+    def _attempt(
+        self, path: str, text: str, dead_run_id: int | None, timeout: float, values: tuple[Any, ...]
+    ) -> AttemptEnd | None:
+        """Call the handler; return None if it returned nothing and there is nothing else to report.
 
-        This is the one place where any exception is caught: whatever it is, it is an outcome.
+        This is the one place where any exception is caught: each is the end of the attempt.
         """
-        place, path, text, dead_run, timeout, claimed = task
         run: Run | None = None
         try:
-            payload = {} if text == "{}" or dead_run is not None else read_payload(text)
+            is_on_dead_call = dead_run_id is not None
+            payload = {} if text == "{}" or is_on_dead_call else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
                 handler = self.handlers[path] = resolve(path)
-                self.import_seconds = time.perf_counter() - self.begun
-            if dead_run is not None or _takes_run(handler):
-                run = self._run(ClaimedRun._make(claimed), payload, timeout)
-            if dead_run is None and (misfit := payload_misfit(handler, path, tuple(payload), run is not None)):
-                return Report(place, End.DISCARDED.value, misfit, "PayloadMismatch")
-            value = self._call(handler, payload, run, dead_run)
+                self.import_seconds = time.perf_counter() - self.started
+            if is_on_dead_call or takes_run(handler):
+                run = self._run(ClaimedRun._make(values), payload, timeout)
+            if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
+                return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
+            value = self._call(handler, payload, run, dead_run_id)
             if value is None and run is None and not self.was_stopped:
                 return None
             if run is not None and run.committed:
                 if value is not None and value != run.state.result:
                     run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
-                return Report(place, End.COMMITTED.value)
+                return AttemptEnd(EndKind.COMMITTED)
             if self.was_stopped:
                 raise Stopped("stopped by yamlsched, but it returned")
             result = jsonb.encode_result(value, "the result")
-            enqueued = _plain(run.state.enqueued) if run is not None and run.state.enqueued else None
-            if result is None and enqueued is None:
+            enqueued = _plain(run.state.enqueued) if run is not None else []
+            if result is None and not enqueued:
                 return None
-            return Report(place, End.RETURNED.value, result=result, enqueued=enqueued)
+            return AttemptEnd(EndKind.RETURNED, result=result, enqueued=enqueued)
         except BaseException as error:
             if run is not None and run.committed:
                 logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
-                return Report(place, End.COMMITTED.value)
-            report = _report_of(place, error)
-            if run is not None and run.is_session_lost(error):
-                report = report._replace(end=End.SESSION_LOST.value)
-            return report
+                return AttemptEnd(EndKind.COMMITTED)
+            end = _end_of(error)
+            return end._replace(kind=EndKind.SESSION_LOST) if run is not None and run.is_session_lost(error) else end
 
-    def _call(self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run: int | None) -> Any:
-        """Call the handler so that SIGTERM stops it, and nothing but it."""
+    def _call(
+        self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run_id: int | None
+    ) -> Any:
+        """Call the handler so that SIGTERM stops it, and nothing else."""
         self.was_stopped = False
         try:
             self.is_calling = True
             if run is None:
                 value = handler(**payload)
-            elif dead_run is not None:
-                value = handler(run.dead_run(dead_run))
+            elif dead_run_id is not None:
+                value = handler(run.dead_run(dead_run_id))
             else:
                 value = handler(**payload, run=run)
-            return asyncio.run(_awaited(value)) if value is not None and inspect.isawaitable(value) else value
+            return asyncio.run(_await(value)) if value is not None and inspect.isawaitable(value) else value
         finally:
             self.is_calling = False
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
-        """Stop the handler if the parent wants that; else somebody has signalled all processes, and it decides."""
+        """Stop the handler if the parent wants that. Otherwise all processes were signalled, and the parent decides."""
         if self.is_calling and self.memory.is_stop_requested:
             self.was_stopped = True
             raise Stopped("stopped by yamlsched")
@@ -221,22 +223,23 @@ class Runner:
             backend=PostgresBackend(self.dsn, self.namespace, run.id, run.attempt, run.locked_by, timeout),
         )
 
-    def _tell(self, now: float, report: Report | None = None) -> None:
-        whole = frame((self.successes, report and tuple(report)))
-        if report is not None and len(whole) > MAX_FRAME_BYTES:
-            runs = sum(len(payloads) for _, payloads, *_ in report.enqueued or [])
-            text = f"it enqueued {runs} runs, {len(whole) >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20} MiB: "
-            text += "enqueue fewer in one attempt, and let some of them enqueue the rest"
-            refused = Report(report.place, End.RAISED.value, text, "EnqueueRefused", took=report.took)
-            whole = frame((self.successes, tuple(refused._replace(has_output=report.has_output))))
-        content = memoryview(whole)
-        while content:
-            content = content[os.write(self.results, content) :]
+    def _send(self, now: float, report: Report | None = None) -> None:
+        content = frame((self.successes, report and report.encode()))
+        if report is not None and report.end is not None and len(content) > MAX_FRAME_BYTES:
+            runs = sum(len(batch.payloads) for batch in report.end.enqueued)
+            size, limit = f"{len(content) >> 20} MiB", f"{MAX_FRAME_BYTES >> 20} MiB"
+            error = f"it enqueued {runs} runs, {size}, over the limit of {limit}: "
+            error += "enqueue fewer in one attempt, and let some of them enqueue the rest"
+            refused = report._replace(end=AttemptEnd(EndKind.RAISED, error, "EnqueueRefused"))
+            content = frame((self.successes, refused.encode()))
+        unsent = memoryview(content)
+        while unsent:
+            unsent = unsent[os.write(self.channel.results, unsent) :]
         self.successes.clear()
         self.sent_at = now
 
     def _check_pipes(self) -> None:
-        """End this process if the handler closed its pipes: by now their numbers may mean a file of the handler's."""
+        """Exit if the handler closed the pipes: their numbers may mean a file of the handler by now."""
         for descriptor, inode in self.pipes:
             try:
                 if os.fstat(descriptor).st_ino == inode:
@@ -246,7 +249,7 @@ class Runner:
             os._exit(CLOSED_PIPES)
 
     def _flush_output(self) -> None:
-        """Flush what the handler printed, and undo what it did to where its successors print."""
+        """Flush what the handler printed, and undo what it did to the streams that its successors print to."""
         try:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -256,127 +259,65 @@ class Runner:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
     def _has_output(self) -> bool:
-        """Say whether there is something unread in the pipe of stdout and stderr."""
+        """Return whether the pipe of stdout and stderr has unread bytes."""
         try:
-            fcntl.ioctl(self.output, termios.FIONREAD, self.unread)
-            return self.unread != NOTHING
+            fcntl.ioctl(self.channel.output, termios.FIONREAD, self.unread)
+            return self.unread != EMPTY
         except OSError:
             return False  # the handler closed it
 
 
 def standard_streams() -> tuple[Any, Any]:
-    """Return stdout and stderr, on descriptors 1 and 2, which they leave open."""
-    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "buffering": 1, "closefd": False}
-    return os.fdopen(1, "w", **how), os.fdopen(2, "w", **how)
+    """Return stdout and stderr on descriptors 1 and 2, which they do not close."""
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "buffering": 1, "closefd": False}
+    return os.fdopen(1, "w", **options), os.fdopen(2, "w", **options)
 
 
-def resolve(path: str) -> Callable[..., Any]:
-    """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
-    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"{path} is not a function (got a {type(found).__name__})")
-    return found  # type: ignore[no-any-return]
-
-
-def read_payload(text: str) -> dict[str, Any]:
-    """Return the payload. Raises Discard where Python cannot read what PostgreSQL stores: no retry changes that."""
-    try:
-        payload = decode(text)[0]
-    except (ValueError, RecursionError) as error:
-        fault = (
-            "it is nested too deeply"
-            if isinstance(error, RecursionError)
-            else "it contains a number with too many digits"
-        )
-        raise Discard(f"the payload cannot be read: {fault}. Enqueue the run again with another payload") from error
-    if not isinstance(payload, dict):
-        raise Discard(f"the payload is a {type(payload).__name__}, not an object: its keys become keyword arguments")
-    return payload
-
-
-@lru_cache(1024)
-def payload_misfit(handler: Callable[..., Any], path: str, names: tuple[str, ...], gives_run: bool) -> str:
-    """Return why a payload with keys ``names`` cannot be passed to ``handler``; empty if it can.
-
-    A decorator may pass other arguments on than it gets: of a decorated handler its own signature counts.
-    """
-    try:
-        parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
-    except (TypeError, ValueError):
-        return ""  # some builtins have none
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    given = {*names, "run"} if gives_run else {*names}
-    unknown = sorted(given - {p.name for p in named})
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        unknown = []
-    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
-    missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
-    faults = [f'it has no parameter "{name}"' for name in unknown] + [f'"{name}" is missing' for name in missing]
-    if "run" in names and gives_run:
-        faults.append('"run" is the run itself')
-    if not faults:
-        return ""
-    takes = ", ".join(p.name for p in named if p.name != "run") or "no parameters"
-    return f"the payload does not fit {path}: {', '.join(faults)}. It takes: {takes}"
-
-
-@cache
-def _takes_run(handler: Callable[..., Any]) -> bool:
-    try:
-        return "run" in inspect.signature(handler).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-async def _awaited(value: Any) -> Any:
+async def _await(value: Any) -> Any:
     return await value
 
 
-def _plain(enqueued: list[EnqueueBatch]) -> list[Any]:
-    """Return what the handler enqueued in types that a frame can hold: a key may be of a class of the handler's."""
+def _plain(enqueued: list[EnqueueBatch]) -> list[EnqueueBatch]:
+    """Return ``enqueued`` in types that a frame can hold: a job's name or a key may be of a class of the handler's."""
     return [
-        tuple(
-            batch._replace(job_type=str(batch.job_type), keys=[key if key is None else str(key) for key in batch.keys])
-        )
+        batch._replace(job_type=str(batch.job_type), keys=[key if key is None else str(key) for key in batch.keys])
         for batch in enqueued
     ]
 
 
-def _report_of(place: int, error: BaseException) -> Report:
-    end, delay, stack = End.RAISED, None, _stack(error)
-    error = _doubt_in(error) or error
+def _end_of(error: BaseException) -> AttemptEnd:
+    """Return the end of the attempt whose handler raised ``error``."""
+    kind, delay, stack = EndKind.RAISED, None, _stack(error)
+    error = _effect_in_doubt(error) or error
     if isinstance(error, (Discard, EffectInDoubt)):
-        end = End.DISCARDED  # of an effect in doubt a retry knows as little as this attempt
+        kind = EndKind.DISCARDED  # a retry knows no more about an effect in doubt than this attempt
     elif isinstance(error, RetryAfter):
-        end, delay = End.RETRY_AFTER, error.delay.total_seconds()
+        kind, delay = EndKind.RETRY_AFTER, error.delay
     elif isinstance(error, Snooze):
-        end, delay = End.SNOOZED, error.delay.total_seconds()
+        kind, delay = EndKind.SNOOZED, error.delay
     try:
         text = str(error) or repr(error)
         if isinstance(error, SystemExit):
             text = f"called sys.exit({error.code!r})"
-        text = storable(text[:MAX_ERROR_CHARS])
+        text = storable(text[:MAX_REPORTED_ERROR_CHARS])
     except Exception:
         text = "exception has no printable message"
-    name = storable(type(error).__name__[:MAX_ERROR_CHARS])
-    return Report(place, end.value, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
+    name = storable(type(error).__name__[:MAX_REPORTED_ERROR_CHARS])
+    return AttemptEnd(kind, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
 
 
-def _doubt_in(error: BaseException) -> EffectInDoubt | None:
-    """Return the effect in doubt that a task of an asynchronous handler has come to."""
+def _effect_in_doubt(error: BaseException) -> EffectInDoubt | None:
+    """Return the effect in doubt, also of a task of an asynchronous handler."""
     while isinstance(error, BaseExceptionGroup) and (found := error.subgroup(EffectInDoubt)) is not None:
         error = found.exceptions[0]
     return error if isinstance(error, EffectInDoubt) else None
 
 
 def _stack(error: BaseException) -> str:
-    """Return the traceback, without the frames of this module."""
+    """Return the traceback, without our own frames before the handler's."""
     try:
         whole = traceback.TracebackException.from_exception(error, limit=-50)
-        while whole.stack and whole.stack[0].filename == __file__:
+        while whole.stack and whole.stack[0].filename in OWN_FILES:
             whole.stack.pop(0)
         return "".join(whole.format())
     except Exception:

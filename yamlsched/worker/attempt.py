@@ -1,0 +1,35 @@
+"""An attempt: a run that this worker has claimed, until its outcome is in the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yamlsched import log
+from yamlsched.definitions.job import Job
+from yamlsched.runs import AttemptEnd, ClaimedRun
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt of a run. Instants are those of ``clock.now``."""
+
+    run: ClaimedRun
+    job: Job
+    lease_ends_at: float  # counted from before the claim was sent
+    renewed_at: float
+    stopped: AttemptEnd | None = None  # why it is being stopped: recorded as its end, unless it succeeds first
+    took: float | None = None  # seconds that it executed, once it has ended
+    is_lost: bool = False  # another claim has the run, or it was cancelled: the outcome is discarded
+    is_blocked: bool = False  # the server did not write its outcome, because of a lock or a timeout
+
+    def mark_lost(self, why: str) -> bool:
+        """Note and log that the run does not belong to this attempt any more; return False if that is known already.
+
+        A heartbeat and an outcome may find it out at the same time.
+        """
+        if self.is_lost:
+            return False
+        self.is_lost, run = True, self.run
+        number = f"{run.attempt}/{run.max_attempts}"
+        log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=number, why=why)
+        return True

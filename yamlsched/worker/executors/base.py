@@ -1,0 +1,91 @@
+"""What an executor is: attempts go in through ``submit``, and typed events come out.
+
+An executor is constructed with the ``EventQueue`` of its worker. Each submitted attempt leads to exactly one event:
+``Succeeded``, ``Ended`` or ``ReturnedUnstarted``. The worker owns everything else: claims, leases, retries, outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.runs import AttemptEnd
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handlers of ``attempts`` returned nothing, and enqueued nothing."""
+
+    attempts: list[Attempt]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt ended in any other way, its loss by the executor included."""
+
+    attempt: Attempt
+    end: AttemptEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedUnstarted:
+    """``attempts`` were not started, and will not be: this costs them nothing."""
+
+    attempts: list[Attempt]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorFailed:
+    """The executor can start nothing at all."""
+
+    error: EnvironmentFailed
+
+
+ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | ExecutorFailed
+
+
+class Capacity(NamedTuple):
+    """How many attempts an executor can take."""
+
+    parallel: int  # that may execute at once; 0: none at present, others on this host use all permits
+    idle: int  # of these, how many have nothing to do
+    total: int  # that it can hold and start within some tens of milliseconds
+    held: int  # that it holds, of ``total``
+
+
+class Executor(Protocol):
+    """Executes attempts for a worker, on the worker's event loop. No method blocks."""
+
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        """Take ``attempts``, and start them as soon as there is room."""
+
+    def capacity(self) -> Capacity:
+        """Return how many attempts it can take; may reserve shared permits for them."""
+
+    def running(self) -> int:
+        """Return how many attempts are executing."""
+
+    def stop(self, attempts: Iterable[Attempt], grace: float) -> None:
+        """Stop ``attempts``, whose ``stopped`` says why; kill them after ``grace`` seconds.
+
+        Attempts that it does not hold any more are ignored.
+        """
+
+    def release_unstarted(self) -> None:
+        """Return all attempts that have not started; start none from now on."""
+
+    def release_idle_capacity(self) -> None:
+        """Leave to other workers on this host what is not needed for the attempts that it holds."""
+
+    def check(self) -> None:
+        """Enforce timeouts. Called several times a second while there are attempts."""
+
+    def reload(self, workload: Workload) -> None:
+        """Import handlers anew for attempts that start from now on."""
+
+    async def close(self) -> None:
+        """Free everything, killing what is still executing. Events that this causes are not read."""
