@@ -89,9 +89,9 @@ def compare(
     ``holders`` has the used keys among those of slots to come. None: they are assumed, as if every slot that ``base``
     has until then was run. In another namespace no key is used.
     """
-    olds, news = ({name: entry.job for name, entry in side.entries.items()} for side in (base, head))
+    old_jobs, new_jobs = ({name: entry.job for name, entry in side.entries.items()} for side in (base, head))
     if holders is None:
-        holders = slot_changes.assumed_holders(olds, at) if base.namespace == head.namespace else {}
+        holders = slot_changes.assumed_holders(old_jobs, at) if base.namespace == head.namespace else {}
     names = sorted({*base.entries, *head.entries})
     jobs = []
     for name in names:
@@ -113,11 +113,11 @@ def compare(
         until,
         fields=file_fields,
         notes=(*notes.of_base(base, head), *notes.of_file(base, head, jobs, is_timezone_changed)),
-        jobs=tuple(_with_renames(jobs, olds, news)),
-        pile_ups=slot_changes.pile_ups(olds, news, at, until),
+        jobs=tuple(_with_renames(jobs, old_jobs, new_jobs)),
+        pile_ups=slot_changes.pile_ups(old_jobs, new_jobs, at, until),
         unchanged=len(names) - len(jobs),
-        fires_per_week_before=_per_week(olds.values(), at),
-        fires_per_week_after=_per_week(news.values(), at),
+        fires_per_week_before=_per_week(old_jobs.values(), at),
+        fires_per_week_after=_per_week(new_jobs.values(), at),
     )
 
 
@@ -160,14 +160,16 @@ def _job_change(
     )
 
 
-def _with_renames(jobs: list[JobChange], olds: Mapping[str, Job], news: Mapping[str, Job]) -> Iterator[JobChange]:
+def _with_renames(
+    jobs: list[JobChange], old_jobs: Mapping[str, Job], new_jobs: Mapping[str, Job]
+) -> Iterator[JobChange]:
     """Add to new jobs that look like a removed one what the new name means."""
     removed: dict[tuple[str | None, ...], list[str]] = {}
     for job in jobs:
         if job.change is Change.REMOVED:
-            removed.setdefault(_identity(olds[job.job_type]), []).append(job.job_type)
+            removed.setdefault(_identity(old_jobs[job.job_type]), []).append(job.job_type)
     for job in jobs:
-        alike = removed.get(_identity(news[job.job_type])) if job.change is Change.ADDED else None
+        alike = removed.get(_identity(new_jobs[job.job_type])) if job.change is Change.ADDED else None
         if alike:
             old = alike.pop(0)
             text = (
@@ -186,9 +188,9 @@ def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange,
     """Return the keys that differ, defaults merged in. A job of one side only is compared with ``DEFAULTS``."""
     if before and after and before == after and _is_same(before.job.payload, after.job.payload):
         return ()
-    olds, news = _keys(before or DEFAULTS), _keys(after or DEFAULTS)
+    old_keys, new_keys = _keys(before or DEFAULTS), _keys(after or DEFAULTS)
     found: list[FieldChange] = []
-    for one in _differences(olds, news):
+    for one in _differences(old_keys, new_keys):
         if before and after and _is_nested(one):
             found += _differences(one.before, one.after, f"{one.field}.")
         else:

@@ -100,7 +100,7 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
 
 
 def _first_changes(before: Rule | None, after: Rule | None, at: datetime, until: datetime) -> SlotChanges:
-    """Return how the first slots of a busy job differ, without looking for moves, which would tell little."""
+    """Return how the first slots of a busy job differ, without looking for moves, which would not be useful."""
     first = [
         [slot.at for slot in islice(rule.slots(at, until), MAX_COMPARED_SLOTS)] if rule else []
         for rule in (before, after)
@@ -178,10 +178,10 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
     """
     busy = lru_cache(maxsize=None)(lambda rule: is_busy(rule, at, until))
     minutes = lru_cache(maxsize=None)(lambda start: start.minutes(at, until))
-    olds, news = (
+    old_starts, new_starts = (
         {name: start for name, start in _starts(jobs).items() if not busy(start.rule)} for jobs in (before, after)
     )
-    edited = {start for name, start in news.items() if olds.get(name) != start}
+    edited = {start for name, start in new_starts.items() if old_starts.get(name) != start}
     affected: frozenset[datetime] = frozenset().union(*map(minutes, edited))
     if not affected:
         return ()
@@ -193,17 +193,17 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
                 found[minute] += jobs
         return found
 
-    many_before, many = count(olds), count(news)
-    crowded = {m for m, jobs in many.items() if jobs >= MIN_PILE_UP_JOBS and jobs > many_before[m]}
-    jobs_at: defaultdict[datetime, list[str]] = defaultdict(list)
-    for name in sorted(news) if crowded else ():
-        for minute in minutes(news[name]) & crowded:
-            jobs_at[minute].append(name)
+    jobs_before, jobs_after = count(old_starts), count(new_starts)
+    crowded = {m for m, jobs in jobs_after.items() if jobs >= MIN_PILE_UP_JOBS and jobs > jobs_before[m]}
+    names_at: defaultdict[datetime, list[str]] = defaultdict(list)
+    for name in sorted(new_starts) if crowded else ():
+        for minute in minutes(new_starts[name]) & crowded:
+            names_at[minute].append(name)
     groups: defaultdict[tuple[str, ...], list[datetime]] = defaultdict(list)
-    for minute in sorted(jobs_at):
-        groups[tuple(jobs_at[minute])].append(minute)
+    for minute in sorted(names_at):
+        groups[tuple(names_at[minute])].append(minute)
     return tuple(
-        PileUp(jobs, len(found), found[0], max(many_before[minute] for minute in found))
+        PileUp(jobs, len(found), found[0], max(jobs_before[minute] for minute in found))
         for jobs, found in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
     )
 
