@@ -11,7 +11,7 @@ from yamlsched.cli import _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.store.history import RunRow, StoredRun
+    from yamlsched.store.history import RunRow
 
 CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "attempts", "max_attempts"),
@@ -66,7 +66,7 @@ def line(row: RunRow) -> tuple[str, ...]:
     )
 
 
-def took(run: RunRow | StoredRun) -> str:
+def took(run: RunRow) -> str:
     """Return how long the latest attempt took; "-" if that is unknown."""
     return "-" if run.cancelled_at_rest else between(run.started_at, run.finished_at)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -61,10 +62,17 @@ def enqueue(
 
     Raises Refused if the job does not exist or was retired, and for an invalid payload or key.
     """
+    create = partial(client.enqueue, connection, job, payload, key=key, namespace=namespace)
     try:
         known = {other.job_type: other for other in history.jobs(connection, namespace)}
-    except psycopg.errors.InsufficientPrivilege:
-        return _enqueue_unread(connection, namespace, job, payload, key, at)
+    except psycopg.errors.InsufficientPrivilege:  # a role that may only enqueue reads neither the job nor the run
+        if at is not None and times.is_local(at):
+            raise Refused(
+                "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now"
+            ) from None
+        run_at = None if at is None else times.resolve(at, lambda: zone("UTC"), history.now(connection), is_future=True)
+        run_id, created = create(run_at=run_at)
+        return EnqueueResult(run_id, created, None, run_at)
     if job not in known:
         raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
     if (retired_at := known[job].retired_at) is not None:
@@ -72,7 +80,7 @@ def enqueue(
     with connection.transaction():
         now = history.now(connection)
         run_at = None if at is None else times.resolve(at, lambda: zone(known[job].timezone), now, is_future=True)
-        run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
+        run_id, created = create(run_at=run_at)
         if run_id is None:
             pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
             return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at)
@@ -82,22 +90,6 @@ def enqueue(
             actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
     return EnqueueResult(run_id, created, run.status, run.run_at, note=note)
-
-
-def _enqueue_unread(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    job: str,
-    payload: dict[str, Any],
-    key: str | None,
-    at: TimeInput | None,
-) -> EnqueueResult:
-    """Enqueue with a role that may do only that: it can read neither the job nor the run."""
-    if at is not None and times.is_local(at):
-        raise Refused("this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now")
-    run_at = None if at is None else times.resolve(at, lambda: zone("UTC"), history.now(connection), is_future=True)
-    run_id, created = client.enqueue(connection, job, payload, key=key, run_at=run_at, namespace=namespace)
-    return EnqueueResult(run_id, created, None, run_at)
 
 
 @dataclass(frozen=True)

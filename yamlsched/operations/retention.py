@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -43,76 +43,59 @@ def retention_of(stored: dict[str, str]) -> Retention:
     )
 
 
-def _cancel_retired(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    deadline: float,
-    now: datetime | None,
-    done: HousekeepingReport,
-    progress: Callable[[HousekeepingReport], None] | None,
-) -> bool:
-    """Cancel the unfinished runs of retired jobs; return whether none is left."""
-    after = (0, 0)
-    while True:
-        started = time.monotonic()
-        runs = definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS)
-        if runs:
-            jobs = sorted({run.job_type for run in runs})
-            named = ",".join(jobs[:MAX_JOBS_NAMED]) + (
-                f",+{len(jobs) - MAX_JOBS_NAMED}" if len(jobs) > MAX_JOBS_NAMED else ""
-            )
-            log.warning("runs.cancelled", jobs=named, runs=len(runs), reason="job retired")
-            after = (runs[-1].definition_id, runs[-1].id)
-            done.cancelled += len(runs)
-            if progress:
-                progress(done)
-        if len(runs) < BATCH_ROWS:
-            return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(REST_RATIO * (time.monotonic() - started))
-
-
 def housekeep(
     connection: psycopg.Connection[Any],
     namespace: str,
     budget_seconds: float,
     now: datetime | None = None,
-    progress: Callable[[HousekeepingReport], None] | None = None,
+    progress: Callable[[HousekeepingReport], None] = lambda report: None,
 ) -> HousekeepingReport:
     """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in force.
 
     Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls share the work.
     """
-    deadline = time.monotonic() + budget_seconds
-    done = HousekeepingReport()
-    if not _cancel_retired(connection, namespace, deadline, now, done, progress):
-        return done
-    file = retention.in_force(connection, namespace, now)
-    keep = retention_of(file.retention)
-    before = {name: file.now - getattr(keep, name) for name in ("succeeded", "dead", "cancelled")}
+    started = time.monotonic()
+    deadline = started + budget_seconds
+    report = HousekeepingReport()
+    for rests in _batches(connection, namespace, now, report):
+        progress(report)
+        if time.monotonic() > deadline:
+            return report
+        if rests:
+            time.sleep(REST_RATIO * (time.monotonic() - started))
+        started = time.monotonic()
+    report.complete = True
+    return report
 
+
+def _batches(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime | None, report: HousekeepingReport
+) -> Iterator[bool]:
+    """Execute one batch at a time and add it to ``report``; yield whether to rest before the next one."""
+    after = (0, 0)
+    while runs := definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS):
+        jobs = sorted({run.job_type for run in runs})
+        more = f",+{len(jobs) - MAX_JOBS_NAMED}" if len(jobs) > MAX_JOBS_NAMED else ""
+        log.warning("runs.cancelled", jobs=",".join(jobs[:MAX_JOBS_NAMED]) + more, runs=len(runs), reason="job retired")
+        report.cancelled += len(runs)
+        if len(runs) < BATCH_ROWS:
+            break
+        after = (runs[-1].definition_id, runs[-1].id)
+        yield True
+    file = retention.in_force(connection, namespace, now)
+    before = {name: file.now - age for name, age in asdict(retention_of(file.retention)).items()}
     position: retention.PrunePosition | None = retention.PrunePosition()
     while position is not None:
-        started = time.monotonic()
         pruned, following = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now)
         position = following if pruned or following != position else None  # others may have locked the whole batch
-        done.runs += pruned
-        if progress:
-            progress(done)
-        if time.monotonic() > deadline:
-            return done
-        if position is not None:
-            time.sleep(REST_RATIO * (time.monotonic() - started))
-    for name, forget in (("keys", retention.keys), ("effects", retention.effects)):
-        while gone := forget(connection, namespace, file.now - getattr(keep, name), BATCH_ROWS):
-            setattr(done, name, getattr(done, name) + gone)
-            if progress:
-                progress(done)
-            if time.monotonic() > deadline:
-                return done
-    done.files = files.prune_unapplied(connection, namespace, now)
+        report.runs += pruned
+        yield position is not None
+    while pruned := retention.keys(connection, namespace, before["keys"], BATCH_ROWS):
+        report.keys += pruned
+        yield False
+    while pruned := retention.effects(connection, namespace, before["effects"], BATCH_ROWS):
+        report.effects += pruned
+        yield False
+    report.files = files.prune_unapplied(connection, namespace, now)
     if file.id is not None:
         retention.done(connection, file.id, file.now)
-    done.complete = True
-    return done

@@ -50,30 +50,16 @@ class RunRow:
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class StoredRun(RunRow):
     """One run, and the columns of its job that explain its state."""
 
-    id: int
     namespace: str
-    job_type: str
-    key: str | None
-    status: str
-    attempts: int
-    max_attempts: int
-    scheduled_for: datetime | None
-    run_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
     failed_at: datetime | None
-    created_at: datetime
     updated_at: datetime
-    worker: str | None
     locked_until: datetime | None
     exclusive: bool
     payload: Any
     result: Any
-    last_error: str | None
-    error_type: str | None
     last_stack: str | None
     parent_id: int | None
     handler: str
@@ -82,8 +68,6 @@ class StoredRun:
     enabled: bool
     retired_at: datetime | None
     paused: bool
-    dead_run_id: int | None  # of an on_dead call: the run that it reports
-    cancelled_at_rest: bool
 
 
 @dataclass(frozen=True)
