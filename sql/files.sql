@@ -1,7 +1,7 @@
 -- name: poll
 -- The one statement of an idle tick: it records which file this host presents, and returns what there is to do. A file
--- that no tick has read yet has no namespace: then nothing is written, and the rest is null. Whoever has read such a file
--- passes its namespace.
+-- that no tick has read yet has no namespace: then nothing is written, and the rest is null. A sync that has read
+-- such a file passes its namespace.
 --
 -- A file is presented without a break as long as any host presents it: containers have a new name every minute. A
 -- presentation counts for 5 minutes, or for twice the time since the previous one if that is longer: that of this host

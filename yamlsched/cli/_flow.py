@@ -102,7 +102,7 @@ def show_messages(messages: Sequence[str]) -> None:
         return
     from yamlsched.cli._output import printable
 
-    with contextlib.suppress(OSError):  # stderr is closed: the work is done all the same
+    with contextlib.suppress(OSError):  # stderr is closed: that does not stop the work
         for message in messages:
             print(printable(message), file=sys.stderr)
 

@@ -104,7 +104,7 @@ def backfill(
     """Create the missing runs of the slots in [first, last], oldest first, due at once, and add them to ``result``.
 
     Each chunk of slots is one transaction: an interruption keeps those before, and the same call continues. Future
-    slots are left to sync. Raises Refused for a job that is retired or disabled, also if it is so meanwhile.
+    slots are left to sync. Raises Refused for a job that is retired or disabled, also during the backfill.
     """
     _check_active(connection, namespace, job)
     at = store.start_batch(connection, now)

@@ -1,4 +1,4 @@
-"""Work until stopped, and follow the file meanwhile: a sync each minute, in a process of its own."""
+"""Work until stopped, and sync each minute in a helper process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable fil
 def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
     """Work and sync until stopped. ``tasks`` are executed beside the worker.
 
-    A run that dies is logged, and is no finding: only a loop that may not start has findings.
+    A run that dies is logged, but is not a finding: only a loop that may not start has findings.
     """
     result = WorkResult()
     schedule = target.read_file()
@@ -100,7 +100,7 @@ class SyncUpdate:
 
 @dataclass
 class SyncTask:
-    """Syncs at each minute of the database's clock, and at once on SIGHUP, which also renews the children."""
+    """Syncs at each minute of the database's clock, and immediately on SIGHUP, which also replaces the children."""
 
     target: Target
     dsn: str
@@ -146,7 +146,7 @@ class SyncTask:
             await self._send_heartbeats(worker, is_healthy=not update.has_findings)
 
     async def _send_heartbeats(self, worker: Worker, is_healthy: bool) -> None:
-        """Send the heartbeats of the minute that is over. If that is cut short, the next ones report its outcomes."""
+        """Send the heartbeats of the last minute. If that is interrupted, the next ones report its outcomes."""
         outcomes = worker.report.take_jobs()
         is_healthy = is_healthy and Status.DEAD not in outcomes.values()
         try:

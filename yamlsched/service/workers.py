@@ -50,7 +50,7 @@ def create_worker(
 
 
 def run_worker(worker: Worker, result: WorkResult, *tasks: WorkerTask) -> None:
-    """Run a worker until it ends, and add to ``result`` what became of jobs. A run that died is a finding."""
+    """Run a worker until it ends, and add the outcomes of its jobs to ``result``. A run that died is a finding."""
     try:
         report = asyncio.run(worker.run(*tasks))
         result.has_findings |= report.has_dead

@@ -46,7 +46,7 @@ class FailedJob(NamedTuple):
 
 @dataclass
 class DueResult:
-    """What became of due slots.
+    """The runs and gaps that account for slots, and the jobs that failed.
 
     ``unreadable`` are jobs whose stored definition this release or its time zone data cannot read; ``blocked`` those
     whose slots could not be written. ``jobs_left`` is how many jobs the next sync has to process, for lack of time.

@@ -62,7 +62,7 @@ def sync(
 
     ``at_once`` applies a file that would be held back, and changes the environment of a namespace. ``snapshot`` is that
     of the caller's poll; without it, the database is polled. A file with errors, or one that cannot be applied now,
-    changes nothing; due slots are accounted for all the same, except on a host of another environment.
+    changes nothing; due slots are still accounted for, except on a host of another environment.
     """
     deadline = time.monotonic() + MAX_SYNC_SECONDS
     snapshot = snapshot or poll(connection, schedule, now)
