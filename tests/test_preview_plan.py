@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.command_line import Cli, command_line
-from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, finish, slots
+from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, finish, gaps, slots
 from yamlsched import store
 from yamlsched.cli import _output
 from yamlsched.definitions.load import load
@@ -364,6 +364,21 @@ def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_p
     planned = plan(db, a_file(y={"cron": "0 2 * * *"}), NOON + DAY)
     assert [line.partition(":")[0] for line in plan_of(planned).unreadable] == ["x"]
     assert [run.job_type for run in plan_of(planned).runs] == ["y"]
+
+
+def test_the_owed_slots_of_an_unreadable_job_that_is_changed_are_announced_as_one_gap(db: Db) -> None:
+    # given a job whose stored time zone is unknown, with a due slot
+    sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
+    db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus'")
+    edited = a_file(x={"cron": "0 3 * * *"})
+
+    planned = plan_of(plan(db, edited, NOON + DAY))
+    sync(db, edited, NOON + DAY)
+
+    # then sync records the gap that the plan announced
+    announced = [(gap.first_slot, gap.last_slot, gap.slots, gap.reason) for gap in planned.skipped]
+    assert announced == [(at("2026-01-15 02:00"), at("2026-01-15 12:00"), 1, "late")]
+    assert gaps(db) == [("01-15 02:00", "01-15 12:00", 1, "late")]
 
 
 # -- the command line

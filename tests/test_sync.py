@@ -89,7 +89,7 @@ def test_a_second_sync_at_the_same_time_creates_nothing(db: Db) -> None:
 
     again = sync(db, file, at("2026-01-14 13:00"))
 
-    assert (again.runs, again.gaps, again.has_findings) == (0, [], 0)
+    assert (again.runs, again.gaps, again.has_findings) == (0, [], False)
     assert len(runs(db)) == 1
 
 
@@ -523,7 +523,7 @@ def test_a_file_is_rejected_while_this_host_lacks_its_handlers(db: Db, tmp_path:
 
     for _ in range(2):
         result = sync(db, file, NOON)
-        assert (result.has_findings, definition(db, "here")) == (1, None)
+        assert (result.has_findings, definition(db, "here")) == (True, None)
         assert "YS303" in result.messages[0]
         assert result.jobs is not None
         assert list(result.jobs) == ["here"]
@@ -609,7 +609,7 @@ def test_a_job_that_this_version_cannot_read_is_reported_and_the_others_continue
 
     result = sync(db, file, at("2026-01-14 13:00"))
 
-    assert (result.has_findings, slots(db, "x"), slots(db, "y")) == (1, [], ["01-14 13:00"])
+    assert (result.has_findings, slots(db, "x"), slots(db, "y")) == (True, [], ["01-14 13:00"])
     assert "Mars/Olympus" in result.messages[0]
 
 
@@ -744,7 +744,7 @@ def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an
     result = sync(db, file, NOON + HOUR)
 
     # then both jobs are named, with a remedy, and the third gets its slot
-    assert (result.has_findings, len(result.messages), slots(db, "y")) == (1, 2, ["01-14 13:00"])
+    assert (result.has_findings, len(result.messages), slots(db, "y")) == (True, 2, ["01-14 13:00"])
     assert 'job "x" is not scheduled' in result.messages[0]
     assert "Correct its entry in schedules.yaml" in result.messages[0]
     assert 'job "z" is not scheduled' in result.messages[1]
@@ -752,14 +752,14 @@ def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an
     # and when a newer release reads the file again, which replaces both, this is reported once
     db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
     result = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
-    assert (result.has_findings, result.verdict) == (1, Verdict.RENEW)
+    assert (result.has_findings, result.verdict) == (True, Verdict.RENEW)
     assert ['job "x" was changed' in result.messages[0], 'job "z" was changed' in result.messages[1]] == [True, True]
     for job in ("x", "z"):
         assert gaps(db, job) == [("01-14 13:00", "01-14 15:30", 1, "late")]
 
     finish(db, NOON + 4 * HOUR)
     result = sync(db, file, NOON + 4 * HOUR)
-    assert (result.has_findings, slots(db, "x"), slots(db, "z")) == (0, ["01-14 16:00"], ["01-14 16:00"])
+    assert (result.has_findings, slots(db, "x"), slots(db, "z")) == (False, ["01-14 16:00"], ["01-14 16:00"])
 
 
 def test_an_unreadable_stored_definition_does_not_stop_the_computation_of_other_jobs(db: Db) -> None:
@@ -788,12 +788,12 @@ def test_an_uncommitted_key_of_another_session_blocks_only_its_own_job(db: Db, d
 
         result = sync(db, file, NOON + HOUR)
 
-        assert (result.runs, result.has_findings, len(result.messages)) == (4, 1, 1)
+        assert (result.runs, result.has_findings, len(result.messages)) == (4, True, 1)
         assert 'job "job_1"' in result.messages[0]
         assert "The next tick tries again" in result.messages[0]
 
     result = sync(db, file, NOON + HOUR)
-    assert (result.runs, result.has_findings, slots(db, "job_1")) == (1, 0, ["01-14 13:00"])
+    assert (result.runs, result.has_findings, slots(db, "job_1")) == (1, False, ["01-14 13:00"])
 
 
 def test_a_sync_that_cannot_get_its_lock_still_creates_the_slots_of_the_file_in_force(
@@ -807,7 +807,7 @@ def test_a_sync_that_cannot_get_its_lock_still_creates_the_slots_of_the_file_in_
 
         result = sync(db, edited, NOON + HOUR)
 
-        assert (result.has_findings, result.runs, definition(db).description) == (1, 1, "")
+        assert (result.has_findings, result.runs, definition(db).description) == (True, 1, "")
         assert "another session holds a lock" in result.messages[0]
 
     assert sync(db, edited, NOON + HOUR).verdict is Verdict.APPLY
@@ -833,7 +833,7 @@ def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> 
         result = sync(db, file, NOON + HOUR)
 
     # then it neither waits nor creates a second run, and the slot is accounted for
-    assert (result.runs, result.has_findings, runs(db), gaps(db)) == (0, 0, [], [])
+    assert (result.runs, result.has_findings, runs(db), gaps(db)) == (0, False, [], [])
     assert definition(db).last_slot_at == NOON + HOUR
 
 
@@ -914,7 +914,7 @@ def test_a_failed_batch_is_written_one_job_at_a_time(db: Db, monkeypatch: pytest
     finally:
         db.execute("alter table yamlsched.job_runs drop constraint never")
 
-    assert (result.runs, result.has_findings) == (2, 1)
+    assert (result.runs, result.has_findings) == (2, True)
     assert 'job "job_1"' in result.messages[0]
 
 

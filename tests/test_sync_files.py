@@ -36,10 +36,10 @@ def tick(db: Db, file: ScheduleFile, now: datetime) -> SyncResult:
 
 def minutes(db: Db, start: datetime, number: int, *files: ScheduleFile) -> list[SyncResult]:
     """Tick every minute from the hosts of all files; return the messages of the last minute."""
-    said: list[SyncResult] = []
+    results: list[SyncResult] = []
     for minute in range(number):
-        said = [tick(db, file, start + minute * MINUTE) for file in files]
-    return said
+        results = [tick(db, file, start + minute * MINUTE) for file in files]
+    return results
 
 
 def hash_in_force(db: Db) -> str:
@@ -53,7 +53,7 @@ def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_foll
     # when a rolling deployment reaches one, and the other two minutes later
     [first, second] = minutes(db, NOON + 3 * MINUTE, 2, NEW_1, OLD_2)
     assert hash_in_force(db) == "new"
-    assert (first.has_findings, second.has_findings, second.verdict) == (0, 0, Verdict.HELD_BACK)
+    assert (first.has_findings, second.has_findings, second.verdict) == (False, False, Verdict.HELD_BACK)
     assert "web-1" in second.messages[0]
     assert "2026-01-14T12:03:00Z" in second.messages[0]
 
@@ -67,13 +67,13 @@ def test_a_forgotten_host_never_rolls_back_and_exits_1_after_ten_minutes(db: Db)
     minutes(db, NOON, 3, OLD_1, OLD_2)
     deployed = NOON + 3 * MINUTE
 
-    codes = {}
+    has_findings = {}
     for minute in range(60):
         [_, forgotten] = minutes(db, deployed + minute * MINUTE, 1, NEW_1, OLD_2)
-        codes[minute] = forgotten.has_findings
+        has_findings[minute] = forgotten.has_findings
 
     assert hash_in_force(db) == "new"
-    assert [minute for minute, code in codes.items() if code == 0] == list(range(10))
+    assert [minute for minute, found in has_findings.items() if not found] == list(range(10))
 
 
 def test_a_forgotten_host_creates_the_slots_of_the_file_in_force(db: Db) -> None:
@@ -93,8 +93,8 @@ def test_a_rollback_is_applied_once_no_host_has_presented_the_newer_file_for_fiv
     # when both hosts are rolled back
     applied_at = None
     for minute in range(10):
-        said = minutes(db, rolled_back + minute * MINUTE, 1, OLD_1, OLD_2)
-        assert all(s.has_findings == 0 for s in said)
+        results = minutes(db, rolled_back + minute * MINUTE, 1, OLD_1, OLD_2)
+        assert not any(result.has_findings for result in results)
         if hash_in_force(db) == "old":
             applied_at = minute
             break
@@ -170,11 +170,11 @@ def test_a_forgotten_host_does_not_roll_back_while_the_newest_host_has_an_invali
     minutes(db, NOON + MINUTE, 2, NEW_1, OLD_2)
 
     # when the file of the newest host is invalid for an hour
-    said = minutes(db, NOON + 3 * MINUTE, 60, a_bad_file("web-1"), OLD_2)
+    results = minutes(db, NOON + 3 * MINUTE, 60, a_bad_file("web-1"), OLD_2)
 
     # then the host still counts as presenting its last valid file
     assert hash_in_force(db) == "new"
-    assert [s.has_findings for s in said] == [1, 1]
+    assert [result.has_findings for result in results] == [True, True]
 
 
 def test_two_services_in_one_namespace_get_a_warning_and_do_not_retire_each_others_jobs_each_minute(
@@ -183,22 +183,22 @@ def test_two_services_in_one_namespace_get_a_warning_and_do_not_retire_each_othe
     one = a_file("web-1", path="/one/schedules.yaml", x=OLD_JOB)
     two = a_file("web-1", path="/two/schedules.yaml", y=OLD_JOB)
 
-    said = minutes(db, NOON, 30, one, two)
+    results = minutes(db, NOON, 30, one, two)
 
     # the last one is in force: x was retired once, y never
     assert definition(db, "x").retired_at == NOON
     assert definition(db, "y").retired_at is None
-    assert [s.has_findings for s in said] == [1, 0]
-    assert "/two/schedules.yaml" in said[0].messages[0]
+    assert [result.has_findings for result in results] == [True, False]
+    assert "/two/schedules.yaml" in results[0].messages[0]
 
 
 def test_services_in_different_namespaces_do_not_affect_each_other(db: Db) -> None:
     one = a_file("web-1", path="/one/schedules.yaml", top="namespace: one", x=OLD_JOB)
     two = a_file("web-1", path="/two/schedules.yaml", top="namespace: two", x=NEW_JOB)
 
-    said = minutes(db, NOON, 15, one, two)
+    results = minutes(db, NOON, 15, one, two)
 
-    assert [s.has_findings for s in said] == [0, 0]
+    assert [result.has_findings for result in results] == [False, False]
     assert [r.namespace for r in db.execute("select namespace from yamlsched.job_definitions order by 1")] == [
         "one",
         "two",
@@ -218,11 +218,11 @@ def test_a_rollback_is_applied_also_with_rare_ticks_and_is_reported_until_then(d
     rolled_back = NOON + 5 * step
     for n in range(20):
         now = rolled_back + n * step
-        said = minutes(db, now, 1, OLD_1, OLD_2)
+        results = minutes(db, now, 1, OLD_1, OLD_2)
         if hash_in_force(db) == "old":
             break
         # then it is held back at first, and after some time the exit code reports this
-        assert (said[0].has_findings, len(said[0].messages)) == (int(now - rolled_back >= 10 * MINUTE), 1)
+        assert (results[0].has_findings, len(results[0].messages)) == (now - rolled_back >= 10 * MINUTE, 1)
 
     # and it is applied within two ticks, or five minutes
     assert hash_in_force(db) == "old"
@@ -238,14 +238,14 @@ def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_reports_this(db: 
         tick(db, OLD_2, NOON + n * step + later)
     deployed = NOON + 3 * step
 
-    codes = []
+    has_findings = []
     for n in range(12):
         tick(db, NEW_1, deployed + n * step)
-        codes.append(tick(db, OLD_2, deployed + n * step + later).has_findings)
+        has_findings.append(tick(db, OLD_2, deployed + n * step + later).has_findings)
         assert hash_in_force(db) == "new"
 
-    assert codes[0] == 0
-    assert codes[3:] == [1] * 9
+    assert not has_findings[0]
+    assert has_findings[3:] == [True] * 9
 
 
 def test_forgotten_hosts_with_frequent_ticks_do_not_roll_back_a_host_with_rare_ones(db: Db) -> None:
@@ -281,8 +281,8 @@ def test_pods_with_new_names_and_an_invalid_file_count_for_the_file_of_their_pat
 
     # when the next pods have an invalid file for an hour
     for minute in range(6, 66):
-        said = tick(db, a_bad_file(f"pod-{minute}"), NOON + minute * MINUTE)
-        assert (said.has_findings, said.namespace) == (1, "default")
+        result = tick(db, a_bad_file(f"pod-{minute}"), NOON + minute * MINUTE)
+        assert (result.has_findings, result.namespace) == (True, "default")
         tick(db, OLD_2, NOON + minute * MINUTE)
 
     # then they count as presenting the file in force, and their errors are reported
@@ -311,11 +311,11 @@ def test_a_namespace_remembers_its_environment_and_another_is_refused(db: Db) ->
     job = {"cron": "0 * * * *", "environments": ["production"]}
     minutes(db, NOON, 2, a_file(environment="production", top=TOP, x=job))
 
-    [said] = minutes(db, NOON + 2 * MINUTE, 20, a_file(environment="staging", top=TOP, x=job))
+    [result] = minutes(db, NOON + 2 * MINUTE, 20, a_file(environment="staging", top=TOP, x=job))
 
-    assert (said.verdict, said.has_findings) == (Verdict.OTHER_ENVIRONMENT, 1)
-    assert '"production"' in said.messages[0]
-    assert '"staging"' in said.messages[0]
+    assert (result.verdict, result.has_findings) == (Verdict.OTHER_ENVIRONMENT, True)
+    assert '"production"' in result.messages[0]
+    assert '"staging"' in result.messages[0]
     assert definition(db).enabled
 
 
@@ -325,15 +325,15 @@ def test_sync_on_the_command_line_sets_and_changes_the_environment(db: Db) -> No
 
     result = sync(db, a_file(environment="staging", top=TOP, x=job), NOON + HOUR, at_once=True)
 
-    assert (result.has_findings, result.runs) == (0, 1)
+    assert (result.has_findings, result.runs) == (False, 1)
     assert not definition(db).enabled
 
 
 def test_an_environment_that_the_file_does_not_list_is_an_error(db: Db) -> None:
-    said = tick(db, a_file(environment="prod", top=TOP, x=OLD_JOB), NOON)
+    result = tick(db, a_file(environment="prod", top=TOP, x=OLD_JOB), NOON)
 
-    assert said.has_findings
-    assert "prod" in said.messages[0]
+    assert result.has_findings
+    assert "prod" in result.messages[0]
     assert definition(db) is None
 
 
@@ -346,9 +346,9 @@ def test_a_newer_version_computes_the_next_slots_again(db: Db, column: str, olde
     db.execute(f"update yamlsched.schedule_files set {column} = %s".encode(), [older])
     db.execute("update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'")
 
-    said = tick(db, OLD_1, NOON + MINUTE)
+    result = tick(db, OLD_1, NOON + MINUTE)
 
-    assert said.verdict is Verdict.RENEW
+    assert result.verdict is Verdict.RENEW
     assert definition(db).next_slot_at == NOON + HOUR
     assert tick(db, OLD_1, NOON + 2 * MINUTE).verdict is Verdict.CURRENT
 
@@ -379,9 +379,9 @@ def test_hosts_with_crossed_versions_do_not_alternate(db: Db) -> None:
     one, two = with_versions(OLD_1, "1.1.0", "2025a"), with_versions(OLD_2, "1.0.0", "2025b")
     tick(db, one, NOON)
 
-    said = [tick(db, file, NOON + minute * MINUTE).verdict for minute in range(1, 5) for file in (two, one)]
+    results = [tick(db, file, NOON + minute * MINUTE).verdict for minute in range(1, 5) for file in (two, one)]
 
-    assert said == [Verdict.RENEW, *[Verdict.CURRENT] * 7]
+    assert results == [Verdict.RENEW, *[Verdict.CURRENT] * 7]
     row: Any = db.execute(
         "select yamlsched_version, tzdata_version from yamlsched.schedule_files where applied_at is not null"
     ).fetchone()
@@ -419,14 +419,14 @@ def test_with_two_versions_of_time_zone_data_each_slot_runs_once_by_the_newer_on
     # given a host with older and one with newer data, whose ticks alternate
     older = with_versions(a_file("web-1", x=TWICE_A_DAY), "1.0.0", "2023d")
     newer = with_versions(a_file("web-2", x=TWICE_A_DAY), "1.1.0", "2024a")
-    codes = set()
+    has_findings = set()
     for minute in range(0, 2 * 24 * 60, 5):
         now = NOON + minute * MINUTE
         with older_zones():
-            codes.add(tick(db, older, now).has_findings)
-        codes.add(tick(db, newer, now + 2 * MINUTE).has_findings)
+            has_findings.add(tick(db, older, now).has_findings)
+        has_findings.add(tick(db, newer, now + 2 * MINUTE).has_findings)
 
-    assert (slots(db), gaps(db), codes) == (NEW_SLOTS, [], {0})
+    assert (slots(db), gaps(db), has_findings) == (NEW_SLOTS, [], {False})
 
 
 def test_an_edit_by_the_host_with_older_time_zone_data_creates_no_slot_twice(
@@ -464,6 +464,6 @@ def test_a_host_with_older_time_zone_data_creates_the_slots_if_no_other_host_tic
         alone = tick(db, older, NOON + HOUR)
         tick(db, older, at("2026-01-14 21:00"))
 
-    assert (beside.has_findings, alone.has_findings) == (0, 1)
+    assert (beside.has_findings, alone.has_findings) == (False, True)
     assert "Upgrade tzdata on this host" in alone.messages[0]
     assert len(slots(db)) == 1
