@@ -209,7 +209,7 @@ def test_the_socket_is_not_created_in_a_folder_of_tmp_that_others_can_write(proj
     sockets.chmod(0o777)
 
     try:
-        with pytest.raises(EnvironmentFailed, match="is not a private folder"), embedded.running(folder / "x.yaml"):
+        with pytest.raises(EnvironmentFailed, match="is not private to"), embedded.running(folder / "x.yaml"):
             pass
     finally:
         sockets.rmdir()
@@ -545,7 +545,7 @@ def test_root_without_the_capability_to_change_users_gets_a_clear_error(empty):
     done = subprocess.run([*without, *command], capture_output=True, text=True)
 
     assert done.returncode == 3
-    assert "root may not become" in done.stderr
+    assert "root cannot switch to user" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -579,7 +579,7 @@ def test_if_the_servers_user_cannot_reach_the_folder_the_data_is_elsewhere_and_t
         data = embedded.status(file).data
         assert data
         assert data.parent.parent == system_home
-        assert f"cannot reach {closed}/.yamlsched: its data goes to {data.parent}\n" in capfd.readouterr().err
+        assert f"cannot reach {closed}/.yamlsched: the data is stored in {data.parent}\n" in capfd.readouterr().err
 
     with embedded.running(file) as dsn:
         assert answer(dsn, "select count(*) from kept") == 0
@@ -778,7 +778,7 @@ def test_a_dump_that_does_not_load_changes_nothing(project):
         before = everything(dsn)
 
         with pytest.raises(
-            Refused, match=r"bad\.sql was not loaded, and the database is as it was: .*division by zero"
+            Refused, match=r"bad\.sql was not loaded, and the database is unchanged: .*division by zero"
         ):
             dump.restore(dsn, embedded.find_binaries(False), bad, clean=True)
 

@@ -1,17 +1,16 @@
-"""A private PostgreSQL beside schedules.yaml: for trying, developing and testing.
+"""A private PostgreSQL next to schedules.yaml, for evaluation, development and testing.
 
     with embedded.running(Path("schedules.yaml")) as dsn:
         ...
 
-    lease       who uses the server; the first starts it, the last stops it    <- start reading here
-    server      one server process: create its data, start, find, stop
-    processes   which processes of the machine are the server's
-    location       where everything lies, and as which operating system user the server runs
+    users       who uses the server; the first starts it, the last stops it    <- start reading here
+    server      one server: create its data, start it, find it, stop it
+    processes   which processes of the operating system belong to the server
+    location    where its files are, and which operating system user it runs as
     binaries    where PostgreSQL's programs come from
-    dump        out to a real server, and back in
+    dump        dump the database, and restore it
 
-Importing this costs next to nothing: no process is started and no driver is loaded before it must be.
-docs/embedded.md tells the rules from the user's side.
+Importing this package is cheap: it starts no process and loads no driver. docs/embedded.md describes it for users.
 """
 
 from yamlsched.embedded.binaries import available, find_binaries

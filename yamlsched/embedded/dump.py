@@ -1,4 +1,4 @@
-"""Out to a real server as plain SQL, and back in."""
+"""Dump the database as plain SQL, and restore it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from yamlsched.errors import EnvironmentFailed, Refused
 
-# Answers with the name of each table that holds a row. What `migrate` writes is not data.
+# Return the name of each table with rows. What `migrate` writes does not count.
 FILLED_TABLES = r"""
 select format('select %L where exists (select from %I.%I);', n.nspname || '.' || c.relname, n.nspname, c.relname)
 from pg_catalog.pg_class as c
@@ -22,7 +22,7 @@ order by n.nspname, c.relname
 \gexec
 """
 
-# What a new database is like. A public schema that differed from the usual one would turn up in later dumps.
+# Make the database like a new one. A public schema that differs from the default would appear in later dumps.
 EMPTY_DATABASE = """
 do $$
 declare
@@ -44,7 +44,7 @@ TRANSACTION_TIMEOUT = b"SET transaction_timeout = 0;\n"  # PostgreSQL 17 and lat
 
 
 def client(binaries: Path, name: str) -> Path:
-    """Return the client program ``name``, which comes with most servers, but need not."""
+    """Return the client program ``name``. Raises EnvironmentFailed if this installation does not contain it."""
     if not os.access(binaries / name, os.X_OK):
         raise EnvironmentFailed(
             f"there is no program {name} in {binaries}: set YAMLSCHED_PG_BIN to the bin folder of a complete PostgreSQL"
@@ -53,35 +53,32 @@ def client(binaries: Path, name: str) -> Path:
 
 
 def client_environment() -> dict[str, str]:
-    """Return our environment without libpq's variables: the DSN says it all."""
+    """Return our environment without libpq's variables: the DSN is complete."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
 def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
-    """Write the database as SQL that psql loads into a server of version 15 or later, as whoever loads it."""
+    """Write the database as SQL for PostgreSQL 15 or later. The role that loads it becomes the owner."""
     import subprocess
     import tempfile
 
-    words: list[str | Path] = [
-        client(binaries, "pg_dump"),
-        "--no-owner",
-        "--no-privileges",
-        "--encoding=UTF8",
-        f"--dbname={dsn}",
-    ]
+    program = client(binaries, "pg_dump")
+    words = [program, "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={dsn}"]
     with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, env=client_environment()) as child,
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            [client(binaries, "pg_dump"), *options], stdout=subprocess.PIPE, stderr=errors, env=client_environment()
+        ) as child,
     ):
         assert child.stdout
         output.writelines(portable(child.stdout))
         if child.wait():
-            said.seek(0)
-            raise EnvironmentFailed(f"the dump failed: {_last_line(said.read())}")
+            errors.seek(0)
+            raise EnvironmentFailed(f"the dump failed: {_error_line(errors.read())}")
 
 
 def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
-    """Write the dump under another name first: half a dump must not be taken for a whole one."""
+    """Write the dump to ``file``, under a temporary name until it is complete."""
     part = file.with_name(file.name + ".part")
     try:
         with part.open("wb") as output:
@@ -96,8 +93,8 @@ def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
 def portable(lines: Iterable[bytes]) -> Iterator[bytes]:
     r"""Yield the lines of a dump without the setting that PostgreSQL 15 does not know.
 
-    It is looked for only before the first object: further down, a line that looks like it is data. ``\restrict`` stays:
-    it keeps psql from running commands that a hostile server hid in the dump (CVE-2025-8714).
+    Only the header before the first object is searched: a later line of that form is data. ``\restrict`` stays: it
+    keeps psql from executing commands that a hostile server hid in the dump (CVE-2025-8714).
     """
     in_header = True
     for line in lines:
@@ -108,28 +105,22 @@ def portable(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
-    """Replace the database's content by that of a dump, in one transaction.
+    """Replace the database's content with that of a dump, in one transaction.
 
-    Raises Refused where there is data, unless ``clean`` is given, and where the dump does not load.
+    Raises Refused if there is data and not ``clean``, and if the dump cannot be loaded.
     """
     import subprocess
 
-    psql: list[str | Path] = [
-        client(binaries, "psql"),
-        "--no-psqlrc",
-        "--quiet",
-        "--set=ON_ERROR_STOP=1",
-        f"--dbname={dsn}",
-    ]
-    asked = subprocess.run(
+    psql = [str(client(binaries, "psql")), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={dsn}"]
+    found = subprocess.run(
         [*psql, "--tuples-only", "--no-align"],
         input=FILLED_TABLES.encode(),
         capture_output=True,
         env=client_environment(),
     )
-    if asked.returncode:
-        raise EnvironmentFailed(f"cannot inspect the database: {_last_line(asked.stderr)}")
-    filled = asked.stdout.decode().split("\n")[:-1]
+    if found.returncode:
+        raise EnvironmentFailed(f"cannot inspect the database: {_error_line(found.stderr)}")
+    filled = found.stdout.decode().split("\n")[:-1]
     if filled and not clean:
         more = f" and {len(filled) - 3} more" if len(filled) > 3 else ""
         raise Refused(f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, pass --clean")
@@ -141,10 +132,10 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
         env={**client_environment(), "PGOPTIONS": "-c client_min_messages=warning"},
     )
     if loaded.returncode:
-        raise Refused(f"{file} was not loaded, and the database is as it was: {_last_line(loaded.stderr)}")
+        raise Refused(f"{file} was not loaded, and the database is unchanged: {_error_line(loaded.stderr)}")
 
 
-def _last_line(said: bytes) -> str:
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+def _error_line(output: bytes) -> str:
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR:" in line or "FATAL:" in line or "error:" in line]
     return (errors or lines or ["no reason given"])[0]

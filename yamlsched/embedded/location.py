@@ -2,12 +2,12 @@
 
 <folder of schedules.yaml>/.yamlsched/     0700, belongs to whoever used it first
     .gitignore
-    mutex          held while starting, stopping, joining and leaving
-    users          held shared by everyone who uses the server; lists their pids
-    server.lock    held by the server itself: inherited by all its processes
-    keep           present while `db start` wants the server to stay
+    mutex          held while a process starts or stops the server, joins or leaves its users
+    users          held shared by every process that uses the server; lists their pids
+    server.lock    held by the server and inherited by all its processes
+    keep           present if `db start` keeps the server running
     postgres.log
-    postgres/      0700, belongs to the server's user; as root perhaps a link to /var/lib/yamlsched/<hash>
+    postgres/      0700, belongs to the server's user; for root possibly a link to /var/lib/yamlsched/<hash>
         data/
         .s.PGSQL.5432
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import pwd
 import stat
@@ -28,14 +29,14 @@ from typing import Any, BinaryIO
 from yamlsched.errors import EnvironmentFailed
 
 SYSTEM_HOME = Path("/var/lib/yamlsched")
-SHORT_HOME = Path("/tmp")  # not TMPDIR: cron and a shell must come to the same socket
-PORT = 5432  # only part of the socket's name
-MAX_SOCKET_BYTES = 103  # bytes; Linux takes 107, macOS 103
+SHORT_HOME = Path("/tmp")  # not TMPDIR: cron and a shell must find the same socket
+PORT = 5432  # only a part of the socket's name
+MAX_SOCKET_BYTES = 103  # the limit of macOS; Linux allows 107
 
 
 @dataclass(frozen=True)
 class Account:
-    """An operating system user other than us; only root gets to use one."""
+    """The operating system user that runs the server for root."""
 
     uid: int
     gid: int
@@ -45,7 +46,7 @@ class Account:
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def can(self, command: str, path: Path) -> bool:
-        """Try it, rather than compute it from modes: access lists and mount options count too."""
+        """Try it instead of reading the mode bits: access lists and mount options matter too."""
         import subprocess
 
         words = ["/bin/sh", "-c", f'{command} "$1"', "sh", os.fspath(path)]
@@ -53,14 +54,15 @@ class Account:
             return subprocess.run(words, cwd="/", stderr=subprocess.DEVNULL, **self.as_popen()).returncode == 0
         except PermissionError as error:
             raise EnvironmentFailed(
-                f"PostgreSQL does not run as root, and root may not become {self.name} here (a container without the "
-                "capabilities SETUID and SETGID?): run yamlsched as another user, or set YAMLSCHED_DSN"
+                f"PostgreSQL does not run as root, and root cannot switch to user {self.name} here (possibly a "
+                "container without the capabilities SETUID and SETGID): run yamlsched as another user, or set "
+                "YAMLSCHED_DSN"
             ) from error
 
 
 @dataclass(frozen=True)
 class Location:
-    """``home`` is free of links; ``account`` is None where the server runs as ourselves."""
+    """Where the server keeps its files. ``home`` contains no links. Without an ``account`` the current user runs it."""
 
     folder: Path
     home: Path
@@ -76,7 +78,7 @@ class Location:
 
     @property
     def name(self) -> str:
-        """What the server's processes call themselves in the list of processes."""
+        """The server's cluster_name, which the titles of its processes contain."""
         return f"yamlsched-{_short_hash(self.home)}"
 
     @property
@@ -85,7 +87,7 @@ class Location:
 
     @property
     def sockets(self) -> Path:
-        """The socket's folder: a unix socket's path is short, and libpq splits a host at commas."""
+        """The socket's folder. The path of a unix socket is limited, and libpq splits hosts at commas."""
         here = os.fsencode(self.home / f".s.PGSQL.{PORT}")
         if len(here) <= MAX_SOCKET_BYTES and not any(byte < 32 or byte in b",\"'\\" for byte in here):
             return self.home
@@ -101,11 +103,11 @@ def data_folder(schedules_file: Path) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Create ``.yamlsched`` if it is missing, closed to others and ignored by git."""
+    """Create ``.yamlsched`` if it is missing, private and ignored by git."""
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        _account(folder)  # whose it is comes before what they may do in it
+        _account(folder)  # a wrong owner is reported before a missing permission
         if not os.path.lexists(folder / ".gitignore"):
             with open_file(folder / ".gitignore") as file:
                 file.write(b"*\n")
@@ -118,10 +120,10 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """Yield a descriptor of ``folder``, whose last part must not be a link.
+    """Yield a descriptor of ``folder``, which must not be a link itself.
 
-    Root may be at work in a folder of another user, who can replace any name in it at any time: what is checked and
-    changed is the descriptor, never the name a second time.
+    Root may work in the folder of another user, who can replace any name in it at any time. So the descriptor is
+    checked and changed, and no name is used twice.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -139,13 +141,13 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file in ``.yamlsched`` for reading and writing; created if missing, it belongs to the folder's owner.
+    """Open a file in ``.yamlsched`` for reading and writing. A new one belongs to the folder's owner.
 
-    Links are not followed: root may be at work in another user's folder.
+    Links are not followed: root may work in another user's folder.
     """
     with _opened(path.parent) as folder:
-        how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # not to wait for the writer of a named pipe
-        descriptor = os.open(path.name, how | os.O_CREAT, 0o600, dir_fd=folder)
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not block
+        descriptor = os.open(path.name, flags | os.O_CREAT, 0o600, dir_fd=folder)
         try:
             owner, found = os.fstat(folder), os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
@@ -158,8 +160,17 @@ def open_file(path: Path) -> BinaryIO:
             raise
 
 
+def try_lock(file: BinaryIO) -> bool:
+    """Lock ``file`` exclusively. Return False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def locate(folder: Path) -> Location:
-    """Return the location that ``folder`` was given, or what can be said of it before its first use."""
+    """Return the location of the server of ``folder``, also before its first use."""
     home = folder / "postgres"
     account = _account(folder)
     if account is None:
@@ -172,7 +183,7 @@ def locate(folder: Path) -> Location:
 
 
 def _link_target(link: Path) -> Path:
-    """Return where ``link`` leads. Raises EnvironmentFailed for one that root did not create."""
+    """Return the target of ``link``. Raises EnvironmentFailed for a link that root did not create."""
     target = Path(os.readlink(link))
     if link.lstat().st_uid != 0 or target.parent != SYSTEM_HOME:
         raise EnvironmentFailed(
@@ -183,7 +194,7 @@ def _link_target(link: Path) -> Path:
 
 
 def prepare(folder: Path) -> Location:
-    """Return the location for ``folder``, made ready for its server; the caller holds the mutex."""
+    """Return the location of the server of ``folder``, with its folders created. The caller holds the mutex."""
     location = locate(folder)
     account = location.account
     if account is None:
@@ -191,20 +202,20 @@ def prepare(folder: Path) -> Location:
     elif not location.home.exists():
         location = replace(location, home=_make_home_for(account, folder))
     else:
-        _give(location.home, account)  # created, and not given away yet when its creator was killed
+        _give(location.home, account)  # its creator may have been killed before it did so
     _make_sockets(location)
     return location
 
 
 def _give(folder: Path, account: Account) -> None:
-    """Give a folder of root's to ``account``; one of somebody else's stays as it is."""
+    """Make ``account`` the owner of a folder that belongs to root. Other folders stay as they are."""
     with _opened(folder) as descriptor:
         if os.fstat(descriptor).st_uid == 0:
             os.fchown(descriptor, account.uid, account.gid)
 
 
 def _account(existing: Path) -> Account | None:
-    """Say who the server runs as, given the folder that decides: whoever owns that, and never root."""
+    """Return who the server runs as: the owner of ``existing``, but never root. None is the current user."""
     us = os.geteuid()
     owner, group = us, os.getegid()
     try:
@@ -231,21 +242,21 @@ def _account(existing: Path) -> Account | None:
             continue
         return Account(entry.pw_uid, entry.pw_gid, name)
     raise EnvironmentFailed(
-        "PostgreSQL does not run as root, and there is no user postgres or nobody here to run it as: "
+        "PostgreSQL does not run as root, and there is no user postgres or nobody to run it as: "
         "run yamlsched as another user, or set YAMLSCHED_DSN"
     )
 
 
 def _make_home_for(account: Account, folder: Path) -> Path:
-    account.can("cd", Path("/"))  # where root cannot become another user at all, this says so
+    account.can("cd", Path("/"))  # raises if root cannot switch users at all
     home = folder / "postgres"
     with _opened(folder) as descriptor:
         found = os.fstat(descriptor)
         if found.st_uid == 0 and stat.S_IMODE(found.st_mode) == 0o700:
             os.fchown(descriptor, 0, account.gid)
-            os.fchmod(descriptor, 0o710)  # the server's user may pass through, and see nothing
+            os.fchmod(descriptor, 0o710)  # the server's user may enter it, but not list it
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(home.name, dir_fd=descriptor)  # a link to data that somebody has removed
+            os.unlink(home.name, dir_fd=descriptor)  # a link to data that was removed
         if account.can("cd", folder):
             os.mkdir(home.name, mode=0o700, dir_fd=descriptor)
             target = home
@@ -254,7 +265,7 @@ def _make_home_for(account: Account, folder: Path) -> Path:
             SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
             print(
                 f"yamlsched: user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
-                f"its data goes to {target}",
+                f"the data is stored in {target}",
                 file=sys.stderr,
             )
             target.mkdir(mode=0o700, exist_ok=True)
@@ -271,12 +282,12 @@ def _make_sockets(location: Location) -> None:
         folder.mkdir(mode=0o700)
     if location.account and folder.lstat().st_uid == 0:
         os.chown(folder, location.account.uid, location.account.gid, follow_symlinks=False)
-    # Anybody may make folders in /tmp: one with our name is ours only if its owner is.
+    # Every user may create folders in /tmp, so the owner must be checked.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != location.uid or stat.S_IMODE(found.st_mode) & 0o077:
         raise EnvironmentFailed(
-            f"{folder}, where the embedded PostgreSQL's socket should go, is not a private folder "
-            f"of {_name_of(location.uid)}: remove it, or move schedules.yaml to a shorter path"
+            f"{folder}, the folder for the embedded PostgreSQL's socket, is not private to "
+            f"{_name_of(location.uid)}: remove it, or move schedules.yaml to a shorter path"
         )
 
 

@@ -1,7 +1,7 @@
-"""Which processes of the operating system are the server's.
+"""Which processes of the operating system belong to the server.
 
-Told by owner and command line, which everybody may read. /proc/<pid>/cwd would be stricter, but root in a container
-is not allowed to look at that of another user's process.
+They are recognized by owner and command line, which every user may read. /proc/<pid>/cwd would be stricter, but root in
+a container may not read it for another user's process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class PidFile:
-    """What the server says of itself in postmaster.pid."""
+    """What the server wrote to postmaster.pid."""
 
     pid: int
     status: str
@@ -35,7 +35,7 @@ def read_pid_file(location: Location) -> PidFile | None:
 
 
 def postmaster(location: Location) -> int | None:
-    """Return the pid of the server's main process, if the one named in postmaster.pid is really it."""
+    """Return the pid of the server's main process, if the process in postmaster.pid is that process."""
     found = read_pid_file(location)
     if found and f" -D {location.data} " in _command(found.pid, location.uid) + " ":
         return found.pid
@@ -43,9 +43,9 @@ def postmaster(location: Location) -> int | None:
 
 
 def kill_orphans(location: Location) -> None:
-    """End the backends of a killed server that are too busy to notice its death.
+    """Kill the backends of a killed server that are too busy to notice its end.
 
-    Nothing is lost: the next start recovers from the log, as it does after the kill of the server itself.
+    No data is lost: the next start recovers from the log, as after a kill of the server itself.
     """
     for pid in _pids():
         if _command(pid, location.uid).startswith(f"postgres: {location.name}: "):
@@ -54,9 +54,9 @@ def kill_orphans(location: Location) -> None:
 
 
 def forget_reused_pid(location: Location) -> None:
-    """Remove lock files of a killed server whose pid now belongs to something else: PostgreSQL would refuse to start.
+    """Remove the lock files of a killed server whose pid another process has now: PostgreSQL would refuse to start.
 
-    A postmaster.pid whose pid is free stays, because PostgreSQL finds its old shared memory by it.
+    A postmaster.pid whose pid is unused stays, because PostgreSQL needs it to find its old shared memory.
     """
     (location.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
     found = read_pid_file(location)
@@ -75,9 +75,9 @@ def exists(pid: int) -> bool:
 
 
 def _command(pid: int, uid: int) -> str:
-    """Return the command line of a process of ``uid``, with a blank between words; empty if there is none."""
+    """Return the command line of a process of ``uid``, words separated by spaces; empty if there is none."""
     if not PROC.joinpath("self").exists():
-        owner, _, command = _ask_ps("-ww", "-o", "uid=,command=", "-p", str(pid)).strip().partition(" ")
+        owner, _, command = _ps("-ww", "-o", "uid=,command=", "-p", str(pid)).strip().partition(" ")
         return command.strip() if owner == str(uid) else ""
     try:
         if (PROC / str(pid)).stat().st_uid != uid:
@@ -88,13 +88,11 @@ def _command(pid: int, uid: int) -> str:
 
 
 def _pids() -> Iterator[int]:
-    names = (
-        [entry.name for entry in PROC.iterdir()] if PROC.joinpath("self").exists() else _ask_ps("-axo", "pid=").split()
-    )
+    names = [entry.name for entry in PROC.iterdir()] if PROC.joinpath("self").exists() else _ps("-axo", "pid=").split()
     return (int(name) for name in names if name.isdigit())
 
 
-def _ask_ps(*words: str) -> str:
+def _ps(*words: str) -> str:
     import subprocess
 
     return subprocess.run(["ps", *words], capture_output=True, text=True).stdout

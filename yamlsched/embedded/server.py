@@ -1,8 +1,8 @@
-"""One PostgreSQL server process: create its data, start it, find it, stop it.
+"""One PostgreSQL server: create its data, start it, find it, stop it. The callers hold the mutex.
 
-The callers hold the mutex. Whether a server lives is told by a lock, not by a pid: the server inherits the locked
-``server.lock``, and so do all its processes. The lock is free only when the last of them is gone, which no reused
-pid, no zombie, no other container and no orphaned backend can make look otherwise.
+A lock tells whether a server is alive, not a pid: the server and all its processes inherit the locked ``server.lock``.
+The lock is free only when the last of them has exited. A reused pid, a zombie, another container or an orphaned backend
+cannot make it look otherwise.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from yamlsched.embedded import binaries as programs
-from yamlsched.embedded.location import PORT, Location, open_file
+from yamlsched.embedded.location import PORT, Location, open_file, try_lock
 from yamlsched.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
 from yamlsched.errors import EnvironmentFailed
 
-START_TIMEOUT_SECONDS = 120  # a crash recovery may be in it
-FAST_STOP_SECONDS = 20
-STOP_SECONDS = 40
+START_TIMEOUT_SECONDS = 120  # includes a crash recovery
+FAST_STOP_SECONDS = 20  # after which an immediate stop is requested
+STOP_TIMEOUT_SECONDS = 40
 ORPHAN_SECONDS = 3
-MAX_LOG_BYTES = 5_000_000  # bytes
+"""How long backends may outlive their server before they are killed."""
+MAX_LOG_BYTES = 5_000_000
 
 StrPath = str | Path
 
-# What a small private server needs otherwise than by default; fsync stays on. On the command line, so that a new
-# version of this table holds for data that an older one made.
+# Settings of a small private server; fsync stays on. They are passed on the command line, so that a new version of this
+# table also applies to existing data.
 SETTINGS = {
     "listen_addresses": "",
     "port": PORT,
@@ -52,19 +53,17 @@ SETTINGS = {
 
 
 def is_alive(location: Location) -> bool:
-    """Say whether any process of a server of this location is left, be it starting, serving or an orphan."""
-    try:
-        with open_file(location.folder / "server.lock") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return postmaster(location) is not None  # one that was started by hand, without our lock
+    """Return whether any process of a server of this location exists: starting, ready, or an orphan."""
+    with open_file(location.folder / "server.lock") as file:
+        if not try_lock(file):
+            return True
+    return postmaster(location) is not None  # a server that was started by hand has no such lock
 
 
 def is_ready(location: Location) -> bool:
-    """Say whether clients are served.
+    """Return whether the server accepts clients.
 
-    The status line alone may be that of a killed server; the socket alone opens before a recovery is done.
+    The status line may be that of a killed server, and the socket opens before a recovery has finished: check both.
     """
     if not _status_is_ready(location):
         return False
@@ -83,10 +82,10 @@ def _status_is_ready(location: Location) -> bool:
 
 
 def ensure(location: Location, folder: Path) -> None:
-    """Return when the server serves: create its data, start it from ``folder``, or outwait a dying one, as it takes."""
+    """Return when the server is ready. If needed, create its data, start it, or wait for a server that is stopping."""
     quick_until = time.monotonic() + 1
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    headless_since = None
+    orphaned_since = None
     started_at = None  # the log's length when we started a server
     while not is_ready(location):
         now = time.monotonic()
@@ -97,18 +96,18 @@ def ensure(location: Location, folder: Path) -> None:
                 _create(location, folder)
             started_at = _start(location, folder)
         elif postmaster(location) is None:
-            headless_since = headless_since or now
-            if now - headless_since > ORPHAN_SECONDS:
+            orphaned_since = orphaned_since or now
+            if now - orphaned_since > ORPHAN_SECONDS:
                 kill_orphans(location)
         else:
-            headless_since = None
+            orphaned_since = None
         if now > deadline:
             raise _failed(f"the embedded PostgreSQL is not ready after {START_TIMEOUT_SECONDS} s", location, started_at)
         time.sleep(0.002 if now < quick_until else 0.05)
 
 
 def _create(location: Location, folder: Path) -> None:
-    """Run initdb under another name, and give the data its own name only when it is complete."""
+    """Run initdb in a temporary folder, which gets its final name when it is complete."""
     import secrets
     import shutil
     import subprocess
@@ -117,28 +116,20 @@ def _create(location: Location, folder: Path) -> None:
     print(f"yamlsched: first use: creating a private PostgreSQL {number} in {location.home}", file=sys.stderr)
     for left_over in location.home.glob("data.new-*"):
         shutil.rmtree(left_over)
-    new = location.home / f"data.new-{secrets.token_hex(4)}"  # initdb makes it: root makes nothing in others' folders
+    new = location.home / f"data.new-{secrets.token_hex(4)}"  # initdb creates it, not root
     folder = programs.within_reach(folder, location.account)
-    # By code point, the same on every machine.
+    # Sort by code point, the same on every machine.
     locale = ["--locale=C"]
     if programs.major(number) >= 17:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    initdb: list[StrPath] = [
-        folder / "initdb",
-        "-D",
-        new,
-        "--username=yamlsched",
-        "--auth=trust",
-        "--encoding=UTF8",
-        *locale,
-    ]
+    initdb: list[StrPath] = [folder / "initdb", "-D", new, "--username=yamlsched", "--auth=trust", "--encoding=UTF8"]
     single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
     with _server_lock(location) as lock, _log(location) as log:
         started_at = log.seek(0, os.SEEK_END)
-        for words, text in ((initdb, b""), (single, b"create database yamlsched;\n")):
-            # The lock goes along: if we are killed, the next one waits until this child is gone.
+        for words, text in (([*initdb, *locale], b""), (single, b"create database yamlsched;\n")):
+            # The child inherits the lock: if we are killed, the next process waits until the child has exited.
             done = subprocess.run(words, input=text, stdout=log, stderr=log, **_child(location, lock))
-            # The stand-alone server answers a failed statement with 0.
+            # The stand-alone server exits with 0 after a failed statement.
             if done.returncode or b"ERROR:" in _written_since(location, started_at):
                 raise _failed(f"cannot create the embedded PostgreSQL in {location.home}", location, started_at)
     new.rename(location.data)
@@ -148,7 +139,7 @@ def _create(location: Location, folder: Path) -> None:
 
 
 def _start(location: Location, folder: Path) -> int:
-    """Start the server and return how long its log was before."""
+    """Start the server and return the previous length of its log."""
     import subprocess
 
     _check_version(location, folder)
@@ -161,8 +152,8 @@ def _start(location: Location, folder: Path) -> int:
         location.log.replace(location.log.with_suffix(".log.old"))
     with _server_lock(location) as lock, _log(location) as log:
         started_at = log.seek(0, os.SEEK_END)
-        # Through a shell that ends at once, in a session of its own: the server is nobody's child, so that it leaves
-        # no zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
+        # Through a shell that exits at once, in a session of its own: the server is not our child, so it leaves no
+        # zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
         background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
         subprocess.run(
             background,
@@ -176,7 +167,7 @@ def _start(location: Location, folder: Path) -> int:
 
 
 def _child(location: Location, lock: BinaryIO) -> dict[str, Any]:
-    # A fresh environment: PG* variables would change what is created, and a server keeps no secrets it does not need.
+    # A clean environment: PG* variables would change what is created, and the server needs none of our secrets.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     options = location.account.as_popen() if location.account else {}
     return {"cwd": "/", "env": {**kept, "LC_ALL": "C", "TZ": "UTC"}, "pass_fds": [lock.fileno()], **options}
@@ -208,13 +199,13 @@ def _check_version(location: Location, folder: Path) -> None:
 
 
 def stop(location: Location) -> None:
-    """Stop the server as fast as is clean, and return when it is gone."""
+    """Stop the server, cleanly if it responds in time. Return when all its processes have exited."""
     started = time.monotonic()
     sent = None
     while is_alive(location):
         waited = time.monotonic() - started
-        if waited > STOP_SECONDS:
-            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_SECONDS} s", location, None)
+        if waited > STOP_TIMEOUT_SECONDS:
+            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_TIMEOUT_SECONDS} s", location, None)
         how = signal.SIGINT if waited < FAST_STOP_SECONDS else signal.SIGQUIT
         pid = postmaster(location)
         if pid and sent != (pid, how):
@@ -231,12 +222,12 @@ def stop(location: Location) -> None:
 
 def _failed(what: str, location: Location, since: int | None) -> EnvironmentFailed:
     lines = _written_since(location, since).decode(errors="replace").splitlines()
-    said = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
-    return EnvironmentFailed(f"{what}. Its log is {location.log}{', and ends with:' + said if said else ''}")
+    end = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
+    return EnvironmentFailed(f"{what}. Its log is {location.log}{', and ends with:' + end if end else ''}")
 
 
 def _written_since(location: Location, since: int | None) -> bytes:
-    """Return what the log has from byte ``since`` on; None: what little is at its end."""
+    """Return the log from byte ``since``; None: only its end."""
     with open_file(location.log) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(since if since is not None else max(0, size - 2000))

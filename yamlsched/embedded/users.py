@@ -1,7 +1,7 @@
-"""Who uses the server: the first to come starts it, the last to leave stops it.
+"""Who uses the server: the first user starts it, the last one stops it.
 
-Two locks. Each user holds ``lease`` shared for as long as it lives: the kernel gives it back however a process
-ends. Coming and leaving happen under ``mutex``, so that nobody comes while the last one is stopping the server.
+There are two locks. Each user holds ``users`` shared as long as it lives; the kernel releases it however the process
+ends. Users join and leave under ``mutex``, so that no user joins while the last one stops the server.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import BinaryIO
 
 from yamlsched.embedded import server
 from yamlsched.embedded.binaries import find_binaries
-from yamlsched.embedded.location import Location, data_folder, locate, make_folder, open_file, prepare
+from yamlsched.embedded.location import Location, data_folder, locate, make_folder, open_file, prepare, try_lock
 from yamlsched.embedded.processes import exists, postmaster
 from yamlsched.errors import EnvironmentFailed, Refused
 
-MUTEX_SECONDS = 180  # longer than any start or stop that another one may be busy with
+MUTEX_TIMEOUT_SECONDS = 180  # longer than any start or stop by another process
 
 
 @dataclass(frozen=True)
 class Status:
-    """What can be said of an embedded database without starting it. ``size`` is in bytes; ``users`` are pids.
+    """What is known about an embedded database without starting it. ``size`` is in bytes; ``users`` are pids.
 
     ``data``, ``dsn`` and ``version`` are None before its first use.
     """
@@ -45,126 +45,112 @@ class Status:
 
 @contextlib.contextmanager
 def running(schedules_file: Path, by_name: bool = False, keep: bool = False) -> Iterator[str]:
-    """Yield the DSN of the embedded database of ``schedules_file``, which serves at least until the block is left.
+    """Yield the DSN of the embedded database of ``schedules_file``. The server runs at least until the block ends.
 
-    ``by_name`` lets the system's own PostgreSQL programs be used; ``keep`` leaves the server running for good.
-    Raises NoDatabase without programs, EnvironmentFailed when the server cannot be had.
+    ``by_name`` allows the system's own PostgreSQL programs; ``keep`` leaves the server running afterwards. Raises
+    NoDatabase if there are no programs, EnvironmentFailed if the server cannot be started.
     """
     binaries = find_binaries(by_name)
     folder = data_folder(schedules_file)
     make_folder(folder)
-    us = os.getpid()
+    pid = os.getpid()
     with _translate_errors(folder):
-        lease = open_file(folder / "users")
-    with lease:
+        users = open_file(folder / "users")
+    with users:
         with _translate_errors(folder), _mutex(folder):
             location = prepare(folder)
-            fcntl.flock(lease, fcntl.LOCK_SH)
-            _list_users(folder, add=us)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            _write_users(folder, [*_users(folder), pid])
             try:
                 server.ensure(location, binaries)
             except BaseException:
-                _leave(location, lease, us)
+                _leave(location, users, pid)
                 raise
             if keep:
                 open_file(folder / "keep").close()
         try:
             yield location.dsn
         finally:
-            if os.getpid() == us:  # a forked child shares the lease, and must not give it back
+            if os.getpid() == pid:  # a forked child shares the lock and must not release it
                 with _translate_errors(folder), _mutex(folder):
-                    _leave(location, lease, us)
+                    _leave(location, users, pid)
 
 
-def _leave(location: Location, lease: BinaryIO, us: int) -> None:
-    _list_users(location.folder, remove=us)
+def _leave(location: Location, users: BinaryIO, pid: int) -> None:
+    pids = _users(location.folder)
+    with contextlib.suppress(ValueError):
+        pids.remove(pid)
+    _write_users(location.folder, pids)
     try:
-        if _nobody_else_holds(lease) and not (location.folder / "keep").exists():
+        if try_lock(users) and not (location.folder / "keep").exists():
             server.stop(location)
     finally:
-        fcntl.flock(lease, fcntl.LOCK_UN)  # also for children that we forked
-
-
-def _nobody_else_holds(lease: BinaryIO) -> bool:
-    try:
-        fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        fcntl.flock(users, fcntl.LOCK_UN)  # also for children that we forked
 
 
 def start_and_keep(schedules_file: Path, by_name: bool = False) -> str:
-    """Start the server if need be, keep it after its last user has left, and return its DSN."""
+    """Start the server if needed, keep it running without users, and return its DSN."""
     with running(schedules_file, by_name, keep=True) as dsn:
         return dsn
 
 
 def stop(schedules_file: Path, force: bool = False) -> bool:
-    """Stop the server, kept or not; say whether there was one to stop.
+    """Stop the server and no longer keep it. Return False if it was not running.
 
-    Refuses while it is in use, unless ``force`` is given; then it is no longer kept, and its last user stops it.
+    Raises Refused while it is in use, unless ``force``. In both cases it stops when its last user exits.
     """
     folder = data_folder(schedules_file)
     if not folder.exists():
         return False
-    with _translate_errors(folder), open_file(folder / "users") as lease, _mutex(folder):
+    with _translate_errors(folder), open_file(folder / "users") as users, _mutex(folder):
         location = locate(folder)
         (folder / "keep").unlink(missing_ok=True)
         if not server.is_alive(location):
             return False
-        if not _nobody_else_holds(lease) and not force:
+        if not try_lock(users) and not force:
+            pids = ", ".join(map(str, _users(folder)))
             raise Refused(
-                f"the embedded PostgreSQL is in use by {_show(_users(folder))}; it stops when they exit. To stop "
-                "it anyway: yamlsched db stop --force"
+                f"the embedded PostgreSQL is in use by {f'process {pids}' if pids else 'another process'}; it stops "
+                "when they exit. To stop it anyway: yamlsched db stop --force"
             )
         server.stop(location)
         return True
 
 
 def discard(schedules_file: Path) -> bool:
-    """Remove the database with all its data, unless it is in use; say whether it is gone. For throw-away ones."""
+    """Delete the database with all its data. Return False, and delete nothing, if it is in use."""
     import shutil
 
     folder = data_folder(schedules_file)
     if not folder.exists():
         return True
-    with _translate_errors(folder), open_file(folder / "users") as lease, _mutex(folder):
-        if not _nobody_else_holds(lease):
+    with _translate_errors(folder), open_file(folder / "users") as users, _mutex(folder):
+        if not try_lock(users):
             return False
         location = locate(folder)
         server.stop(location)
-        for remove in (location.home, folder):
-            if remove.exists():
-                shutil.rmtree(remove)
+        for path in (location.home, folder):
+            if path.exists():
+                shutil.rmtree(path)
     return True
 
 
 def status(schedules_file: Path) -> Status:
     folder = data_folder(schedules_file)
     location = locate(folder)
-    exists = (location.data / "PG_VERSION").exists()
+    is_created = (location.data / "PG_VERSION").exists()
     return Status(
         running=folder.exists() and server.is_ready(location),
         kept=(folder / "keep").exists(),
         folder=folder,
-        data=location.data if exists else None,
+        data=location.data if is_created else None,
         log=location.log,
-        dsn=location.dsn if exists else None,
-        version=(location.data / "PG_VERSION").read_text().strip() if exists else None,
+        dsn=location.dsn if is_created else None,
+        version=(location.data / "PG_VERSION").read_text().strip() if is_created else None,
         pid=postmaster(location),
         users=_users(folder),
-        size=sum(_size(Path(at, name)) for at, _, names in os.walk(location.data) for name in names),
+        size=sum(_size(Path(parent, name)) for parent, _, names in os.walk(location.data) for name in names),
     )
-
-
-@contextlib.contextmanager
-def _translate_errors(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one sentence; nothing of the user's runs inside."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename if error.filename else folder
-        raise EnvironmentFailed(f"the embedded PostgreSQL in {folder}: {where}: {error.strerror}") from error
 
 
 def _size(path: Path) -> int:
@@ -175,34 +161,33 @@ def _size(path: Path) -> int:
 
 
 @contextlib.contextmanager
+def _translate_errors(folder: Path) -> Iterator[None]:
+    """Raise EnvironmentFailed for errors of the file system. No code of the user's runs inside."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if error.filename else folder
+        raise EnvironmentFailed(f"the embedded PostgreSQL in {folder}: {where}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
 def _mutex(folder: Path) -> Iterator[None]:
     with open_file(folder / "mutex") as file:
-        deadline = time.monotonic() + MUTEX_SECONDS
+        deadline = time.monotonic() + MUTEX_TIMEOUT_SECONDS
         pause = 0.001
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise EnvironmentFailed(
-                        f"another process has been starting or stopping the embedded PostgreSQL in {folder} "
-                        f"for more than {MUTEX_SECONDS} s. To see which process: fuser {folder / 'mutex'}"
-                    ) from None
+        while not try_lock(file):
+            if time.monotonic() > deadline:
+                raise EnvironmentFailed(
+                    f"another process has been starting or stopping the embedded PostgreSQL in {folder} "
+                    f"for more than {MUTEX_TIMEOUT_SECONDS} s. To see which process: fuser {folder / 'mutex'}"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)
         yield
 
 
-# The pids in the lease file are for people; that somebody uses the server is told by the lock alone.
-
-
-def _list_users(folder: Path, add: int | None = None, remove: int | None = None) -> None:
-    pids = _users(folder)
-    if add is not None:
-        pids.append(add)
-    if remove in pids:
-        pids.remove(remove)
+def _write_users(folder: Path, pids: list[int]) -> None:
+    """Write the users for people to read. The lock alone decides whether there are any."""
     with open_file(folder / "users") as file:
         file.truncate(0)
         file.write("".join(f"{pid}\n" for pid in pids).encode())
@@ -214,7 +199,3 @@ def _users(folder: Path) -> list[int]:
     except OSError:
         return []
     return [int(word) for word in words if word.isdigit() and exists(int(word))]
-
-
-def _show(pids: list[int]) -> str:
-    return "process " + ", ".join(map(str, pids)) if pids else "another process"
