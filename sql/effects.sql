@@ -1,13 +1,13 @@
--- Who is inside an effect: the attempt that claimed it, while it has the lease, and after a cancel until the lease would
--- have ended (held_until), because its handler may live until its worker's next heartbeat.
+-- An attempt is inside an effect that it claimed as long as it has the lease. After a cancel it may be inside until the
+-- lease would have ended (held_until), because its handler may run until its worker's next heartbeat.
 
 -- name: claim
--- Take the key of an effect, in one statement with its whole precondition: our lease on the run holds. Answers with
--- how the key stood; no row: the lease is lost. Without a state the key is free and was not available: it was
--- released, or claimed by another, while this statement waited. A new one sees which.
--- effect.key, which a provider gets, is a UUID (version 8) made of the database's identity, the namespace, the key,
--- and for an effect of one run also the run's nonce, because a lost run's id may be used again. A business key is
--- without the nonce: it must mean the same whichever run comes to it.
+-- Claim the key of an effect, if our lease on the run holds, and return what was found. No row: the lease is lost.
+-- Without a state the key was not available and is free now: it was released, or another claimed it, while this statement
+-- waited. The next claim sees which.
+-- effect.key, which a provider gets, is a UUID (version 8) made of the database's identity, the namespace, the key, and
+-- for an effect of one run also the run's nonce, because the id of a lost run may be used again. A business key goes
+-- without the nonce: it must mean the same for every run that uses it.
 with ours as materialized (
     select r.id, encode(sha256(convert_to(
                concat_ws(':', (select i.identity from yamlsched.database_identity i), %(namespace)s::text,
@@ -33,15 +33,15 @@ from ours
 left join yamlsched.effects e on e.namespace = %(namespace)s and e.key = %(key)s;
 
 -- name: mark_in_doubt
--- Whoever entered the effect died inside, or left it by an exception that does not prove that nothing happened.
--- An entry has one owner and one attempt: it is the whole fence.
+-- The attempt that entered the effect died inside, or left it by an exception that does not prove that nothing happened.
+-- An entry has one owner and one attempt, so it is the whole fence.
 update yamlsched.effects e
 set state = 'in_doubt', doubted_at = clock_timestamp()
 where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed' and e.entry = %(doubted)s::uuid
 returning e.key;
 
 -- name: take_over
--- in_doubt="repeat": enter an effect in doubt again, if our lease still holds. provider_key stays.
+-- in_doubt="repeat": enter an effect in doubt again, if our lease still holds. provider_key does not change.
 update yamlsched.effects e
 set state = 'claimed', run_id = %(run_id)s, attempt = %(attempt)s, locked_by = %(locked_by)s,
     entry = %(entry)s::uuid, claimed_at = clock_timestamp(), doubted_at = null
@@ -52,7 +52,7 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
 returning e.key;
 
 -- name: assume_done
--- in_doubt="skip": count an effect in doubt as done, if our lease still holds. doubted_at stays and says so.
+-- in_doubt="skip": count an effect in doubt as done, if our lease still holds. doubted_at stays, as the record of it.
 update yamlsched.effects e
 set state = 'done', done_at = clock_timestamp()
 where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
@@ -62,22 +62,21 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
 returning e.key;
 
 -- name: mark_done
--- What was done was done, also if somebody has come to doubt it meanwhile, or if this was written before by a commit
--- whose answer was lost; not if it was entered again since.
+-- The effect is done, even if another attempt has marked it as in doubt meanwhile, or if an earlier commit whose answer
+-- was lost wrote this. It is not, if it was entered again since.
 update yamlsched.effects e
 set state = 'done', result = %(result)s::jsonb, done_at = clock_timestamp(), doubted_at = null
 where e.namespace = %(namespace)s and e.key = %(key)s and e.entry = %(entry)s::uuid
 returning e.key;
 
 -- name: release
--- Nothing happened: the key is free again. Not if another attempt has come to doubt it: what that one has made of the
--- doubt stands.
+-- Nothing happened: the key is free again, unless another attempt has marked the effect as in doubt and decided on it.
 delete from yamlsched.effects e
 where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed' and e.entry = %(entry)s::uuid;
 
 -- name: settle_done
--- A person has looked up that an effect in doubt did happen. An effect is in doubt also while it is claimed by an
--- attempt that is over (nobody has come to it since), and where in_doubt="skip" counted it as done.
+-- A person has found out that an effect in doubt did happen. An effect is also in doubt if the attempt that claimed it is
+-- over and no other has used it since, and if in_doubt="skip" counted it as done.
 with settled as (
     update yamlsched.effects e
     set state = 'done', result = %(result)s::jsonb, done_at = clock_timestamp(), doubted_at = null
@@ -93,7 +92,7 @@ select s.namespace, %(who)s, 'settle', 'run:' || s.run_id, jsonb_build_object('e
 from settled s;
 
 -- name: settle_not_done
--- A person has looked up that it did not happen: the next attempt does it.
+-- A person has found out that the effect did not happen: the next attempt does it.
 with settled as (
     delete from yamlsched.effects e
     where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
@@ -108,7 +107,7 @@ select s.namespace, %(who)s, 'settle', 'run:' || s.run_id, jsonb_build_object('e
 from settled s;
 
 -- name: find
--- How an effect stands, and the run that entered it.
+-- The state of an effect, and the run that entered it.
 select e.state, e.run_id, e.attempt, e.claimed_at, e.done_at,
        coalesce((select r.locked_by = e.locked_by and r.attempts = e.attempt
                         and (r.status = 'running' or r.held_until > clock_timestamp())

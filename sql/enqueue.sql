@@ -1,5 +1,5 @@
--- These run in the sessions of applications and handlers, with their search_path: every name is qualified. A delay in
--- seconds counts from now on the database's clock.
+-- These statements run in the sessions of applications and handlers, with their search_path, so every name is qualified.
+-- A delay is in seconds from now on the database's clock.
 
 -- name: enqueue
 select e.run_id, e.created
@@ -10,7 +10,7 @@ from yamlsched.enqueue(%(job_type)s::pg_catalog.text, %(payload)s::pg_catalog.te
                        %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text) e;
 
 -- name: enqueue_many
--- One statement for however many runs of one job; parent_id is the run whose handler enqueues them.
+-- Any number of runs of one job; parent_id is the run whose handler enqueues them.
 select e.run_id, e.created
 from yamlsched.enqueue_many(%(job_type)s::pg_catalog.text, %(payloads)s::pg_catalog.text[]::pg_catalog.jsonb[],
                             %(keys)s::pg_catalog.text[],

@@ -2,7 +2,7 @@
 select coalesce(max(m.version), 0) as version from yamlsched.migrations m;
 
 -- name: lock
--- One process at a time, until its transaction ends. The number is arbitrary, and ours.
+-- One process at a time, until its transaction ends. The number is arbitrary.
 select pg_advisory_xact_lock(7239054111);
 
 -- name: exists

@@ -110,7 +110,7 @@ def test_an_older_yamlsched_refuses_tables_of_a_newer_version(own_dsn: str, db_o
     db_of(own_dsn).execute("insert into yamlsched.migrations (version, name, checksum) values (9999, 'later', '')")
     done = yamlsched("tick", "--dsn", own_dsn)
     assert done.returncode == 3
-    assert "the database has tables of version 9999, made by a newer yamlsched" in done.stderr
+    assert "the database has tables of version 9999, created by a newer yamlsched" in done.stderr
 
 
 def test_an_edited_migration_is_detected(own_dsn: str, db_of: Callable[[str], Any]) -> None:

@@ -13,11 +13,13 @@ jobs:
   add: {handler: work.add, payload: {a: 1, b: 2}}
   fan: {handler: work.fan}
   fail: {handler: work.fail}
+  needs: {handler: work.needs}
 """
 HANDLERS = """
 def add(a, b): return {"sum": a + b}
 def fan(run): run.enqueue("add", {"a": 5}, key="add:5")
 def fail(): raise ValueError("no route to host")
+def needs(a, run): pass
 """
 
 
@@ -51,6 +53,8 @@ def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> No
         (["ad"], 1, 'no valid job "ad" in schedules.yaml. Did you mean "add"?'),
         (["add", "--payload", "{"], 2, "invalid JSON where it ends"),
         (["add", "--payload", "[]"], 2, "not a JSON object"),
+        (["add", "--payload", '{"c": 3}'], 1, 'does not fit work.add: it has no parameter "c". It takes: a, b'),
+        (["needs"], 1, 'does not fit work.needs: "a" is missing. It takes: a'),
     ],
 )
 def test_invoke_refuses_what_cannot_be_called(
@@ -59,3 +63,4 @@ def test_invoke_refuses_what_cannot_be_called(
     done = yamlsched("invoke", *arguments, "--dsn", own_dsn, cwd=project)
     assert done.returncode == code
     assert says in done.stderr
+    assert "Traceback" not in done.stderr

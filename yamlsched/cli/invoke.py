@@ -1,4 +1,4 @@
-"""``yamlsched invoke``: call a handler here and now."""
+"""``yamlsched invoke``: call a handler in this process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from yamlsched.errors import NoDatabase, Refused
 @click.command(
     cls=Verb,
     uses="file dsn env",
-    help="Call the handler of JOB in this process, for development. Creates no run; runs that the handler enqueues are "
-    "only shown. run.transaction() really commits if a database is available.",
+    help="Call the handler of JOB in this process, for development. Creates no run, and only shows the runs that the "
+    "handler enqueues. run.transaction() does commit if a database is available.",
 )
 @click.argument("job")
 @click.option(
     "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
-@click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated.")
+@click.option("--path", "paths", multiple=True, help="A folder to import handlers from. Can be repeated.")
 @click.pass_obj
 def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
     from yamlsched.definitions.load import load
@@ -33,7 +33,7 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
     from yamlsched.definitions.wording import did_you_mean
     from yamlsched.sync import ScheduleFile
     from yamlsched.testing import FakeRun, call
-    from yamlsched.worker.handlers import resolve
+    from yamlsched.worker.handlers import payload_mismatch, resolve, takes_run
 
     schedule = ScheduleFile.read(settings.file, settings.env)
     loaded = load(schedule.data, str(settings.file), settings.env)
@@ -51,11 +51,14 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
             connection = stack.enter_context(settings.connect(for_handler=True))
         run = FakeRun(job_type=job, payload=arguments, max_attempts=found.max_attempts, connection=connection, dsn=dsn)
         try:
-            result = call(resolve(found.handler), run)
-        except Exception:
-            # whatever the handler raises is what its author wants to see
+            handler = resolve(found.handler)
+            mismatch = payload_mismatch(handler, found.handler, tuple(arguments), takes_run(handler))
+            result = None if mismatch else call(handler, run)
+        except Exception:  # the author of the handler wants to see its traceback
             traceback.print_exc()
             return 1
+    if mismatch:
+        raise Refused(mismatch)
     for enqueued in run.enqueued:
         click.echo(f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}", err=True)
     click.echo(json.dumps({"format_version": 1, "result": result} if settings.wants_json else result))

@@ -62,13 +62,11 @@ def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
     import subprocess
     import tempfile
 
-    program = client(binaries, "pg_dump")
+    program = str(client(binaries, "pg_dump"))
     words = [program, "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={dsn}"]
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [client(binaries, "pg_dump"), *options], stdout=subprocess.PIPE, stderr=errors, env=client_environment()
-        ) as child,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, env=client_environment()) as child,
     ):
         assert child.stdout
         output.writelines(portable(child.stdout))

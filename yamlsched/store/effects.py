@@ -1,8 +1,8 @@
-"""Statements on effects, see ``sql/effects.sql``. Those of an attempt may be sent again when an answer was lost."""
+"""Statements about effects, see ``sql/effects.sql``. An attempt may repeat its own when an answer was lost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EffectEntry:
-    """The key of an effect, and the claim of the attempt that asks for it. ``entry`` is a UUID, new for each use."""
+    """An attempt's use of an effect: the key, and the attempt's fence. ``entry`` is a UUID, new for each use."""
 
     namespace: str
     key: str
@@ -22,17 +22,6 @@ class EffectEntry:
     attempt: int
     locked_by: str
     entry: str
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "namespace": self.namespace,
-            "key": self.key,
-            "run_id": self.run_id,
-            "attempt": self.attempt,
-            "locked_by": self.locked_by,
-            "entry": self.entry,
-            "is_of_run": self.key.startswith("run:"),  # a business key may not start so
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +45,43 @@ class FoundEffect:
 
 def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None:
     """Take the key if it is free. Return what was found, or None if the attempt has lost its run."""
-    row = connection.execute(load("effects")["claim"], entry.parameters()).fetchone()
+    parameters = {**asdict(entry), "is_of_run": entry.key.startswith("run:")}  # business keys cannot start like this
+    row = connection.execute(load("effects")["claim"], parameters).fetchone()
     return None if row is None else FoundEffect(**row._asdict())
 
 
 def mark_in_doubt(connection: Connection[Any], entry: EffectEntry, doubted: str | None = None) -> bool:
-    """Mark the effect as in doubt that was entered by ``entry``, or without one by ourselves."""
-    parameters = {**entry.parameters(), "doubted": doubted or entry.entry}
-    return connection.execute(load("effects")["mark_in_doubt"], parameters).rowcount == 1
+    """Mark the effect as in doubt that was entered by ``doubted``, by default by this entry."""
+    return _write(connection, "mark_in_doubt", entry, doubted=doubted or entry.entry)
 
 
 def take_over(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Enter an effect in doubt again; False if somebody else was quicker, or our lease is over."""
-    return connection.execute(load("effects")["take_over"], entry.parameters()).rowcount == 1
+    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease is over."""
+    return _write(connection, "take_over", entry)
 
 
 def assume_done(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Count an effect in doubt as done; False if somebody else was quicker, or our lease is over."""
-    return connection.execute(load("effects")["assume_done"], entry.parameters()).rowcount == 1
+    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease is over."""
+    return _write(connection, "assume_done", entry)
 
 
 def mark_done(connection: Connection[Any], entry: EffectEntry, result: str | None) -> bool:
-    """Store the effect's result (JSON text); False if it is ours no more."""
-    return connection.execute(load("effects")["mark_done"], {**entry.parameters(), "result": result}).rowcount == 1
+    """Store the effect's result (JSON). Return False if the effect was entered again or settled since."""
+    return _write(connection, "mark_done", entry, result=result)
 
 
 def release(connection: Connection[Any], entry: EffectEntry) -> None:
-    """Free the key: the effect was not done."""
-    connection.execute(load("effects")["release"], entry.parameters())
+    """Release the key: the effect did not happen."""
+    _write(connection, "release", entry)
+
+
+def _write(connection: Connection[Any], statement: str, entry: EffectEntry, **given: Any) -> bool:
+    return connection.execute(load("effects")[statement], {**asdict(entry), **given}).rowcount == 1
 
 
 @dataclass(frozen=True, slots=True)
 class EffectStatus:
-    """How an effect stands; ``is_running``: the attempt that claimed it goes on."""
+    """The state of an effect. ``is_running``: the attempt that claimed it is not over."""
 
     state: str
     run_id: int
@@ -100,13 +93,13 @@ class EffectStatus:
 
 def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:
     row = connection.execute(load("effects")["find"], {"namespace": namespace, "key": key}).fetchone()
-    return None if row is None else EffectStatus(*row)
+    return None if row is None else EffectStatus(**row._asdict())
 
 
 def settle(
     connection: Connection[Any], namespace: str, key: str, who: str, happened: bool, result: str | None = None
 ) -> bool:
-    """Say of an effect in doubt whether it happened, with its result (JSON text); False if it is not in doubt."""
+    """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not in doubt."""
     statement = load("effects")["settle_done" if happened else "settle_not_done"]
     parameters = {"namespace": namespace, "key": key, "who": who, "result": result}
     return connection.execute(statement, parameters).rowcount == 1

@@ -1,4 +1,4 @@
-"""The tables: which migrations there are, which are applied, applying them."""
+"""The migrations of the tables: which exist, which are applied, and applying them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import load, sql_folder
 
 MIN_MAJOR, MAX_MAJOR = 13, 18
-"""Versions of PostgreSQL that are supported."""
+"""Supported major versions of PostgreSQL."""
 
 
 class Migration(NamedTuple):
-    """One numbered file of ``sql/migrations``."""
+    """A numbered file of ``sql/migrations``."""
 
     version: int
     name: str
@@ -29,7 +29,7 @@ class Migration(NamedTuple):
 
 @cache
 def latest_version() -> int:
-    """Return the version of the tables that this version of yamlsched works with."""
+    """Return the version of the tables that this yamlsched requires."""
     return max(int(path.name[:4]) for path in (sql_folder() / "migrations").glob("[0-9]*.sql"))
 
 
@@ -40,33 +40,33 @@ def all_migrations() -> list[Migration]:
 
 
 def applied_version(connection: psycopg.Connection[Any]) -> int:
-    """Return the version of the tables in the database; 0 without any, the newest where the role may not see it."""
+    """Return the version of the tables in the database: 0 without any, the latest if the role may not read it."""
     try:
         row = connection.execute(load("migrations")["version"]).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return 0
     except psycopg.errors.InsufficientPrivilege:
-        return latest_version()  # a role that may only enqueue cannot look: what it does tells
+        return latest_version()  # a role that may only enqueue; its statements will fail if they are outdated
     return int(row.version) if row else 0
 
 
 def ensure_current(connection: psycopg.Connection[Any], apply: bool) -> None:
-    """Return when the tables are those of this version; bring them there if ``apply``.
+    """Migrate older tables if ``apply``.
 
-    Raises EnvironmentFailed when they are not, or are newer.
+    Raises EnvironmentFailed for newer tables, and for older ones without ``apply``.
     """
     is_current(applied_version(connection), apply) or migrate(connection)
 
 
 def is_current(found: int, apply: bool) -> bool:
-    """Return whether tables of version ``found`` can be worked with as they are; False: they are to be migrated.
+    """Return whether tables of version ``found`` are current. False: they must be migrated.
 
-    Raises EnvironmentFailed where they cannot, and may not be migrated (``apply``).
+    Raises EnvironmentFailed for newer tables, and for older ones without ``apply``.
     """
     if found > latest_version():
         raise EnvironmentFailed(
-            f"the database has tables of version {found}, made by a newer yamlsched; this one knows versions up to "
-            f"{latest_version()}: upgrade yamlsched on this host"
+            f"the database has tables of version {found}, created by a newer yamlsched; this one supports versions up "
+            f"to {latest_version()}: upgrade yamlsched on this host"
         )
     if found < latest_version() and not apply:
         what = (
@@ -77,7 +77,7 @@ def is_current(found: int, apply: bool) -> bool:
 
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
-    """Raise EnvironmentFailed for a server that is too old, and for an encoding that stores bytes of any kind."""
+    """Raise EnvironmentFailed if the server is too old, or the database accepts strings that are not valid text."""
     [found] = connection.execute(load("migrations")["support"]).fetchall()
     if found.version // 10_000 < MIN_MAJOR:
         raise EnvironmentFailed(
@@ -92,9 +92,9 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
 
 
 def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
-    """Apply what is missing, in one transaction, and return it. Processes that do this at once wait for each other.
+    """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
 
-    Raises EnvironmentFailed when an applied migration differs from its file, or the database cannot be supported.
+    Raises EnvironmentFailed if an applied migration differs from its file, or the database is not supported.
     """
     sql = load("migrations")
     with connection.transaction():

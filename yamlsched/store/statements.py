@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def sql_folder() -> Path:
-    """Return the folder of SQL: inside the installed package, or beside it in a checkout."""
+    """Return the folder of SQL: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "sql"
     return inside if inside.is_dir() else package.parent / "sql"
@@ -17,7 +17,7 @@ def sql_folder() -> Path:
 
 @cache
 def load(name: str) -> dict[str, bytes]:
-    """Return the statements of ``sql/<name>.sql`` by name, as bytes (psycopg's type for text that is no literal).
+    """Return the statements of ``sql/<name>.sql`` by name, as bytes: psycopg accepts strings only if they are literals.
 
     A statement begins at a line ``-- name: <its name>`` and ends before the next one.
     """
