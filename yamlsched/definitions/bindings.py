@@ -7,7 +7,7 @@ name is *unknown*: it may be a handler, so it must not be reported.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -25,7 +25,6 @@ SIGNATURE = {"__signature__", "__wrapped__", "__defaults__", "__kwdefaults__", "
 IMPORTERS = {"import_module", "__import__"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class Scope(Enum):
@@ -70,7 +69,7 @@ class Bindings:
         return sorted(
             name
             for name, statement in self.statements.items()
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not name.startswith("_")
+            if isinstance(statement, Function) and not name.startswith("_")
         )
 
     def bind(self, name: str, statement: ast.stmt | None) -> None:
@@ -97,21 +96,17 @@ def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterabl
         case ast.Attribute():
             _attribute(node, scope, found)
             return ((node.value, scope),)
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             if scope is Scope.MODULE:
                 found.bind(node.name, node)
-            outer = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
-            return [*((each, scope) for each in outer), *((each, Scope.FUNCTION) for each in node.body)]
-        case ast.ClassDef():
-            if scope is Scope.MODULE:
-                found.bind(node.name, node)
-            inner = Scope.CLASS if scope is Scope.MODULE else scope
-            outer = [*node.decorator_list, *node.bases, *node.keywords]
-            return [*((each, scope) for each in outer), *((each, inner) for each in node.body)]
+            of_class = Scope.CLASS if scope is Scope.MODULE else scope
+            inner = of_class if isinstance(node, ast.ClassDef) else Scope.FUNCTION
+            body = set(node.body)
+            return [(each, inner if each in body else scope) for each in ast.iter_child_nodes(node)]
         case ast.Lambda():
             return ((node.args, scope), (node.body, Scope.FUNCTION))
-        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            return [(each, scope) for each in _inside(node)]
+        case ast.comprehension():
+            return [(each, scope) for each in (node.iter, *node.ifs)]  # its targets are names of its own
         case ast.Import() | ast.ImportFrom():
             _import(node, scope, found, module)
             return ()
@@ -159,16 +154,6 @@ def _attribute(node: ast.Attribute, scope: Scope, found: Bindings) -> None:
     is_stored = not isinstance(node.ctx, ast.Load)
     if is_stored and isinstance(node.value, ast.Name) and (at_import or node.attr in SIGNATURE):
         found.statements[node.value.id] = None  # the object changes: its definition may no longer describe it
-
-
-def _inside(node: Comprehension) -> Iterator[ast.AST]:
-    """Yield the expressions of a comprehension without its targets, which are names of its own."""
-    if isinstance(node, ast.DictComp):
-        yield from (node.key, node.value)
-    else:
-        yield node.elt
-    for generator in node.generators:
-        yield from (generator.iter, *generator.ifs)
 
 
 def _import(node: ast.Import | ast.ImportFrom, scope: Scope, found: Bindings, module: str) -> None:
