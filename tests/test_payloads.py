@@ -36,7 +36,7 @@ class Callable_:
 
 
 @pytest.mark.parametrize(
-    "handler, names, misfit",
+    "handler, names, payload_problem",
     [
         (plain, ["days"], ""),
         (plain, ["days", "dry_run"], ""),
@@ -58,11 +58,11 @@ class Callable_:
     ],
 )
 def test_a_payload_fits_or_the_message_lists_the_parameters(
-    handler: Callable[..., Any], names: list[str], misfit: str
+    handler: Callable[..., Any], names: list[str], payload_problem: str
 ) -> None:
     result = payload_mismatch(handler, "jobs.run", tuple(names), handler is with_run)
 
-    assert result == (f"the payload does not fit jobs.run: {misfit}" if misfit else "")
+    assert result == (f"the payload does not fit jobs.run: {payload_problem}" if payload_problem else "")
 
 
 @pytest.mark.parametrize(

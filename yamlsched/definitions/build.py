@@ -60,7 +60,7 @@ class Reader:
     def read(self, spot: Spot) -> Any:
         """Return the value of a job's key, None if it is invalid."""
         if not self.found.is_valid(spot):
-            self.found.spoil(spot.path)
+            self.found.mark_invalid(spot.path)
             return None
         reader = READERS.get(str(spot.path[-1]))
         return spot.value if reader is None else reader(self, spot)
@@ -96,7 +96,7 @@ class Reader:
             remedy += "" if remedy[-1:] in ("", ".", "?") else "."
             if code == "YS203" and "@reboot" not in text:
                 remedy = self.found.source.did_you_mean(text.strip(), ALIASES, remedy)
-            span = self.found.source.within(spot.node, error.start, error.end)
+            span = self.found.source.span_within(spot.node, error.start, error.end)
             self.found.error(spot, code, f"{spot}: {error.message}", remedy, span)
             return None
 
@@ -203,7 +203,7 @@ def _build_job(
     if not isinstance(spot.value, dict):
         return None
     values = {"timezone": timezone, **inherited}
-    is_enqueued_only = "cron" not in spot.value and (*spot.path, "cron") not in reader.found.meant
+    is_enqueued_only = "cron" not in spot.value and (*spot.path, "cron") not in reader.found.intended
     for key in spot.value:
         if not (is_enqueued_only and key in CRON_ONLY):
             values[key] = reader.read(spot.child(key))
@@ -226,7 +226,7 @@ def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None
         at, other = ("catchup", "overlap") if "catchup" in own.value else ("overlap", "catchup")
         if at not in own.value:
             # both are inherited, and reported there
-            found.spoil(own.path)
+            found.mark_invalid(own.path)
             return
         elsewhere = own.get(other) or (defaults and defaults.get(other))
         notes = [(elsewhere.key.node.start, f"{other}: {values[other]} is here")] if elsewhere else []

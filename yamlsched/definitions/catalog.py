@@ -1,4 +1,4 @@
-"""The page of every code, from ``diagnostics.md``: what ``explain`` prints and the documentation shows."""
+"""The page of every code, from ``diagnostics.md``, for ``explain`` and SARIF."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page(code: str) -> str:
 
 
 def as_text(code: str) -> str:
-    """Return the page of a code without Markdown: the two examples are indented, and named for what they are."""
+    """Return the page of a code without Markdown, with its two examples labelled and indented."""
     blocks = []
     names = iter(("Wrong:", "Right:"))
     for number, part in enumerate(re.split(r"```(?:yaml)?\n(.*?)```", page(code), flags=re.S)):
@@ -34,5 +34,5 @@ def as_text(code: str) -> str:
 
 
 def title(code: str) -> str:
-    """Return what is wrong, in one sentence without a full stop."""
+    """Return the heading of the page of a code, without the code."""
     return page(code).partition("\n")[0].removeprefix(f"### {code} ")

@@ -25,9 +25,9 @@ class Findings:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.wrong: set[Path] = set()
-        """The paths of invalid values and of all that contains them."""
-        self.meant: set[Path] = set()
+        self.invalid: set[Path] = set()
+        """The paths of invalid values, and of everything that contains them."""
+        self.intended: set[Path] = set()
         """The paths of keys that unknown keys were probably meant to be: they are not reported as missing."""
         self._found: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
 
@@ -45,7 +45,7 @@ class Findings:
         severity: str = ERROR,
     ) -> None:
         """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as invalid."""
-        self.spoil(spot.path)
+        self.mark_invalid(spot.path)
         self._add(span or spot.node.span, code, message, remedy, notes, severity, spot)
 
     warning = partialmethod(error, severity=WARNING)
@@ -89,16 +89,16 @@ class Findings:
             for key in keys:
                 self._found[key][1][alias_at] = None
 
-    def spoil(self, path: Path) -> None:
-        """Mark the value at ``path``, and all that contains it, as invalid."""
+    def mark_invalid(self, path: Path) -> None:
+        """Mark the value at ``path``, and everything that contains it, as invalid."""
         for length in range(len(path), 0, -1):
-            if path[:length] in self.wrong:
-                return  # and so is what contains it
-            self.wrong.add(path[:length])
+            if path[:length] in self.invalid:
+                return  # as is everything that contains it
+            self.invalid.add(path[:length])
 
     def is_valid(self, spot: Spot) -> bool:
         """Return whether no error in the value, or below it, has been reported."""
-        return not spot.node.has_errors and spot.path not in self.wrong
+        return not spot.node.has_errors and spot.path not in self.invalid
 
     @property
     def is_full(self) -> bool:
@@ -110,7 +110,7 @@ class Findings:
         return sorted(found, key=lambda one: one.order)
 
     def _with_aliases(self, found: Diagnostic, aliases: list[int]) -> Diagnostic:
-        notes = [Note(found.file, *self.source.place(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
+        notes = [Note(found.file, *self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
         if more := len(aliases) - len(notes):
             notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
         return replace(found, notes=(*found.notes, *notes)) if notes else found

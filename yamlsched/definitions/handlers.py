@@ -29,7 +29,7 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
     A job with errors in other keys is checked too, so that everything is reported at once.
     """
     found = Findings(loaded.source)
-    lookup.forget()
+    lookup.clear_caches()
     for calls in loaded.calls():
         if found.is_full:
             break
@@ -121,7 +121,7 @@ class Parameters:
         return f"{self.handler} requires {names}, which the payload does not contain"
 
 
-def misfit(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
+def payload_problem(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
     """Return why every call of ``handler`` with these payload keys fails; None if its source does not determine it."""
     found = lookup.look_up(handler, tuple(path))
     if found is None or isinstance(found, Problem):
@@ -170,7 +170,7 @@ def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
 
 def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     """Return why the callable cannot be imported, or cannot take its arguments; "" if it can."""
-    module, name = lookup.split(dotted)
+    module, name = lookup.split_path(dotted)
     try:
         handler = pkgutil.resolve_name(f"{module}:{name}")
     except (Exception, SystemExit) as error:

@@ -144,7 +144,9 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
     environments = _environments(root.get("environments"), environment, found)
     reader = build.Reader(found, environments)
     reader.has_environment_list = "environments" in root.value
-    reader.is_environment_list_closed = _is_known(root, "environments", found) and ("environments",) not in found.meant
+    reader.is_environment_list_closed = (
+        _is_known(root, "environments", found) and ("environments",) not in found.intended
+    )
     zone = reader.read(timezone) if timezone else "UTC"
     retention = build.build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, found))
@@ -170,7 +172,7 @@ def _is_known(root: Spot, key: str, found: Findings) -> bool:
 def _path_spots(root: Spot | None, found: Findings) -> list[Spot]:
     paths = root.get("paths") if root else None
     items = paths.children() if paths and isinstance(paths.value, list) else ()
-    return [item for item in items if isinstance(item.value, str) and item.path not in found.wrong]
+    return [item for item in items if isinstance(item.value, str) and item.path not in found.invalid]
 
 
 def _environments(spot: Spot | None, environment: str | None, found: Findings) -> tuple[str, ...]:

@@ -32,13 +32,13 @@ MAX_CANDIDATES = 300
 MAX_LISTED = 12
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Clear the caches: files may have changed."""
     for cached in (look_up, _find, _finder, _modules, _bindings, _members):
         cached.cache_clear()
 
 
-def split(dotted: str) -> tuple[str, str]:
+def split_path(dotted: str) -> tuple[str, str]:
     """Return module and name of ``pkg.mod.func``, ``pkg.mod:func`` or ``pkg.mod:Class.method``."""
     module, _, name = dotted.partition(":") if ":" in dotted else dotted.rpartition(".")
     return module, name
@@ -50,7 +50,7 @@ def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Problem | None:
 
     None if the source does not determine it.
     """
-    module, name = split(dotted)
+    module, name = split_path(dotted)
     file = _find(module, path)
     if isinstance(file, Problem):
         return file

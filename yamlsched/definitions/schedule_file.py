@@ -1,4 +1,4 @@
-"""The bytes of schedules.yaml, however the file misbehaves."""
+"""Reads the bytes of schedules.yaml."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 10_000_000
 def read(file: Path, remedy: str = "") -> bytes:
     """Return the content of a regular file, at most one byte more than is allowed.
 
-    Raises EnvironmentFailed for everything else: a directory, a device that has no end, a pipe that nobody writes to.
+    Raises EnvironmentFailed for everything else, such as a directory, an endless device or a pipe without a writer.
     """
     try:
         # without O_NONBLOCK, opening a pipe waits for a writer
@@ -32,6 +32,6 @@ def read(file: Path, remedy: str = "") -> bytes:
 
 
 def leads_outside_its_directory(file: Path) -> bool:
-    """Say whether the file is a link to one outside of its directory."""
+    """Return whether the file is a link to one outside of its directory."""
     folder = Path(os.path.abspath(file)).parent.resolve()
     return not file.resolve().is_relative_to(folder)

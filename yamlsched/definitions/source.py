@@ -41,7 +41,7 @@ class Source:
         self._line_bounds: dict[int, tuple[int, int]] = {}
         self._comparisons = MAX_COMPARISONS
 
-    def place(self, at: int) -> tuple[int, int]:
+    def position(self, at: int) -> tuple[int, int]:
         """Return line and column of an offset, both from 1. The end of the text belongs to the last line with text."""
         at = max(0, min(at, len(self.text)))
         line = bisect_right(self._starts, at)
@@ -63,7 +63,7 @@ class Source:
             self._line_bounds[number] = first, first + len(self.text[first:last].rstrip())
         return self._line_bounds[number]
 
-    def within(self, node: Node, start: int, stop: int) -> Span:
+    def span_within(self, node: Node, start: int, stop: int) -> Span:
         """Return the span of ``value[start:stop]`` of a string.
 
         Its characters are searched one after the other, past quotes, line breaks and indentation. If an escape makes
@@ -96,10 +96,10 @@ class Source:
     def diagnostic(self, span: Span, code: str, message: str, remedy: str, notes: Notes, severity: str) -> Diagnostic:
         """Return the diagnostic of a part of the text; what goes past its first line is cut off."""
         at, end = span
-        line, column = self.place(at)
+        line, column = self.position(at)
         first, last = self._bounds(line)
         last = min(last, first + MAX_LINE_CHARS)
         source = self.text[first:last] if column <= MAX_LINE_CHARS else ""
         end_column = max(column + 1, column + min(end, last) - at)
-        placed = tuple(Note(self.file, *self.place(note_at), text) for note_at, text in notes)
+        placed = tuple(Note(self.file, *self.position(note_at), text) for note_at, text in notes)
         return Diagnostic(self.file, line, column, end_column, code, severity, message, remedy, source, placed)

@@ -29,7 +29,7 @@ def _useless_comments(found: Collection[Diagnostic], source: Source) -> Iterator
     used = {(one.line, one.code) for one in found if is_suppressed(one)}
     has_errors = any(one.severity == ERROR for one in found)
     for comment in COMMENT.finditer(source.text):
-        line, _ = source.place(comment.start())
+        line, _ = source.position(comment.start())
         for code in re.finditer(r"[^,\s]+", comment[1]):
             if (line, code[0]) in used:
                 continue

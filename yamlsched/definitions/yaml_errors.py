@@ -60,7 +60,7 @@ def report_invalid_key(key: Node, found: Findings) -> None:
 def translate_error(error: yaml.YAMLError, found: Findings) -> None:
     """Report what libyaml could not read, unless that line has the same error already."""
     explained = _explain(error, found.source)
-    if not found.is_reported(explained.code, found.source.place(explained.span[0])[0]):
+    if not found.is_reported(explained.code, found.source.position(explained.span[0])[0]):
         found.error_at(*explained)
 
 
@@ -69,7 +69,7 @@ def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
     mark = getattr(error, "problem_mark", None) or started
     problem, context = getattr(error, "problem", "") or "", getattr(error, "context", "") or ""
     at = min(mark.index, len(source.text)) if mark else 0
-    line, column = source.place(at)
+    line, column = source.position(at)
     indent = source.line(line)[: column - 1]
     character = source.text[at : at + 1]
 

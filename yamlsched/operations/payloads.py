@@ -26,5 +26,5 @@ def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any], path
     if found is None or loaded.namespace != namespace:
         return
     path = import_path(file, loaded.paths, paths)
-    if error := handlers.misfit(found.handler, {**found.payload, **payload}, path):
+    if error := handlers.payload_problem(found.handler, {**found.payload, **payload}, path):
         raise Refused(f'job "{job}": {error}')

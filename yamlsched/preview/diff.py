@@ -46,7 +46,7 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
         return valid
 
     def is_known(key: str) -> bool:
-        return ("version",) not in loaded.found.wrong and loaded.is_known(key)
+        return ("version",) not in loaded.found.invalid and loaded.is_known(key)
 
     count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
     first = f"line {errors[0].line}: {errors[0].message}"

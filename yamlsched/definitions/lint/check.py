@@ -16,8 +16,8 @@ CRON_RULES = (
     cron_rules.clock_change,
     cron_rules.day_fields,
     cron_rules.uneven_steps,
-    cron_rules.late_days,
-    cron_rules.simpler,
+    cron_rules.missing_days,
+    cron_rules.shorter_expression,
     job_rules.retries,
     job_rules.timeout,
     job_rules.catchup,
@@ -51,6 +51,6 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     for calls in loaded.calls():
         job_rules.secrets(linter, calls)
         job_rules.commands(linter, calls)
-    file_rules.crowds(linter)
-    file_rules.odd_tags(linter)
+    file_rules.crowded_minutes(linter)
+    file_rules.misspelt_tags(linter)
     return linter.found.diagnostics()

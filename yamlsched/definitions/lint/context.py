@@ -24,7 +24,7 @@ class Linter:
         self.found = Findings(loaded.source)
         self.now = now
 
-    def add(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
+    def warn(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
         """Warn about a job's key.
 
         A value from defaults may suit the other jobs: then the warning is at the job's cron expression.
@@ -36,18 +36,18 @@ class Linter:
             spot = self.loaded.spot(job.name, "cron")
         self.found.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
 
-    def add_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
+    def warn_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
         """Warn about a key where it is written, even in defaults: the value suits no job."""
         spot = self.loaded.spot(job.name, key)
         self.found.warning(spot, code, f"{spot}: {message}", remedy)
 
-    def add_for_cron(self, code: str, job: Job, field: int | None, message: str, remedy: str) -> None:
+    def warn_about_cron(self, code: str, job: Job, field: int | None, message: str, remedy: str) -> None:
         """Warn about a job's cron expression, with the caret under one of its fields."""
         spot = self.loaded.spot(job.name, "cron")
         span = None
         if field is not None and not spot.value.strip().startswith("@"):
             match = list(re.finditer(r"\S+", spot.value))[field]
-            span = self.found.source.within(spot.node, *match.span())
+            span = self.found.source.span_within(spot.node, *match.span())
         self.found.warning(spot, code, f"{spot}: {message}", remedy, span)
 
     def is_written(self, job: Job, *keys: str) -> bool:

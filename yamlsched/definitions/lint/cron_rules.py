@@ -27,7 +27,7 @@ def clock_change(linter: Linter, job: Job, cron: Cron) -> None:
     notes: list[str] = []
     for change in _clock_changes(zone, linter.now):
         if cron.wildcard:
-            notes += _swallowed(cron, zone, change)
+            notes += _lost_slots(cron, zone, change)
             continue
         near = list(slots.slots(cron, zone, change - 25 * HOUR, change + 3 * HOUR))
         notes += [slot.note for slot in near if "does not exist" in slot.note][:1]
@@ -35,7 +35,7 @@ def clock_change(linter: Linter, job: Job, cron: Cron) -> None:
         notes += [f"{wall:%H:%M} occurs twice on {wall.date()} {GO_BACK}" for wall in repeated[:1]]
     if notes:
         remedy = "Choose an hour without clock changes, or suppress this warning."
-        linter.add_for_cron("YS401", job, 1, "; ".join(notes), remedy)
+        linter.warn_about_cron("YS401", job, 1, "; ".join(notes), remedy)
 
 
 @lru_cache(maxsize=1024)
@@ -56,7 +56,7 @@ def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:
     return (day + timedelta(minutes=minute)).astimezone(zone).utcoffset()
 
 
-def _swallowed(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     """Return a note if a gap contains all slots of a date of an expression that names its hours."""
     before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
     after = change.astimezone(zone).replace(tzinfo=None)
@@ -79,7 +79,7 @@ def day_fields(linter: Linter, job: Job, cron: Cron) -> None:
         days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
         message = f"it fires on {days}, not only when both match"
         remedy = "Write * in one of them, or split the job into two."
-    linter.add_for_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
+    linter.warn_about_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
 
 
 def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
@@ -99,10 +99,10 @@ def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
             shorter = f"{left} {rule.name}{'s' * (left > 1)}"
             message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {shorter} later"
             remedy = f"Even steps are {join_words([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
-        linter.add_for_cron("YS403", job, index, message, remedy)
+        linter.warn_about_cron("YS403", job, index, message, remedy)
 
 
-def late_days(linter: Linter, job: Job, cron: Cron) -> None:
+def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
     if is_restricted(cron.fields[fields.DAY_OF_WEEK]):
         return
     text = cron.fields[fields.DAY_OF_MONTH]
@@ -116,14 +116,14 @@ def late_days(linter: Linter, job: Job, cron: Cron) -> None:
         names = join_words([fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
-        linter.add_for_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
+        linter.warn_about_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
 
 
-def simpler(linter: Linter, job: Job, cron: Cron) -> None:
+def shorter_expression(linter: Linter, job: Job, cron: Cron) -> None:
     """Offer a shorter expression that fires at the same instants, clock changes included."""
     if cron.source.startswith("@"):
         return
-    simple = [_simpler_field(index, text) for index, text in enumerate(cron.fields)]
+    simple = [_shorter_field(index, text) for index, text in enumerate(cron.fields)]
     changed = [index for index, text in enumerate(cron.fields) if simple[index] != text]
     if not changed:
         return
@@ -135,10 +135,10 @@ def simpler(linter: Linter, job: Job, cron: Cron) -> None:
     )
     if other.wildcard == cron.wildcard and other.times == cron.times and same_days:
         message = f"{quoted(cron.source)} means the same as {quoted(other.source)}"
-        linter.add_for_cron("YS411", job, changed[0], message, f'Write "{other.source}".')
+        linter.warn_about_cron("YS411", job, changed[0], message, f'Write "{other.source}".')
 
 
-def _simpler_field(index: int, text: str) -> str:
+def _shorter_field(index: int, text: str) -> str:
     rule = fields.FIELDS[index]
     values, last_day, nth = fields.field_values(index, text)
     if text in ("*", "?") or last_day or nth or not values:

@@ -10,7 +10,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.wording import quoted
 
-MIN_CROWD = 5
+MIN_CROWD_JOBS = 5
 """At least this many jobs that start in the same minute are reported."""
 MAX_NAMED = 4
 MAX_TIMES_A_DAY = 24
@@ -23,7 +23,7 @@ MAX_COMMON_TAGS = 10_000
 MIN_TAG_CHARS = 3
 
 
-def crowds(linter: Linter) -> None:
+def crowded_minutes(linter: Linter) -> None:
     """Report minutes in which many jobs start. Jobs that start every few minutes are not counted."""
     by_minute: dict[tuple[str, int], list[Job]] = defaultdict(list)
     for job in linter.loaded.jobs.values():
@@ -32,9 +32,9 @@ def crowds(linter: Linter) -> None:
                 by_minute[job.timezone, minute].append(job)
     seen: set[tuple[str, ...]] = set()
     for (timezone, minute), jobs in sorted(by_minute.items()):
-        together = _on_busiest_date(jobs) if len(jobs) >= MIN_CROWD else []
+        together = _on_busiest_date(jobs) if len(jobs) >= MIN_CROWD_JOBS else []
         names = tuple(job.name for job in together)
-        if len(together) < MIN_CROWD or names in seen:
+        if len(together) < MIN_CROWD_JOBS or names in seen:
             continue
         seen.add(names)
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -42,7 +42,7 @@ def crowds(linter: Linter) -> None:
         is_daily = all(job.cron is not None and job.cron.date_fields == EVERY_DAY for job in together)
         when = f"{minute // 60:02d}:{minute % 60:02d} {timezone}{'' if is_daily else ' on some days'}"
         message = f"{len(names)} jobs start at {when}, also {others}"
-        linter.add_for_cron("YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes.")
+        linter.warn_about_cron("YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes.")
 
 
 def _on_busiest_date(jobs: list[Job]) -> list[Job]:
@@ -79,7 +79,7 @@ def _without_one(word: str) -> list[str]:
     return [word, *(word[:at] + word[at + 1 :] for at in range(len(word)))]
 
 
-def odd_tags(linter: Linter) -> None:
+def misspelt_tags(linter: Linter) -> None:
     """Report a tag of one job that is one edit away from a tag of several jobs."""
     users: dict[str, list[Job]] = defaultdict(list)
     for job in linter.loaded.jobs.values():

@@ -22,7 +22,7 @@ COMMAND = re.compile(
 """Handlers that execute programs or code given to them."""
 LARGE_PAYLOAD_BYTES = 4096
 LONG_LEASE = timedelta(minutes=10)
-FREQUENT = timedelta(minutes=5)
+FREQUENT_INTERVAL = timedelta(minutes=5)
 SECRET = re.compile(
     r"(^|_)(password|passwd|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)", re.I
 )
@@ -45,7 +45,7 @@ def retries(linter: Linter, job: Job, cron: Cron) -> None:
         effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
         every = durations.show(interval(cron))
         message = f"retries take up to {durations.show(total)}, but slots come every {every}: a failing run {effect}"
-        linter.add("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
+        linter.warn("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
 
 
 def timeout(linter: Linter, job: Job, cron: Cron) -> None:
@@ -55,20 +55,20 @@ def timeout(linter: Linter, job: Job, cron: Cron) -> None:
         apart = durations.show(interval(cron))
         message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
-        linter.add("YS407", job, "timeout", message, remedy)
+        linter.warn("YS407", job, "timeout", message, remedy)
 
 
 def catchup(linter: Linter, job: Job, cron: Cron) -> None:
-    if job.catchup is Catchup.ALL and interval(cron) < FREQUENT:
+    if job.catchup is Catchup.ALL and interval(cron) < FREQUENT_INTERVAL:
         message = f"after a day of downtime it runs {len(cron.times):,} times"
-        linter.add("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
+        linter.warn("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
 
 def lease(linter: Linter, job: Job) -> None:
     if job.lease > LONG_LEASE and linter.is_written(job, "lease"):
         message = f"a run whose worker dies stays locked for up to {durations.show(job.lease)}"
         remedy = f"Write at most {durations.show(LONG_LEASE)}: a lease is renewed while the handler runs."
-        linter.add_where_written("YS417", job, "lease", message, remedy)
+        linter.warn_where_written("YS417", job, "lease", message, remedy)
 
 
 def jitter(linter: Linter, job: Job) -> None:
@@ -83,13 +83,13 @@ def payload_size(linter: Linter, job: Job) -> None:
     size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
     if size > LARGE_PAYLOAD_BYTES:
         message = f"{size:,} bytes are copied into every run"
-        linter.add_where_written("YS419", job, "payload", message, "Store the data elsewhere and pass a reference.")
+        linter.warn_where_written("YS419", job, "payload", message, "Store the data elsewhere and pass a reference.")
 
 
 def last_attempt(linter: Linter, job: Job) -> None:
     if job.max_attempts == 1 and job.on_dead is None and job.enabled and linter.is_written(job, "max_attempts"):
         message = "the first failure is final, and no on_dead is called"
-        linter.add_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
+        linter.warn_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
 
 
 def commands(linter: Linter, calls: Calls) -> None:
@@ -124,7 +124,7 @@ def zone_names(linter: Linter, job: Job, cron: Cron) -> None:
     else:
         return
     if linter.is_written(job, "timezone"):
-        linter.add("YS412", job, "timezone", f"timezone {reason}", remedy)
+        linter.warn("YS412", job, "timezone", f"timezone {reason}", remedy)
     elif linter.loaded.root and (spot := linter.loaded.root.get("timezone")):
         linter.found.warning(spot, "YS412", f"timezone {reason}", remedy)
 

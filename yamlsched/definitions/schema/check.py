@@ -32,18 +32,18 @@ def check(root: Spot, found: Findings) -> None:
             before = len(found)
             _check(of_job, job, found)
             checked[id(job.value)] = job, found.since(before)
-        elif first.path in found.wrong:
+        elif first.path in found.invalid:
             found.repeat(keys, job.alias_at)
             for child in job.children():
-                found.spoil(child.path)
-            found.spoil(job.path)
+                found.mark_invalid(child.path)
+            found.mark_invalid(job.path)
 
 
 @cache
 def _validators() -> tuple[Validator, Validator]:
-    """Return what checks a file without its jobs, and what checks a job.
+    """Return the validator of a file without its jobs, and the validator of a job.
 
-    jsonschema is imported here: most ticks find the hash of the file in force and check nothing.
+    jsonschema is imported here, because most ticks find the hash of the file in force and validate nothing.
     """
     from jsonschema import Draft7Validator, validators
 
@@ -56,7 +56,7 @@ def _validators() -> tuple[Validator, Validator]:
 
 
 def _check_pattern(validator: Validator, pattern: str, value: Any, schema: Schema) -> Iterator[ValidationError]:
-    """Match as JSON Schema says: Python's ``$`` also matches before a line break at the end."""
+    """Match as JSON Schema specifies: Python's ``$`` also matches before a final line break."""
     from jsonschema import ValidationError
 
     if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
@@ -64,7 +64,7 @@ def _check_pattern(validator: Validator, pattern: str, value: Any, schema: Schem
 
 
 def _check_unique(validator: Validator, is_wanted: bool, value: Any, schema: Schema) -> Iterator[ValidationError]:
-    """Compare strings only, which takes linear time: all that the schema wants unique are strings."""
+    """Compare strings only, which takes linear time: all unique items of the schema are strings."""
     from jsonschema import ValidationError
 
     texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -152,13 +152,13 @@ def _unknown_keys(spot: Spot, schema: Schema, found: Findings) -> None:
         if key in properties or key.startswith(ignored):
             continue
         if found.is_full:
-            found.spoil(child.path)
+            found.mark_invalid(child.path)
         elif spot.path == ("defaults",) and key in JOB_KEYS:
             found.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job.")
         else:
             meant = _closest_key(key, spot, properties, found)
             if meant is not None:
-                found.meant.add((*spot.path, meant))
+                found.intended.add((*spot.path, meant))
             message = f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
             remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
             found.error(child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}.")
@@ -188,7 +188,7 @@ def _place_of(spot: Spot) -> str:
 
 
 def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
-    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in found.meant]
+    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in found.intended]
     if not keys or spot.node.has_errors:
         return
     message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
@@ -203,7 +203,7 @@ def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
 def _without_cron(spot: Spot, schema: Schema, found: Findings) -> None:
     for key, needed in schema["dependencies"].items():
         child = spot.get(key)
-        if child and (*spot.path, needed[0]) not in found.meant and child.path not in found.wrong:
+        if child and (*spot.path, needed[0]) not in found.intended and child.path not in found.invalid:
             message = f"{key} of {spot} has no effect without cron"
             found.error(child.key, "YS114", message, "Remove it, or give the job a cron expression.")
 
