@@ -178,7 +178,7 @@ def live_line() -> Iterator[Callable[[str], None]]:
 def document(**parts: Any) -> str:
     """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
     text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
-    # a JSON escape: whoever parses the document gets the same text
+    # a JSON escape: a parser of the document gets the same text
     return "\n".join(log.printable_json(line).replace("##", r"#\u0023") for line in text.split("\n"))
 
 

@@ -36,4 +36,4 @@ def coloured(text: str) -> str:
 def _coloured_line(line: str) -> str:
     sign = line.lstrip()[:2]
     is_head = sign == "! " or line[:2] == sign
-    return click.style(line, fg=COLOURS[sign[0]]) if is_head and sign[:1] in COLOURS and sign[1:] == " " else line
+    return _output.paint(line, COLOURS[sign[0]]) if is_head and sign[:1] in COLOURS and sign[1:] == " " else line

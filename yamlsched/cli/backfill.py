@@ -1,4 +1,4 @@
-"""``yamlsched backfill``: make the runs of past slots, each under its own key."""
+"""``yamlsched backfill``: create the runs of past slots, each under its own key."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from yamlsched.operations.backfill import BackfillResult, BackfillSlot
     from yamlsched.store.definitions import Definition
 
-HELP = """Create the missing runs of JOB's slots in a range, oldest first, due at once.
+HELP = """Create the missing runs of JOB's past slots.
 
-Each run has the key of its slot: existing and pruned runs are not created again. The job's own progress does not
-change. Both ends are inclusive; without --to, the range is the date or slot of --from. Dates and times without an
-offset are in the job's time zone.
+The runs are created oldest first and are due immediately. Each has the key of its slot: existing and pruned runs are
+not created again. The job's own progress does not change. Both ends are inclusive; without --to, the range is the date
+or slot of --from. Dates and times without an offset are in the job's time zone.
 
 Slots before the day on which the job was first applied are skipped unless --before-first is passed. More than 100
 slots require confirmation. To resume an interrupted backfill, run the same command again.
 """
 MAX_LISTED = 20
 MAX_SLOTS_UNCONFIRMED = 100
-"""Slots that are dealt with without asking."""
+"""More slots need a confirmation."""
 
 
 @click.command(cls=Verb, help=HELP)

@@ -145,4 +145,4 @@ def _table(found: list[Upcoming], with_jobs: bool) -> str:
         + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", short_utc(slot.scheduled_for), slot.key, slot.note]
         for slot in found
     ]
-    return _output.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows)
+    return _output.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE")

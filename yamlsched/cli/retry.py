@@ -1,4 +1,4 @@
-"""``yamlsched retry``: run again what is dead or cancelled, or at once what waits."""
+"""``yamlsched retry``: retry dead and cancelled runs, and make waiting runs due."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def command(
 
 
 def _paint(severity: str, text: str) -> str:
-    return click.style(text, fg="red" if severity == "error" else "yellow", bold=True)
+    from yamlsched.cli._output import paint
+
+    return paint(text, "bold red" if severity == "error" else "bold yellow")
 
 
 def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:
