@@ -1,4 +1,4 @@
-"""The example application that the handlers work for: tables in the schema ``app``, files in the folder ``var``.
+"""The example application that the handlers belong to: tables in the schema ``app``, files in the folder ``var``.
 
 A real application has its tables and files already. These make themselves when missing, with sample rows, so that
 the examples have something to do on a fresh database.
@@ -18,7 +18,7 @@ import psycopg
 if TYPE_CHECKING:
     from yamlsched import Run
 
-ZONE = ZoneInfo("Europe/Berlin")  # in which the business counts its days: that of schedules.yaml
+ZONE = ZoneInfo("Europe/Berlin")  # the time zone of schedules.yaml, which defines the days of the business
 VAR = Path(__file__).resolve().parent.parent / "var"
 DAY = 86400  # seconds
 
@@ -96,7 +96,7 @@ select i.id, 'sample_' || i.id, i.amount_cents from app.invoices i where i.id % 
 
 
 def connect(run: Run) -> psycopg.Connection[Any]:
-    """Open a session of the application's own, in autocommit mode: no transaction is open unless a handler begins one.
+    """Open a session of the application's own, in autocommit mode: no transaction is open unless a handler starts one.
 
     A real application has its own settings for this. Here EXAMPLE_DSN names the database, or else it is the
     scheduler's, so that the examples work as they are.
@@ -117,7 +117,7 @@ def ensure_tables(connection: psycopg.Connection[Any]) -> None:
     """Create the example tables with their sample rows, unless they are there. Part of the caller's transaction."""
     if not _missing(connection):
         return
-    # several handlers may find nothing at once: one creates, the others wait for it and look again
+    # several handlers may find no tables at once: one creates them, the others wait and check again
     connection.execute("select pg_advisory_xact_lock(hashtext('handlers.app'))")
     if _missing(connection):
         connection.execute(TABLES)
@@ -125,14 +125,14 @@ def ensure_tables(connection: psycopg.Connection[Any]) -> None:
 
 
 def _missing(connection: psycopg.Connection[Any]) -> bool:
-    # not by to_regclass: it may answer from a cache that is older than the lock waited for above
+    # not to_regclass: its cache may be older than the lock
     return not connection.execute(
         "select from pg_catalog.pg_tables where schemaname = 'app' and tablename = 'payments'"
     ).fetchall()
 
 
 def temporary_folder() -> Path:
-    """Return ``var/tmp``; when it is new, it gets a few files, two of them 90 days old."""
+    """Return ``var/tmp``; a new folder gets a few files, two of them 90 days old."""
     folder = VAR / "tmp"
     VAR.mkdir(parents=True, exist_ok=True)
     try:

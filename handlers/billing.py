@@ -1,4 +1,4 @@
-"""Invoices: reminders in the morning, and a check in the night that what was paid is what was charged."""
+"""Invoices: reminders in the morning, and a nightly check that payments equal their invoices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def remind_of_invoices(run: Run) -> None:
 
 
 def send_invoice_reminder(run: Run, invoice_id: int, number: int) -> dict[str, str | None]:
-    """Mail one reminder, once, unless the invoice was paid meanwhile."""
+    """Mail one reminder once, unless the invoice has been paid."""
     with app.connect(run) as connection:
         row = connection.execute(
             """
@@ -65,7 +65,7 @@ def send_invoice_reminder(run: Run, invoice_id: int, number: int) -> dict[str, s
 
 
 def check_billing(run: Run) -> dict[str, int]:
-    """Compare each payment with its invoice. Raises Discard if they differ: a person must look, no retry helps."""
+    """Compare each payment with its invoice. Raises Discard if they differ, because a retry cannot help."""
     with app.connect(run) as connection:
         [(payments, differences)] = connection.execute(
             """

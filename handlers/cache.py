@@ -1,4 +1,4 @@
-"""Cache refresh: figures that are slow to compute, in a file that readers always find whole."""
+"""Cache refresh: figures that are slow to compute, in a file that is always complete for readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refresh(run: Run) -> None:
-    """Write the activity of the last seven days to ``var/cache/activity.json``, and record what was written."""
+    """Write the activity of the last seven days to ``var/cache/activity.json``, and record its hash."""
     path = app.VAR / "cache" / "activity.json"
     with run.transaction() as connection:
         app.ensure_tables(connection)
@@ -31,7 +31,7 @@ def refresh(run: Run) -> None:
             """
         ).fetchall()
         data = json.dumps({"most_active": [{"name": name, "events": events} for name, events in rows]}, indent=2)
-        write_whole(path, data.encode())
+        write_atomically(path, data.encode())
         sha256 = hashlib.sha256(data.encode()).hexdigest()
         connection.execute(
             """
@@ -44,16 +44,16 @@ def refresh(run: Run) -> None:
     run.log.info("wrote %s, %d users", path.name, len(rows))
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a temporary file and rename it: a reader sees the old content or the new, never a part of it.
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a temporary file and rename it: a reader gets the old or the new content, never a part of it.
 
-    The temporary name is in ``var/tmp`` (one file system with ``path``, or the rename could not be atomic). A process
-    that is killed before the rename leaves it there, for the nightly cleanup.
+    The temporary name is in ``var/tmp`` (on the file system of ``path``, so that the rename is atomic). If the
+    process is killed before the rename, the nightly cleanup deletes the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=app.temporary_folder())
     with open(handle, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())  # before the rename, or a power cut could leave the new name with no content
+        os.fsync(file.fileno())  # before the rename: otherwise the file could be empty after a power failure
     os.replace(temporary, path)

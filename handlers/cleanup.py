@@ -1,4 +1,4 @@
-"""Nightly cleanup: rows that have expired and files that nobody came back for."""
+"""Nightly cleanup of expired rows and old temporary files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BATCH = 1000
 
 
 def run(run: Run, older_than_days: int = 30) -> None:
-    """Delete expired sessions, and temporary files of more than ``older_than_days`` days; the result counts both."""
+    """Delete expired sessions, and temporary files older than ``older_than_days`` days; the result counts both."""
     if older_than_days < 1:
         raise Discard(f"older_than_days is {older_than_days}: below 1, files still in use would be deleted")
-    # files first: deleting them twice does no harm, and nothing may fail once the transaction has committed
+    # files first: deleting them twice is harmless, and nothing may fail after the transaction has committed
     files = delete_old_files(app.temporary_folder(), older_than_days)
     with run.transaction() as connection:
         app.ensure_tables(connection)
@@ -32,7 +32,7 @@ def run(run: Run, older_than_days: int = 30) -> None:
 
 
 def delete_expired_sessions(connection: psycopg.Connection[Any]) -> int:
-    """Delete in batches, so that each statement stays short, and leave out rows that somebody holds: tomorrow's."""
+    """Delete in batches, so that each statement is short. Locked rows are left for the next night."""
     total = 0
     while True:
         deleted = connection.execute(
@@ -53,7 +53,7 @@ def delete_expired_sessions(connection: psycopg.Connection[Any]) -> int:
 
 
 def delete_old_files(folder: Path, older_than_days: int) -> int:
-    """Delete the plain files in ``folder``, not in folders below it, that were not written to for so many days."""
+    """Delete the regular files of ``folder``, not of its subfolders, that were not written for this many days."""
     limit = time.time() - older_than_days * app.DAY
     total = 0
     with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""A job that fails at first, as jobs do that ask somebody else's server: it shows retries at work."""
+"""A job that fails at first, as a request to an external server may do. It demonstrates retries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def fetch_rates(run: Run, succeeds_at: int = 3) -> dict[str, int]:
-    """Fail every attempt before number ``succeeds_at``; nothing here depends on luck."""
+    """Fail every attempt before number ``succeeds_at``; the result is deterministic."""
     if run.attempt < succeeds_at:
         raise ConnectionError(f"the rates server did not answer (on purpose, until attempt {succeeds_at})")
     run.log.info("the rates server answered attempt %d", run.attempt)

@@ -1,4 +1,4 @@
-"""Send a mail once: by the SMTP server that EXAMPLE_SMTP names (``host:port``), else into a maildir, ``var/mail``."""
+"""Send a mail once, through the SMTP server of EXAMPLE_SMTP (``host:port``), or into the maildir ``var/mail``."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from yamlsched import Run
 
 SENDER = "reports@example.org"
-TIMEOUT = 10  # seconds for each step of the conversation, far below the job's timeout
+TIMEOUT_SECONDS = 10  # for each step of the protocol, far below the job's timeout
 
 
 class NotSent(Exception):
-    """The mail was certainly not sent: another attempt may send it."""
+    """The mail was not sent, so another attempt may send it."""
 
 
 def send_once(run: Run, key: str, message: EmailMessage) -> str | None:
-    """Send ``message`` once for ``key``, whichever runs and attempts come to it; return its Message-ID.
+    """Send ``message`` once for ``key``, across all runs and attempts; return its Message-ID.
 
-    None: an earlier attempt may have sent it, and nobody knows. Rather no mail than two: it is not sent again. Do not
-    call this with a transaction open: it would hold its locks while the mail server thinks.
+    Return None if an earlier attempt may have sent it: it is not sent again, because no mail is better than two. Do not
+    call this while a transaction is open: it would hold its locks until the mail server responds.
     """
     with run.once(key, scope="namespace", in_doubt="skip", release_on=(NotSent, Discard)) as effect:
         if effect.first:
-            # made of the key, so that it is the same in each attempt
+            # derived from the key, so that it is the same in each attempt
             message["Message-ID"] = f"<{effect.key}@example.org>"
             deliver(message)
             effect.result = message["Message-ID"]
@@ -40,39 +40,39 @@ def send_once(run: Run, key: str, message: EmailMessage) -> str | None:
 
 
 def deliver(message: EmailMessage) -> None:
-    """Hand ``message`` over, to one recipient.
+    """Send ``message`` to one recipient.
 
-    Raises NotSent if the server cannot be reached or refuses it for now, Discard if it refuses the recipient for good.
-    Any other exception (a connection that broke, a server that fell silent) leaves open whether it was sent.
+    Raises NotSent if the server cannot be reached or refuses it temporarily, Discard if it refuses the recipient
+    permanently. After any other exception (a broken connection, a timeout) it is unknown whether the mail was sent.
     """
     server = os.environ.get("EXAMPLE_SMTP")
     if not server:
-        keep(message)
+        store_in_maildir(message)
         return
     host, _, port = server.partition(":")
     try:
-        smtp = smtplib.SMTP(host, int(port or 25), local_hostname="localhost", timeout=TIMEOUT)
-    except OSError as error:  # nothing was sent yet, whatever it is: smtplib's own errors are OSErrors as well
+        smtp = smtplib.SMTP(host, int(port or 25), local_hostname="localhost", timeout=TIMEOUT_SECONDS)
+    except OSError as error:  # nothing was sent yet; the errors of smtplib are OSErrors as well
         raise NotSent(f"no mail server at {server}: {error}") from error
     try:
         smtp.send_message(message)
-        with suppress(OSError):  # the mail is accepted: what the server says to QUIT changes nothing
+        with suppress(OSError):  # the mail was accepted, so the response to QUIT does not matter
             smtp.quit()
     except smtplib.SMTPRecipientsRefused as error:
         if all(code >= 500 for code, _ in error.recipients.values()):
-            raise Discard(f"the mail server refuses {message['To']} for good") from error
-        raise NotSent(f"the mail server refuses {message['To']} for now") from error
-    except smtplib.SMTPResponseException as error:  # an answer, and the answer was no
+            raise Discard(f"the mail server refuses {message['To']} permanently") from error
+        raise NotSent(f"the mail server refuses {message['To']} temporarily") from error
+    except smtplib.SMTPResponseException as error:  # the server responded, and did not accept the mail
         raise NotSent(f"the mail server refuses the mail: {error.smtp_code} {error.smtp_error!r}") from error
     finally:
         smtp.close()
 
 
-def keep(message: EmailMessage) -> None:
+def store_in_maildir(message: EmailMessage) -> None:
     """Put ``message`` into the maildir ``var/mail``, which any mail reader opens."""
     folder = app.VAR / "mail"
     for part in ("tmp", "new", "cur"):
-        # by hand, because mailbox.Maildir fails when two processes make the same folder at once
+        # because mailbox.Maildir fails if two processes create the same folder at once
         (folder / part).mkdir(parents=True, exist_ok=True)
     mailbox.Maildir(folder).add(message)
 

@@ -1,4 +1,4 @@
-"""A payment by a provider that knows idempotency keys: charged once, whatever breaks on the way."""
+"""A payment through a provider that supports idempotency keys, charged once despite failures."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from yamlsched import Discard, Snooze
 if TYPE_CHECKING:
     from yamlsched import Run
 
-ASK_AGAIN = 30  # seconds
+POLL_INTERVAL_SECONDS = 30
 
 
 def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> None:
-    """Charge one invoice at the provider that EXAMPLE_PAYMENTS names (an address), and record it once it is paid."""
+    """Charge one invoice at the provider at the address EXAMPLE_PAYMENTS, and record it once it is paid."""
     provider = os.environ.get("EXAMPLE_PAYMENTS")
     if not provider:
-        raise LookupError("EXAMPLE_PAYMENTS is not set: it is the address of the payment provider")
-    # a key of the business and not of this run: whoever enqueues the invoice again, it is charged once. In doubt it
-    # is safe to repeat, because the provider knows the key and answers with the charge it has made already.
+        raise LookupError("EXAMPLE_PAYMENTS is not set: set it to the address of the payment provider")
+    # a business key: the invoice is charged once, even if it is enqueued again. Repeating it in doubt is safe, because
+    # the provider recognizes the key and returns the existing charge.
     with run.once(f"invoice_charge:{invoice_id}", scope="namespace", in_doubt="repeat") as effect:
         if effect.first:
             order = {"invoice_id": invoice_id, "amount_cents": amount_cents}
@@ -31,7 +31,7 @@ def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> None:
     _, answer = web.call("GET", f"{provider}/charges/{charge_id}")
     status = json.loads(answer)["status"]
     if status == "pending":
-        raise Snooze(ASK_AGAIN, f"charge {charge_id} is pending")
+        raise Snooze(POLL_INTERVAL_SECONDS, f"charge {charge_id} is pending")
     if status != "succeeded":
         raise Discard(f"charge {charge_id} of invoice {invoice_id} ended as {status}")
     with run.transaction() as connection:

@@ -1,4 +1,4 @@
-"""Weekly reports: one run decides who gets one, then each report is a run of its own."""
+"""Weekly reports: one run enqueues a run for each active user."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def weekly_activity(run: Run, week: str | None = None) -> None:
-    """Enqueue ``send_weekly_report`` for each active user, for ``week`` or else the one before this run's slot."""
+    """Enqueue ``send_weekly_report`` for each active user, for ``week``, by default the one before this run's slot."""
     with run.transaction() as connection:
         app.ensure_tables(connection)
         [(now,)] = connection.execute("select now()").fetchall()
-        # the slot and not the clock: a retry after midnight still means the same week
+        # the slot, not the clock: a retry after midnight is for the same week
         week = week or week_before(run.scheduled_for or now)
         users = [id for (id,) in connection.execute("select id from app.users where active order by id")]
         run.enqueue_many(
@@ -33,12 +33,12 @@ def weekly_activity(run: Run, week: str | None = None) -> None:
 
 
 def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, str | None] | None:
-    """Mail one user what they did in ``week`` (``2026-W03``), once, whichever runs are made for it."""
-    with app.connect(run) as connection:  # and not run.transaction(): none is open while the mail server is busy
+    """Mail one user what they did in ``week`` (``2026-W03``), once, across all runs."""
+    with app.connect(run) as connection:  # not run.transaction(): no transaction is open while the mail is sent
         user = connection.execute("select name, email from app.users where id = %s", [user_id]).fetchone()
         done = activity(connection, user_id, week)
     if user is None:
-        return {"message_id": None, "why": "the user is gone"}
+        return {"message_id": None, "why": "the user does not exist"}
     message_id = mail.send_once(run, f"weekly_report:{user_id}:{week}", compose(user, week, done))
     with run.transaction() as connection:
         if message_id:
@@ -56,7 +56,7 @@ def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, str | Non
 
 
 def activity(connection: psycopg.Connection[Any], user_id: int, week: str) -> list[tuple[str, int]]:
-    """Return what the user did in ``week``, UTC, as pairs of kind and number, the most frequent first."""
+    """Return what the user did in ``week``, UTC, as (kind, number) pairs, the most frequent first."""
     start = first_day(week)
     return connection.execute(
         """
@@ -74,7 +74,7 @@ def compose(user: tuple[str, str], week: str, done: list[tuple[str, int]]) -> Em
     """Return the report as a mail without Message-ID."""
     name, email = user
     lines = [f"{kind:<10} {number:>5}" for kind, number in done] or ["nothing this time"]
-    return mail.text_to(name, email, f"Your activity in week {week}", f"in {week} there was from you:", "", *lines)
+    return mail.text_to(name, email, f"Your activity in week {week}", f"your events in {week}:", "", *lines)
 
 
 def week_before(instant: datetime) -> str:
@@ -87,7 +87,7 @@ def week_before(instant: datetime) -> str:
 
 
 def first_day(week: str) -> datetime:
-    """Return the beginning of an ISO week, in UTC. Raises Discard for anything else: no retry would mend it."""
+    """Return the start of an ISO week, in UTC. Raises Discard for an invalid week, because a retry cannot help."""
     try:
         return datetime.strptime(f"{week}-1", "%G-W%V-%u").replace(tzinfo=UTC)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The sales of a day, in a file that carries its date."""
+"""The sales of a day, in a file whose name contains the date."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def report(run: Run, day: str | None = None) -> dict[str, str | int]:
     writer.writerow(["invoice", "customer", "amount_cents"])
     writer.writerows(rows)
     name = f"sales-{of}.csv"
-    cache.write_whole(app.VAR / "reports" / name, text.getvalue().encode())
+    cache.write_atomically(app.VAR / "reports" / name, text.getvalue().encode())
     return {"file": name, "invoices": len(rows), "amount_cents": sum(amount for _, _, amount in rows)}

@@ -17,7 +17,7 @@ FOLLOW_UP_AFTER = timedelta(days=3)
 
 
 def sign_up(connection: psycopg.Connection[Any], user_id: int, name: str, email: str) -> None:
-    """Add a user. What a web application does: both rows are committed together, or neither is."""
+    """Add a user. As in a web application, both rows are committed together, or neither is."""
     with connection.transaction():
         connection.execute(
             "insert into app.users (id, name, email, active) values (%s, %s, %s, true)", [user_id, name, email]
@@ -32,7 +32,7 @@ def sign_up(connection: psycopg.Connection[Any], user_id: int, name: str, email:
 
 
 def send_follow_up(run: Run, user_id: int) -> dict[str, str | None]:
-    """Mail a user who signed up and has done nothing since, once."""
+    """Mail, once, a user who signed up and has had no activity since."""
     with app.connect(run) as connection:
         row = connection.execute(
             """

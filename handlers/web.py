@@ -1,4 +1,4 @@
-"""One HTTP request, with its failures told apart by what a retry would do about them."""
+"""One HTTP request. Its exceptions distinguish failures that a retry can fix from those that it cannot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from yamlsched import Discard, RetryAfter
 
-TIMEOUT = 10  # seconds without a byte
-WORTH_A_RETRY = {408, 409, 425, 429}  # besides all of 5xx; any other 4xx says the same tomorrow
+TIMEOUT_SECONDS = 10  # without receiving a byte
+RETRYABLE_STATUSES = {408, 409, 425, 429}  # in addition to all 5xx
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follow none: the first server has accepted the request, so an error of the second one would prove nothing."""
+    """Follow no redirect: the first server has accepted the request, so an error of the second proves nothing."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -24,10 +24,10 @@ OPENER = urllib.request.build_opener(NoRedirects)
 
 
 def call(method: str, url: str, body: Any = None, key: str = "") -> tuple[int, bytes]:
-    """Send ``body`` as JSON, with ``key`` as ``Idempotency-Key``; return the status and the content of the answer.
+    """Send ``body`` as JSON, with ``key`` as ``Idempotency-Key``; return status and content of the response.
 
-    Raises Discard when the server refuses for good or redirects, RetryAfter when it says when to come back. Whatever
-    else is raised (no connection, a timeout, 5xx) is retried by the job's backoff.
+    Raises Discard if the server refuses permanently or redirects, and RetryAfter if it says when to retry. Other
+    exceptions (no connection, a timeout, 5xx) are retried by the job's backoff.
     """
     if not url.startswith(("http://", "https://")):
         raise Discard(f'"{url}" is not an http or https address')
@@ -35,13 +35,13 @@ def call(method: str, url: str, body: Any = None, key: str = "") -> tuple[int, b
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
-        with OPENER.open(request, timeout=TIMEOUT) as response:
+        with OPENER.open(request, timeout=TIMEOUT_SECONDS) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:
             wait = error.headers.get("Retry-After", "")
             if error.code in (429, 503) and wait.isdecimal():
-                raise RetryAfter(int(wait), f"the server asks to come back after {wait} seconds") from error
-            if error.code < 500 and error.code not in WORTH_A_RETRY:
-                raise Discard(f"the server refuses: {error.code} {error.reason}") from error
+                raise RetryAfter(int(wait), f"the server asks to retry after {wait} seconds") from error
+            if error.code < 500 and error.code not in RETRYABLE_STATUSES:
+                raise Discard(f"the server refused the request: {error.code} {error.reason}") from error
             raise

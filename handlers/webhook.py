@@ -1,4 +1,4 @@
-"""A webhook: tell another system that something happened."""
+"""A webhook: notify another system of an event."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def send(run: Run, url: str, event_id: str, event: str, data: dict[str, Any]) -> dict[str, int]:
-    """Post an event to ``url`` once, however often and by whomever it is enqueued.
+    """Post an event to ``url`` once, however often it is enqueued.
 
-    In doubt it is posted again, with the same ``Idempotency-Key``: the receiver can tell.
+    In doubt it is posted again with the same ``Idempotency-Key``, by which the receiver recognizes it.
     """
     with run.once(effect_name(event_id, url), scope="namespace", in_doubt="repeat") as effect:
         if effect.first:
@@ -25,5 +25,5 @@ def send(run: Run, url: str, event_id: str, event: str, data: dict[str, Any]) ->
 
 
 def effect_name(event_id: str, url: str) -> str:
-    """Return the key of the business: the event and its receiver, because one event may go to several."""
+    """Return the business key: the event and its receiver, because one event may have several receivers."""
     return f"webhook:{event_id}:{hashlib.sha256(url.encode()).hexdigest()[:12]}"

@@ -25,7 +25,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 # -- shared memory
 
 
-def test_the_run_at_work_is_known_while_the_report_of_the_one_before_is_unread() -> None:
+def test_the_running_run_is_known_while_the_report_of_the_previous_one_is_unread() -> None:
     memory = Memory()
     assert memory.running() is None
 
@@ -47,7 +47,7 @@ def test_the_run_at_work_is_known_while_the_report_of_the_one_before_is_unread()
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["each process", "each process group"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_all_processes_at_once_is_one_shutdown_with_its_grace_period(
+def test_a_signal_to_all_processes_at_once_is_a_graceful_shutdown(
     project: Project, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
     # as at a reboot, by systemd's default KillMode, or by pkill -f yamlsched
@@ -66,7 +66,7 @@ def test_a_signal_to_all_processes_at_once_is_one_shutdown_with_its_grace_period
     assert {project.summary(run) for run in runs} == {DONE}
 
 
-def test_children_that_are_signalled_one_by_one_take_no_notice(project: Project) -> None:
+def test_children_ignore_signals_that_are_sent_only_to_them(project: Project) -> None:
     project.sync(waits_for_file={"max_attempts": 1, "lease": "1m"})
     [run] = project.enqueue("waits_for_file")
     worker = project.start("work")
@@ -80,7 +80,7 @@ def test_children_that_are_signalled_one_by_one_take_no_notice(project: Project)
     assert project.summary(run) == DONE
 
 
-def test_what_is_not_through_after_the_grace_period_costs_no_attempt_when_all_processes_were_signalled(
+def test_unfinished_runs_cost_no_attempt_when_all_processes_are_signalled(
     project: Project,
 ) -> None:
     project.sync(hangs={"max_attempts": 1, "lease": "1m"})
@@ -121,18 +121,18 @@ bootstrap.run = run
 """
 
 
-def test_a_child_whose_parent_died_before_it_was_set_up_starts_nothing(project: Project) -> None:
-    # given a child that was handed a run, and is slow to set itself up
+def test_a_child_whose_parent_dies_during_its_start_executes_nothing(project: Project) -> None:
+    # given a child that has received a run, and starts slowly
     project.sync(waits_for_file={})
     project.enqueue("waits_for_file")
     worker = project.start("work", before=WAIT_FOR_ITS_DEATH)
     until((project.folder / "handed").exists)
     [child] = worker.children()
 
-    # when its parent dies meanwhile
+    # when its parent dies
     worker.signal(signal.SIGKILL)
 
-    # then it ends, too
+    # then the child ends
     until(lambda: not is_alive(child), "the child has ended with its worker")
     assert project.calls("started") == 0
 
@@ -151,18 +151,18 @@ os.fork = limited
 """
 
 
-def test_runs_for_which_no_process_can_be_started_are_left_to_others_while_a_handler_executes(project: Project) -> None:
-    # given a host that gives a worker one process and no more
+def test_runs_for_which_no_child_can_be_started_are_released_while_a_handler_executes(project: Project) -> None:
+    # given a host on which a worker can start one process
     project.sync(waits_for_file={"lease": "1m"})
     [first] = project.enqueue("waits_for_file")
     worker = project.start("work", "--concurrency", "3", before=ONE_FORK)
     project.until_started(first)
 
-    # when it has claimed one more
+    # when it has claimed another run
     second, third = project.enqueue("waits_for_file", count=2)
     until(lambda: project.row(second).locked_by, "it has claimed one of them")
 
-    # then it releases that, and another worker executes it
+    # then it releases this run, and another worker executes it
     other = project.start("work", "--concurrency", "3", host="b")
     project.until_started(second)
     project.until_started(third)
@@ -179,8 +179,8 @@ def end(loop: Process) -> None:
     assert loop.wait() == 0, loop.text
 
 
-def test_a_run_goes_to_another_child_where_the_first_one_hangs_before_it_starts_it(project: Project) -> None:
-    # given a child in which a thread keeps the interpreter for itself after its handler has returned
+def test_a_run_goes_to_another_child_if_the_first_one_hangs_before_starting_it(project: Project) -> None:
+    # given a child in which a thread holds the interpreter lock after the handler has returned
     project.sync(leaves_a_thread_behind={"lease": "1m"}, environment={"lease": "1m", "timeout": "3s"})
     [first] = project.enqueue("leaves_a_thread_behind")
     loop = project.start("work", "--loop", "--concurrency", "1")
@@ -188,17 +188,17 @@ def test_a_run_goes_to_another_child_where_the_first_one_hangs_before_it_starts_
     project.touch(f"hold-{first}")
     until((project.folder / f"held-{first}").exists)
 
-    # when it is handed a run
+    # when it receives a run
     [run] = project.enqueue("environment")
 
-    # then that is executed elsewhere, at no cost, and the child is killed
+    # then the run is executed by another child, at no cost, and the first one is killed
     assert project.until_status(run, "succeeded").result["pid"] != child
     assert project.summary(run) == DONE
     until(lambda: not is_alive(child), "the child that hangs is killed")
     end(loop)
 
 
-def test_a_child_that_is_stopped_before_it_starts_a_run_keeps_it_from_nobody(project: Project) -> None:
+def test_a_run_of_a_child_that_was_stopped_before_starting_it_goes_to_another_child(project: Project) -> None:
     project.sync(environment={"lease": "1m"})
     [first] = project.enqueue("environment")
     loop = project.start("work", "--loop", "--concurrency", "1")
@@ -225,7 +225,7 @@ runner.Runner._send = send
 """
 
 
-def test_a_child_that_hangs_between_a_handler_and_its_report_costs_that_run_an_attempt(project: Project) -> None:
+def test_a_child_that_hangs_after_a_handler_and_before_its_report_costs_an_attempt(project: Project) -> None:
     project.sync(fails={"max_attempts": 1, "lease": "1m"})
     [run] = project.enqueue("fails")
 

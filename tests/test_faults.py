@@ -1,7 +1,7 @@
-"""What a handler and a host can do to a worker, and what becomes of the run: two tables of faults.
+"""Faults of handlers and hosts, and their effect on the run: two tables.
 
-Beside each fault stands what must come of it, in exact terms: the run's final status, its attempts, how many calls of
-its handler began and how many came to their end, and its rows in job_failures. Processes, signals and PostgreSQL are
+Each fault has its exact expected result: the run's final status, its attempts, how many calls of
+its handler started and how many completed, and its rows in job_failures. Processes, signals and PostgreSQL are
 real. Leases last 2 seconds.
 """
 
@@ -23,7 +23,7 @@ from yamlsched import embedded, store
 
 
 class Summary(NamedTuple):
-    """What must become of a run."""
+    """The expected result of a run."""
 
     status: str
     attempts: int
@@ -37,7 +37,7 @@ DIES = Summary("dead", 2, 2, 0, 2)  # each job has two attempts
 DIES_AFTER_ITS_WORK = Summary("dead", 2, 2, 2, 2)
 SECOND_ATTEMPT = Summary("succeeded", 2, 2, 1, 1)
 
-# what the handler does, what must become of its run, and which words its last error must hold
+# handler, expected result of its run, part of its last error
 HANDLERS = [
     ("segfault", DIES, "killed by signal 11 (SIGSEGV)"),
     ("exits", DIES, "the process exited with status 0 during the run"),
@@ -90,7 +90,7 @@ class Drained(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drained]:
-    """All handlers of the table in one queue, among innocent ones, drained by one worker."""
+    """All handlers of the table in one queue, mixed with normal ones, drained by one worker."""
     with temporary_database(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
         jobs = {name: {"max_attempts": 2, "timeout": "1s" if "1s" in error else "1m"} for name, _, error in HANDLERS}
         project.sync(nap={}, **jobs)
@@ -104,7 +104,7 @@ def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.slow
 @pytest.mark.parametrize("handler, becomes, error", HANDLERS, ids=[name for name, _, _ in HANDLERS])
-def test_what_a_handler_does_costs_its_own_run_one_attempt_at_a_time(
+def test_a_fault_of_a_handler_costs_its_run_one_attempt_each_time(
     drained: Drained, handler: str, becomes: Summary, error: str
 ) -> None:
     run = drained.runs[handler]
@@ -117,20 +117,20 @@ def test_what_a_handler_does_costs_its_own_run_one_attempt_at_a_time(
 
 
 @pytest.mark.slow
-def test_the_other_runs_go_on_whatever_handlers_beside_them_do(drained: Drained) -> None:
+def test_other_runs_succeed_beside_faulty_handlers(drained: Drained) -> None:
     for run in drained.innocent:
         assert drained.project.summary(run) == SUCCEEDS
 
 
 @pytest.mark.slow
-def test_what_a_dead_handler_had_started_does_not_live_on_beside_its_retry(drained: Drained) -> None:
+def test_programs_of_a_dead_handler_are_killed_before_its_retry(drained: Drained) -> None:
     left = int((drained.project.folder / "left-alone").read_text())
 
     until(lambda: not is_alive(left), "the program that the handler left has ended")
 
 
 @pytest.mark.slow
-def test_what_handlers_print_goes_to_stderr_with_the_run_and_the_end_of_it_stays_with_a_failure(
+def test_output_of_handlers_goes_to_stderr_with_the_run_and_its_end_is_stored_with_a_failure(
     drained: Drained,
 ) -> None:
     run = drained.runs["prints"]
@@ -150,7 +150,7 @@ def test_what_handlers_print_goes_to_stderr_with_the_run_and_the_end_of_it_stays
     assert drained.log.count(f"{name}yamlsched: 63.0 MiB of output left out, the limit for one attempt is 1 MiB\n") == 1
 
 
-# What happens to worker, host and server. ``first_attempt_waits`` waits for what never comes in its first attempt.
+# Faults of worker, host and server. The first attempt of ``first_attempt_waits`` waits forever.
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.executors.processes import pool"
 POINTS = [
     ("after the claim", "pool.ProcessPool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
-    # the first run imports the handler, and is reported another way
+    # the first run imports the handler, and is reported differently
     ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Summary("succeeded", 2, 2, 2, 1)),
     ("after the finish", "report.RunReport.note_successes", 1, Summary("succeeded", 1, 1, 1, 0)),
 ]
@@ -185,7 +185,7 @@ def test_a_worker_that_is_killed_loses_no_run(
     assert all(failure.error == "lost its worker" for failure in project.failures(run))
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_handler_takes_the_handler_with_it(project: Project) -> None:
+def test_a_handler_dies_with_its_killed_worker(project: Project) -> None:
     project.sync(first_attempt_waits={})
     [run] = project.enqueue("first_attempt_waits")
     worker = project.start("work")
@@ -200,7 +200,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_handler_takes_the_handler_wi
     assert project.summary(run) == SECOND_ATTEMPT
 
 
-def test_where_no_process_can_be_started_runs_are_given_back_and_the_worker_says_why(project: Project) -> None:
+def test_if_no_process_can_be_started_runs_are_released_and_the_worker_reports_why(project: Project) -> None:
     project.sync(nothing={})
     runs = project.enqueue("nothing", count=10)
     refuse = "import os\ndef refuse(): raise BlockingIOError(11, 'Resource temporarily unavailable')\nos.fork = refuse"
@@ -211,7 +211,7 @@ def test_where_no_process_can_be_started_runs_are_given_back_and_the_worker_says
     assert {project.summary(run) for run in runs} == {Summary("queued", 0, 0, 0, 0)}
 
 
-def test_work_says_which_jobs_a_mistake_in_the_file_leaves_out(project: Project) -> None:
+def test_work_names_the_jobs_that_it_leaves_out_because_of_errors_in_the_file(project: Project) -> None:
     project.sync(nothing={}, nap={})
     [left], [done] = project.enqueue("nap"), project.enqueue("nothing")
     project.write(nothing={}, nap={"max_atempts": 3})
@@ -238,8 +238,8 @@ def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Proje
 
 
 @pytest.mark.slow
-def test_a_worker_that_slept_through_its_lease_changes_nothing_and_stops_its_handler(project: Project) -> None:
-    # given a worker that is stopped, with its child, in the middle of a handler
+def test_a_worker_that_was_suspended_past_its_lease_changes_nothing_and_stops_its_handler(project: Project) -> None:
+    # given a worker that is stopped with its child while a handler runs
     project.sync(first_attempt_waits={})
     [run] = project.enqueue("first_attempt_waits")
     zombie = project.start("work")
@@ -248,13 +248,13 @@ def test_a_worker_that_slept_through_its_lease_changes_nothing_and_stops_its_han
     for pid in (zombie.pid, *handlers):
         os.kill(pid, signal.SIGSTOP)
 
-    # when its lease has run out, and another worker has finished the run
+    # when its lease has ended, and another worker has finished the run
     other = project.start("work", "--loop", host="b")
     finished = project.until_status(run, "succeeded")
     for pid in (*handlers, zombie.pid):
         os.kill(pid, signal.SIGCONT)
 
-    # then it ends, and its handler before it
+    # then it ends, after its handler
     assert zombie.wait() == 0
     assert not any(map(is_alive, handlers))
     assert "lease.lost" in zombie.text
@@ -282,9 +282,7 @@ def test_sessions_that_are_terminated_cost_no_run_and_no_attempt(project: Projec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], ids=["fast", "immediate", "kill -9"])
-def test_a_server_that_is_stopped_in_the_middle_of_a_drain_costs_no_run_and_no_attempt(
-    tmp_path: Path, how: signal.Signals
-) -> None:
+def test_a_server_that_restarts_during_a_drain_costs_no_run_and_no_attempt(tmp_path: Path, how: signal.Signals) -> None:
     file = tmp_path / "server" / "schedules.yaml"
     file.parent.mkdir()
     try:
@@ -292,7 +290,7 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_drain_costs_no_run_and_no_a
             with store.connect(dsn) as connection:
                 store.migrations.migrate(connection)
             with a_project(tmp_path, dsn) as project:
-                project.sync(nap={"lease": "2m"})  # longer than a server takes to come back
+                project.sync(nap={"lease": "2m"})  # longer than a restart of the server
                 runs = project.enqueue("nap", count=150)
                 worker = project.start("work", "--concurrency", "4")
                 until(lambda: project.calls("completed") >= 50)
@@ -313,7 +311,7 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_drain_costs_no_run_and_no_a
 
 
 @pytest.mark.slow
-def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begins_the_run(project: Project) -> None:
+def test_a_silent_network_stops_the_handler_before_another_worker_starts_the_run(project: Project) -> None:
     project.sync(first_attempt_waits={})
     [run] = project.enqueue("first_attempt_waits")
     with a_proxy(project.dsn) as proxy:
@@ -321,13 +319,13 @@ def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begi
         project.until_started(run)
         [handler] = cut_off.children()
 
-        # when nothing comes through any more, and nothing is closed
+        # when the network becomes silent without closing a connection
         proxy.is_silent = True
         until(lambda: not is_alive(handler), "the handler is stopped")
         assert project.summary(run) == ("running", 1, 1, 0, 0)
         still_held = project.db.execute("select locked_until > now() from yamlsched.job_runs").fetchone()[0]
 
-        # then it was stopped while the lease was still held, and the tick ends with a plain line
+        # then the handler was stopped before its lease ended, and the tick ends with a one-line error
         assert still_held
         other = project.start("work", "--loop", host="b")
         project.until_status(run, "succeeded")
@@ -339,7 +337,7 @@ def test_a_network_that_goes_silent_stops_the_handler_before_another_worker_begi
         assert other.wait() == 0
 
 
-def test_low_time_outs_of_the_server_only_slow_a_worker_down(project: Project) -> None:
+def test_short_timeouts_of_the_server_only_slow_a_worker_down(project: Project) -> None:
     project.sync(nap={"lease": "1m"})
     runs = project.enqueue("nap", count=60)
 
@@ -349,8 +347,8 @@ def test_low_time_outs_of_the_server_only_slow_a_worker_down(project: Project) -
     assert {project.summary(run) for run in runs} == {SUCCEEDS}
 
 
-def test_an_outcome_that_cannot_be_written_yet_holds_up_no_other(project: Project) -> None:
-    # given a run whose row somebody has locked when its handler is through
+def test_an_outcome_that_cannot_be_written_blocks_no_other(project: Project) -> None:
+    # given a run whose row is locked when its handler ends
     project.sync(waits_for_file={"lease": "1m"}, nap={"lease": "1m"})
     [locked] = project.enqueue("waits_for_file")
     low = make_conninfo(project.dsn, options="-c lock_timeout=10ms")
@@ -361,17 +359,17 @@ def test_an_outcome_that_cannot_be_written_yet_holds_up_no_other(project: Projec
         project.touch("go")
         runs = project.enqueue("nap", count=20)
 
-        # when other runs come through
+        # when other runs end
         until(lambda: project.statuses().get("succeeded") == len(runs), "the others have succeeded")
 
-        # then theirs are written, and its own as soon as that is possible
+        # then their outcomes are written, and its own as soon as possible
         assert project.summary(locked) == ("running", 1, 1, 1, 0)
     assert worker.wait() == 0
     assert project.summary(locked) == SUCCEEDS
 
 
 @pytest.mark.slow
-def test_twenty_workers_on_one_queue_begin_each_run_once(project: Project) -> None:
+def test_twenty_workers_on_one_queue_start_each_run_once(project: Project) -> None:
     project.sync(nothing={"lease": "1m"})
     runs = project.enqueue("nothing", count=400)
 
@@ -397,7 +395,7 @@ def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_call
 
 
 def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project) -> None:
-    # given three jobs, each with one run in a handler and one that waits
+    # given three jobs, each with one running and one waiting run
     jobs: dict[str, Any] = {
         name: {"handler": "support.handlers.waits_for_file"} for name in ("edited", "removed", "renamed")
     }
@@ -408,18 +406,18 @@ def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project
         project.until_started(run)
     waiting = {name: project.enqueue(name)[0] for name in jobs}
 
-    # when the file changes under them
+    # when the file changes
     project.sync(edited={"handler": "support.handlers.nap"}, new_name={"handler": "support.handlers.waits_for_file"})
     project.touch("go")
     assert worker.wait() == 0
     project.work()
 
-    # then what was running came through, what waits is carried out as the file says now, or stays where it is
+    # then running runs complete, and waiting runs are executed as the new file defines, or remain
     assert {project.summary(run) for run in running.values()} == {SUCCEEDS}
     assert project.summary(waiting["edited"]) == SUCCEEDS
     assert project.summary(waiting["removed"]) == project.summary(waiting["renamed"]) == ("queued", 0, 0, 0, 0)
 
-    # and is taken up when the jobs return
+    # and are executed when the jobs return
     project.sync(**jobs)
     project.work()
     assert {project.summary(run) for run in waiting.values()} == {SUCCEEDS}

@@ -316,7 +316,7 @@ def test_a_mail_that_the_server_refuses_is_sent_by_the_next_attempt(
 
 
 def test_a_mail_to_an_unreachable_server_is_released(run: FakeRun, tables, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mail, "TIMEOUT", 0.05)
+    monkeypatch.setattr(mail, "TIMEOUT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         for server in (f"127.0.0.1:{silent.getsockname()[1]}", f"127.0.0.1:{taken.getsockname()[1]}"):
@@ -330,7 +330,7 @@ def test_a_mail_to_an_unreachable_server_is_released(run: FakeRun, tables, monke
 def test_a_permanently_refused_recipient_is_not_retried(run: FakeRun, smtp: Mailbox):
     smtp.refuse["RCPT"] = ["550 no such user"]
 
-    with pytest.raises(Discard, match=r"refuses Ada <ada@example.org> for good"):
+    with pytest.raises(Discard, match=r"refuses Ada <ada@example.org> permanently"):
         reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
     assert (smtp.mails, run.effects) == ([], {})
@@ -357,7 +357,7 @@ def test_a_mail_in_doubt_is_not_sent_again_and_not_recorded_as_sent(run: FakeRun
 def test_a_deleted_user_gets_no_report_and_no_dead_run(run: FakeRun, smtp: Mailbox):
     result = reports.send_weekly_report(run, user_id=999, week="2026-W03")
 
-    assert result == {"message_id": None, "why": "the user is gone"}
+    assert result == {"message_id": None, "why": "the user does not exist"}
     assert smtp.mails == []
 
 
@@ -397,7 +397,7 @@ def test_an_interrupted_write_leaves_the_old_content_and_a_file_for_the_cleanup(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = var / "cache" / "activity.json"
-    cache.write_whole(path, b"old")
+    cache.write_atomically(path, b"old")
     before = set((var / "tmp").iterdir())
 
     def full(_: int) -> None:
@@ -405,7 +405,7 @@ def test_an_interrupted_write_leaves_the_old_content_and_a_file_for_the_cleanup(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        cache.write_whole(path, b"new")
+        cache.write_atomically(path, b"new")
 
     assert path.read_bytes() == b"old"
     [left] = set((var / "tmp").iterdir()) - before
@@ -550,7 +550,7 @@ def test_retry_after_of_a_server_is_respected(receiver: Receiver, status: int):
 def test_a_permanent_error_status_is_not_retried(receiver: Receiver, status: int):
     receiver.answers = [(status, {"Retry-After": "7"})]
 
-    with pytest.raises(Discard, match=f"the server refuses: {status}"):
+    with pytest.raises(Discard, match=f"the server refused the request: {status}"):
         send(FakeRun(), receiver)
 
 
@@ -558,7 +558,7 @@ def test_a_permanent_error_status_is_not_retried(receiver: Receiver, status: int
 def test_a_redirect_is_not_followed(receiver: Receiver, status: int):
     receiver.answers = [(status, {"Location": f"{receiver.url}/elsewhere"})]
 
-    with pytest.raises(Discard, match=f"the server refuses: {status}"):
+    with pytest.raises(Discard, match=f"the server refused the request: {status}"):
         send(FakeRun(), receiver)
 
     assert [path for path, *_ in receiver.requests] == ["/hook"]
@@ -640,7 +640,7 @@ def test_a_pending_charge_snoozes_and_is_not_made_twice(run: FakeRun, tables, pr
     provider.statuses = ["pending", "succeeded"]
     with pytest.raises(Snooze) as raised:
         payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
-    assert raised.value.delay == timedelta(seconds=payment.ASK_AGAIN)
+    assert raised.value.delay == timedelta(seconds=payment.POLL_INTERVAL_SECONDS)
 
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
 

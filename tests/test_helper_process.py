@@ -1,4 +1,4 @@
-"""Helper processes: what becomes of a worker whose helpers cannot be started, or die."""
+"""Helper processes: a worker whose helpers cannot be started, or die."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def refused() -> None:
     raise Refused("not that")
 
 
-def test_a_helper_answers_with_what_it_returns_or_raises_whatever_its_size() -> None:
+def test_a_helper_returns_results_and_errors_of_any_size() -> None:
     for size in (0, 1, 65_535, 65_536, 65_537, 5_000_000):
         assert len(asyncio.run(run_in_helper(lambda size=size: "x" * size))) == size  # type: ignore[misc]
     with pytest.raises(Refused, match="not that"):
         asyncio.run(run_in_helper(refused))
 
 
-def test_a_helper_takes_no_notice_of_a_signal_to_all_processes() -> None:
+def test_a_helper_ignores_a_signal_to_all_processes() -> None:
     def signal_itself() -> str:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(os.getpid(), number)
@@ -49,7 +49,7 @@ def half_an_answer(writing: int, do: Callable[[], object]) -> None:
     os._exit(1)
 
 
-def test_a_helper_that_dies_before_or_in_the_middle_of_its_answer_is_an_error(
+def test_a_helper_that_dies_before_or_during_its_result_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
@@ -60,7 +60,7 @@ def test_a_helper_that_dies_before_or_in_the_middle_of_its_answer_is_an_error(
         asyncio.run(run_in_helper(int))
 
 
-def test_a_helper_that_cannot_be_started_is_an_error_and_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_cannot_be_started_is_an_error_and_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, "fork", refuse)
 
@@ -88,7 +88,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_a_loop_that_cannot_start_its_helpers_goes_on_working(project: Project) -> None:
+def test_a_loop_that_cannot_start_its_helpers_continues(project: Project) -> None:
     project.sync(nothing={})
     loop = project.start(
         "work", "--loop", before=REFUSE_HELPERS, YAMLSCHED_HEARTBEAT_URL="http://127.0.0.1:9/", PGHOSTADDR=""

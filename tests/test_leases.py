@@ -1,4 +1,4 @@
-"""Leases of runs at work: what an edit of ``lease`` does, and that a loss is reported once."""
+"""Leases of running runs: edits of ``lease``, and the report of a loss."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def test_a_handler_is_stopped_before_its_lease_ends_and_after_three_renewals_hav
 
 
 @pytest.mark.slow
-def test_a_lease_that_is_shortened_in_the_file_lets_nobody_else_take_a_run_at_work(project: Project) -> None:
-    # given a run at work under a long lease, and a worker that waits for others to lose theirs
+def test_shortening_a_lease_in_the_file_does_not_let_another_worker_claim_a_running_run(project: Project) -> None:
+    # given a running run with a long lease, and another worker that claims lost runs
     project.sync(waits_for_file={"lease": "12s"})
     [run] = project.enqueue("waits_for_file")
     worker = project.start("work")
     project.until_started(run)
     other = project.start("work", "--loop", host="b")
 
-    # when the file has a shorter one, and two heartbeats have passed
+    # when the file has a shorter lease, and two heartbeats have passed
     project.sync(waits_for_file={"lease": "2s"})
     ends = {project.row(run).locked_until}
     until(lambda: ends.add(project.row(run).locked_until) or len(ends) == 3, "its lease is renewed twice")
     project.touch("go")
 
-    # then it was the first worker's all the time
+    # then the first worker has kept the run
     assert worker.wait() == 0
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
 
 
-def test_a_run_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_run_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     run = ClaimedRun(7, "purge", None, None, 2, 5, "{}", False, 120.0, "A")
     attempt = Attempt(run, Job(name="purge", handler="h.f"), 0.0, 0.0)
 
@@ -66,8 +66,8 @@ def test_a_run_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("attempt", [1, 2], ids=["refunded", "counted"])
-def test_of_two_claims_of_one_run_in_the_same_hands_the_earlier_one_is_lost(attempt: int) -> None:
-    # given the end of an attempt of which nobody knows whether it was written, and a later claim of the same run
+def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(attempt: int) -> None:
+    # given an ended attempt whose outcome may not have been written, and a later claim of the same run
     now = clock.now()
     job = Job(name="purge", handler="h.f")
     earlier = Attempt(ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100)
@@ -86,7 +86,7 @@ def test_of_two_claims_of_one_run_in_the_same_hands_the_earlier_one_is_lost(atte
         async def run(self, do: Any, timeout: float) -> Any:
             raise Unanswered(was_asked=True)
 
-    # when both leases are to be renewed
+    # when the worker renews both leases
     async def renew() -> None:
         silence: Any = Silence()
         executor: Any = Recorder()

@@ -1,4 +1,4 @@
-"""How outcomes get into the database: many at once, none held up by others."""
+"""How outcomes are written: in bulk, and none blocked by others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_successes_are_written_in_bulk_and_a_failure_does_not_wait_for_all_of_th
     assert (len(outcomes), recorded.attempts) == (0, set())
 
 
-def test_of_what_somebody_has_locked_the_others_are_written(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_locked_runs_do_not_prevent_the_outcomes_of_others(db: psycopg.Connection[Any], dsn: str) -> None:
     runs(db, 4)
     recorded = Recorded()
     locked = "begin; select from yamlsched.job_runs where id = (select min(id) from yamlsched.job_runs) for update"
@@ -111,7 +111,7 @@ def test_of_what_somebody_has_locked_the_others_are_written(db: psycopg.Connecti
     assert len(outcomes) == 1
 
 
-def test_what_is_not_ours_any_more_is_discarded_and_the_rest_is_written(
+def test_outcomes_of_lost_runs_are_discarded_and_the_others_are_written(
     db: psycopg.Connection[Any], dsn: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs(db, 3)
@@ -144,8 +144,8 @@ for each row when (new.parent_id is not null) execute function public.wait();
 LIMITS = "-c lock_timeout=0 -c statement_timeout={}"
 
 
-def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_takes(project: Project) -> None:
-    # given a fan-out that is held up in the server
+def test_a_large_fan_out_blocks_no_other_outcome_and_is_written_completely(project: Project) -> None:
+    # given a fan-out that is blocked in the server
     project.sync(fans_out={"lease": "5s"}, nothing={}, nap={"lease": "1m"})
     [large] = project.enqueue("fans_out", {"count": 5_000})
     project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
@@ -158,12 +158,12 @@ def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_ta
     )
     first = until(lambda: project.db.execute(held_up).fetchone(), "the fan-out is being written")
 
-    # when others come through, and the lease is over that the run began with
+    # when other runs end, and the initial lease of the run ends
     until(lambda: project.statuses().get("succeeded") == len(naps), "the others have succeeded")
     renewed = "select 1 from yamlsched.job_runs where id = %s and locked_until > started_at + interval '7 s'"
     until(lambda: project.db.execute(renewed, [large]).fetchone(), "its lease is renewed")
 
-    # then theirs were written beside it, and it is written as a whole as soon as it can be
+    # then their outcomes are written, and the fan-out is written completely as soon as possible
     assert project.db.execute(held_up).fetchone() == first
     assert project.row(large).status == "running"
     project.db.execute("select pg_advisory_unlock(4711)")
@@ -173,7 +173,7 @@ def test_nobody_waits_for_a_large_fan_out_and_it_is_written_however_long_that_ta
 
 
 @pytest.mark.parametrize("count", [10, 5_000])
-def test_a_fan_out_that_times_out_again_and_again_fails_its_attempt(project: Project, count: int) -> None:
+def test_a_fan_out_that_times_out_repeatedly_fails_its_attempt(project: Project, count: int) -> None:
     project.sync(fans_out={"max_attempts": 1, "lease": "1m"}, nothing={}, nap={"lease": "1m"})
     [run] = project.enqueue("fans_out", {"count": count})
     naps = project.enqueue("nap", count=20)

@@ -1,4 +1,4 @@
-"""What handlers print: whose it is, how much of it is passed on, and how secrets are taken out."""
+"""Output of handlers: its run, its limit, and the removal of secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Printer:
         self.output = Output(reading)
 
     def prints(self, content: bytes, run: ClaimedRun = FIRST) -> None:
-        """Print, and let the parent read it."""
+        """Print, and make the parent read it."""
         while content:
             content = content[os.write(self.writing, content[:60_000]) :]
             self.output.read(run)
@@ -38,7 +38,7 @@ def printer() -> Iterator[Printer]:
     os.close(printer.output.descriptor)
 
 
-def test_each_line_is_passed_on_with_its_run_and_the_end_is_kept(
+def test_each_line_is_passed_on_with_its_run_and_the_end_is_stored(
     printer: Printer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printer.prints(b"one\ntw")
@@ -48,7 +48,7 @@ def test_each_line_is_passed_on_with_its_run_and_the_end_is_kept(
     assert capsys.readouterr().err == "[purge 1] one\n[purge 1] two\\x1b[31m\n[purge 1] three\n"
 
 
-def test_what_one_run_printed_is_not_kept_for_the_next(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_one_run_is_not_stored_for_the_next(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
     printer.prints(b"of the first", FIRST)
     printer.prints(b"of the second", SECOND)
 
@@ -57,7 +57,7 @@ def test_what_one_run_printed_is_not_kept_for_the_next(printer: Printer, capsys:
 
 
 @pytest.mark.parametrize("line", [b"\n", b"x" * 99 + b"\n", b"x" * 5_000 + b"\n", b"x" * 100_000 + b"\n"])
-def test_of_one_attempt_no_more_is_passed_on_than_the_limit(
+def test_output_of_an_attempt_is_passed_on_up_to_the_limit(
     printer: Printer, capsys: pytest.CaptureFixture[str], line: bytes
 ) -> None:
     printer.prints(line * (3 * MAX_PASSED_ON_BYTES // len(line)))
@@ -79,7 +79,7 @@ def test_the_limit_is_exact(printer: Printer, capsys: pytest.CaptureFixture[str]
     assert ("left out" in capsys.readouterr().err) == is_left_out
 
 
-def test_each_attempt_has_a_limit_of_its_own(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_attempt_has_its_own_limit(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
     printer.prints(b"x" * 99 + b"\n" * (2 * MAX_PASSED_ON_BYTES))
     printer.output.drop()
     capsys.readouterr()
@@ -104,7 +104,7 @@ CONCEALED = [
 
 
 @pytest.mark.parametrize("text, concealed", CONCEALED)
-def test_what_stands_where_a_password_does_is_taken_out(text: str, concealed: str) -> None:
+def test_passwords_are_removed_by_their_position(text: str, concealed: str) -> None:
     assert redactor("")(text) == concealed
 
 
@@ -113,7 +113,7 @@ HOSTILE = ["://:", "://a:b", "://", ":", "password", "password=", "password = '"
 
 @pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.parametrize("before", ["", "://u:", "password="])
-def test_secrets_are_sought_in_time_in_proportion_to_the_text(piece: str, before: str) -> None:
+def test_the_time_to_remove_secrets_is_proportional_to_the_output(piece: str, before: str) -> None:
     conceal = redactor("postgresql://app:s3cret!!@db/app")
 
     def seconds(length: int) -> float:
@@ -125,5 +125,5 @@ def test_secrets_are_sought_in_time_in_proportion_to_the_text(piece: str, before
             times.append(time.process_time() - started)
         return min(times)
 
-    # sixteen times as much text: about sixteen times as long, where it is not 256 times
+    # sixteen times as much output takes about sixteen times as long, and not 256 times
     assert seconds(1 << 16) < 80 * max(seconds(1 << 12), 0.0001)

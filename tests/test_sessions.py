@@ -1,4 +1,4 @@
-"""A worker's sessions: what they keep where they are the server's own, and that they keep nothing behind a pooler."""
+"""A worker's sessions: prepared statements on direct connections, and none behind a pooler."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unansw
 
 T = TypeVar("T")
 KEY = b"K" + struct.pack(">I", 12)
-"""How the message begins that tells the client which server process is its own."""
+"""The start of the message that contains the process id of the server."""
 
 
 class Pooler:
-    """Stands between client and server, and tells the client a process id of its own, as PgBouncer does."""
+    """A proxy that sends the client a made-up process id, as PgBouncer does."""
 
     def __init__(self, dsn: str, path: str) -> None:
         parts = conninfo_to_dict(dsn)
@@ -58,7 +58,7 @@ class Pooler:
 
 
 async def claim_twice(dsn: str) -> list[Any]:
-    """Claim twice on a worker's session; return the statements that are prepared there."""
+    """Claim twice on a worker's session; return its prepared statements."""
     connection = await connect_async(dsn, WORKER_SETTINGS, look_up)
     async with connection:
         for token in ("A", "B"):
@@ -71,7 +71,7 @@ async def prepared(connection: psycopg.AsyncConnection[Any]) -> list[str]:
     return [row.statement for row in await cursor.fetchall()]
 
 
-def test_statements_are_prepared_in_a_session_of_the_server_s_own(dsn: str) -> None:
+def test_statements_are_prepared_on_a_direct_connection(dsn: str) -> None:
     statements = asyncio.run(claim_twice(dsn))
 
     assert any("skip locked" in statement for statement in statements)
@@ -86,13 +86,13 @@ def test_nothing_is_prepared_behind_a_pooler_which_gives_each_transaction_anothe
 
 
 async def behind_a_pooler(dsn: str, do: Callable[[str], Awaitable[T]]) -> T:
-    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # a socket's path must be short
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # the path of a socket must be short
         async with Pooler(dsn, path) as pooler:
             return await do(pooler.dsn)
 
 
 async def process_ids(dsn: str) -> tuple[int, int]:
-    """Return the id that the client was told, and the true one."""
+    """Return the process id that the client received, and the real one."""
     connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     async with connection:
         cursor = await connection.execute("select pg_backend_pid()")
@@ -120,7 +120,7 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
     assert asyncio.run(fail()) == []
 
 
-def test_a_session_that_the_server_refuses_now_and_then_goes_on_with_its_prepared_statements(dsn: str) -> None:
+def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: str) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
         return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
 
@@ -140,7 +140,7 @@ def test_a_session_that_the_server_refuses_now_and_then_goes_on_with_its_prepare
     assert asyncio.run(refuse_now_and_then()) == [0] * 9
 
 
-def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_given_up(own_dsn: str) -> None:
+def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced(own_dsn: str) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
         return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
 
@@ -171,7 +171,7 @@ def test_a_session_whose_prepared_statements_a_migration_has_made_useless_is_giv
         ("mysql://app:s3cret@db/app", "the DSN cannot be parsed: write postgresql://"),
     ],
 )
-def test_a_dsn_that_cannot_be_read_says_what_to_write_and_repeats_no_part_of_it(dsn, message):
+def test_the_error_for_an_invalid_dsn_shows_the_format_and_no_part_of_it(dsn, message):
     with pytest.raises(EnvironmentFailed) as failed:
         conninfo(dsn)
     assert message in str(failed.value)

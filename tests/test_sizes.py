@@ -1,4 +1,4 @@
-"""What parent and child send each other, at and around every limit of pipes, pages, frames and messages."""
+"""Messages between parent and child at and around every limit of pipes, pages, frames and messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.data())
-def test_frames_are_put_together_however_a_pipe_cuts_them(contents: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_reassembled_however_a_pipe_splits_them(contents: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, contents))
     frames, heard = Frames(), list[bytes]()
 
@@ -42,7 +42,7 @@ def test_frames_are_put_together_however_a_pipe_cuts_them(contents: list[bytes],
     assert heard == contents
 
 
-def test_a_frame_is_complete_with_its_last_byte_and_not_before() -> None:
+def test_a_frame_is_complete_only_with_its_last_byte() -> None:
     whole = frame([b"x" * PIPE])
     frames = Frames()
 
@@ -52,7 +52,7 @@ def test_a_frame_is_complete_with_its_last_byte_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("length, content", [(MAX_FRAME_BYTES + 1, b""), (3, b"xyz"), (0, b"")])
-def test_what_is_not_a_frame_is_refused(length: int, content: bytes) -> None:
+def test_invalid_frames_are_refused(length: int, content: bytes) -> None:
     with pytest.raises(ValueError, match="frame"):
         Frames().feed(length.to_bytes(4, "little") + content)
 
@@ -62,7 +62,7 @@ def test_what_is_not_a_frame_is_refused(length: int, content: bytes) -> None:
 # -- payloads
 
 
-def test_payloads_of_any_size_up_to_the_largest_that_is_legal_reach_their_handlers(project: Project) -> None:
+def test_payloads_of_any_allowed_size_reach_their_handlers(project: Project) -> None:
     project.sync(measures={"lease": "1m"})
     sizes = [*EDGES, LARGEST_PAYLOAD - 1, LARGEST_PAYLOAD]
     runs = {size: project.enqueue("measures", {"text": "x" * size})[0] for size in sizes}
@@ -88,8 +88,8 @@ def test_many_payloads_at_once_cost_no_attempt(project: Project, count: int, siz
     assert process.text.count("attempt.succeeded") == count
 
 
-def test_a_worker_holds_a_bounded_part_of_a_backlog_of_large_payloads(project: Project) -> None:
-    # given a worker for whose quick handlers 120 MB of payloads are due
+def test_a_worker_holds_a_limited_part_of_a_backlog_of_large_payloads(project: Project) -> None:
+    # given a worker with 120 MB of due payloads for fast handlers
     project.sync(waits_for_file={"lease": "1m"}, measures={"lease": "1m"})
     [waits] = project.enqueue("waits_for_file")
     project.enqueue("measures", {"text": "x" * 60_000}, count=2_000)
@@ -99,17 +99,17 @@ def test_a_worker_holds_a_bounded_part_of_a_backlog_of_large_payloads(project: P
     status = Path(f"/proc/{worker.pid}/status").read_text()
     project.touch("go")
 
-    # then it never held most of them at once: it would have taken over 200 MiB
+    # then it never held most of them at once, which would take over 200 MiB
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
     assert peak < 130 * 1024
     assert worker.wait() == 0
     assert project.summary(waits) == DONE
 
 
-# -- what comes back
+# -- results, errors, output and fan-outs
 
 
-def test_results_are_kept_up_to_64_kib_and_refused_beyond(project: Project) -> None:
+def test_results_are_stored_up_to_64_kib_and_refused_above(project: Project) -> None:
     project.sync(returns_text={"lease": "1m", "max_attempts": 1})
     largest = PIPE - len('""')
     sizes = [*EDGES, largest - 1, largest]
@@ -122,7 +122,7 @@ def test_results_are_kept_up_to_64_kib_and_refused_beyond(project: Project) -> N
     assert project.summary(refused) == ("dead", 1, 1, 1, 1)
 
 
-def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> None:
+def test_errors_of_any_size_are_stored_within_their_limits(project: Project) -> None:
     project.sync(raises_text={"lease": "1m", "max_attempts": 1})
     sizes = [*EDGES, MAX_ERROR_CHARS - 1, MAX_ERROR_CHARS, MAX_ERROR_CHARS + 1, 1_000_000]
     runs = {size: project.enqueue("raises_text", {"size": size})[0] for size in sizes}
@@ -137,7 +137,7 @@ def test_errors_of_any_size_are_kept_within_their_limits(project: Project) -> No
         assert row.last_stack.endswith("e" * min(size, MAX_STACK_CHARS - 1) + "\n")
 
 
-def test_of_output_of_any_size_the_end_is_kept(project: Project) -> None:
+def test_the_end_of_output_of_any_size_is_stored(project: Project) -> None:
     project.sync(prints_text={"lease": "1m", "max_attempts": 1})
     sizes = [*EDGES, *(edge + off for edge in (MAX_OUTPUT_CHARS, 1 << 20) for off in (-1, 0, 1))]
     runs = {size: project.enqueue("prints_text", {"size": size})[0] for size in sizes}
@@ -152,7 +152,7 @@ def test_of_output_of_any_size_the_end_is_kept(project: Project) -> None:
             assert failure.output.startswith("<p") == (size <= MAX_OUTPUT_CHARS)
 
 
-def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:
+def test_fan_outs_of_any_size_are_written_completely(project: Project) -> None:
     project.sync(fans_out={"lease": "1m"}, nothing={"enabled": True})
     project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
     counts = [0, 1, 2, 99, 100, 101, 999, 1_000, 1_001, 10_000]
@@ -171,7 +171,7 @@ def test_fan_outs_of_any_size_are_written_as_a_whole(project: Project) -> None:
     assert {project.summary(run) for run in (*runs.values(), large)} == {DONE}
 
 
-def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_is_written(project: Project) -> None:
+def test_a_fan_out_above_the_limit_fails_its_attempt_and_is_not_written(project: Project) -> None:
     project.sync(fans_out={"lease": "1m", "max_attempts": 1}, nothing={}, nap={})
     count = MAX_FRAME_BYTES // LARGEST_PAYLOAD + 1
     [large] = project.enqueue("fans_out", {"count": count, "size": LARGEST_PAYLOAD})
@@ -186,7 +186,7 @@ def test_a_fan_out_that_is_too_large_for_one_attempt_fails_it_and_nothing_of_it_
     assert project.statuses() == {"dead": 1, "succeeded": 20}
 
 
-# -- a child that dies with runs in its hands
+# -- a child that dies while it holds runs
 
 POISON = """
 import os
@@ -200,7 +200,7 @@ runner.Frames = Frames
 """
 
 
-def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up_nothing(project: Project) -> None:
+def test_a_run_whose_payload_kills_each_child_becomes_dead_and_blocks_nothing(project: Project) -> None:
     project.sync(measures={"lease": "1m", "max_attempts": 2}, waits_for_file={"lease": "1m"})
     [waits] = project.enqueue("waits_for_file")
     before = project.enqueue("measures", count=50)
@@ -208,11 +208,11 @@ def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up
     after = project.enqueue("measures", count=50)
     worker = project.start("work", before=POISON)
 
-    # when it has killed as many children as its attempts cost
+    # when it has killed enough children for all its attempts
     project.until_status(poisonous, "dead")
     project.touch("go")
 
-    # then it is dead, with the cause, and nothing has happened to the others, not to the one that was executing either
+    # then it is dead, with the cause, and the other runs are not affected, not even the one that was executing
     assert worker.wait() == 1
     assert project.summary(poisonous) == ("dead", 2, 0, 0, 2)
     assert project.row(poisonous).last_error == (
@@ -222,8 +222,8 @@ def test_a_payload_that_kills_each_child_at_the_hand_over_ends_dead_and_holds_up
     assert {project.summary(run) for run in (waits, *before, *after)} == {DONE}
 
 
-def test_what_a_dying_child_was_handed_and_had_not_started_costs_nothing(project: Project) -> None:
-    # given a child that was handed many runs in one message, because they are quick, and dies in the middle of them
+def test_unstarted_runs_of_a_dying_child_cost_nothing(project: Project) -> None:
+    # given a child that receives many runs in one message, because they are fast, and dies while executing them
     project.sync(measures={"lease": "1m"}, is_killed={"lease": "1m", "max_attempts": 1})
     project.enqueue("measures", count=200)
     [killer] = project.enqueue("is_killed")
@@ -232,7 +232,7 @@ def test_what_a_dying_child_was_handed_and_had_not_started_costs_nothing(project
 
     project.work("--concurrency", "1", before=KILLER.format(run=killer), code=1)
 
-    # then one run has failed, by its death
+    # then one run has failed because of its death
     assert project.summary(killer) == ("dead", 1, 0, 0, 1)
     assert project.row(killer).last_error.startswith("killed by signal 9")
     assert {project.summary(run) for run in after} == {DONE}
@@ -251,7 +251,7 @@ runner.Runner._attempt = attempt
 """
 
 
-def test_where_no_child_comes_to_be_ready_runs_are_released_and_the_worker_says_why(project: Project) -> None:
+def test_if_no_child_becomes_ready_runs_are_released_and_the_worker_reports_why(project: Project) -> None:
     project.sync(nothing={})
     runs = project.enqueue("nothing", count=10)
 

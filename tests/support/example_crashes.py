@@ -8,7 +8,7 @@ from handlers import mail, reports, web, webhook
 from support import crashes
 from yamlsched import Run
 
-mail.TIMEOUT = web.TIMEOUT = 2  # seconds: do not wait long for a silent server
+mail.TIMEOUT_SECONDS = web.TIMEOUT_SECONDS = 2  # seconds: do not wait long for a silent server
 
 POINTS = (
     "before the claim of the key",
