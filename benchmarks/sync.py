@@ -18,8 +18,9 @@ from yamlsched import log, store
 from yamlsched.cron.expression import parse_cron
 from yamlsched.definitions.job import Job
 from yamlsched.store import files
-from yamlsched.sync import ScheduleFile, poll, sync
+from yamlsched.sync import ScheduleFile, poll
 from yamlsched.sync.converge import converge
+from yamlsched.sync.flow import sync
 
 PART = "sync"
 NOON = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)

@@ -22,7 +22,8 @@ from yamlsched.cli import main
 from yamlsched.errors import Refused
 from yamlsched.operations.backfill import BackfillResult, backfill, definition_for
 from yamlsched.operations.why import SlotReport, explain_day, explain_slot
-from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
 from yamlsched.zones import zone
 
 Db = psycopg.Connection[Any]

@@ -20,7 +20,7 @@ from yamlsched.operations.backfill import backfill, definition_for
 from yamlsched.runs import ClaimedRun, Outcome, Status
 from yamlsched.store import definitions
 from yamlsched.store import runs as store
-from yamlsched.sync import sync
+from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
 HOURLY = {"cron": "0 * * * *", "max_attempts": 2}

@@ -22,7 +22,8 @@ from yamlsched.operations import pausing
 from yamlsched.preview import markdown, text
 from yamlsched.preview.model import Change, Level, Preview, SyncPlan, document
 from yamlsched.preview.plan import read
-from yamlsched.sync import ScheduleFile, SyncResult, Verdict, sync
+from yamlsched.sync import ScheduleFile, SyncResult, Verdict
+from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")

@@ -14,7 +14,8 @@ from support.rows import a_job
 from yamlsched import store
 from yamlsched.runs import LOST_WORKER
 from yamlsched.store.statements import load
-from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
 from yamlsched.worker.sessions import WORKER_SETTINGS
 
 FINISHED = 1_000_000

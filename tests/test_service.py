@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import yamlsched.service
 from yamlsched.cli import cli
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.service.common import Target, WorkOptions
+from yamlsched.service import Target, WorkOptions
 from yamlsched.service.loop import FollowedFile, SyncTask
 from yamlsched.service.sync import sync
 from yamlsched.service.tick import tick

@@ -25,9 +25,9 @@ from yamlsched.sync import (
     due,
     is_current,
     poll,
-    sync,
 )
 from yamlsched.sync.due import account_for_owed_slots
+from yamlsched.sync.flow import sync
 from yamlsched.sync.slot_plan import spread_offset
 
 Db = psycopg.Connection[Any]

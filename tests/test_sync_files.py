@@ -16,7 +16,8 @@ import pytest
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
 from yamlsched import zones
 from yamlsched.store.files import prune_unapplied
-from yamlsched.sync import FileVersion, ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll, sync
+from yamlsched.sync import FileVersion, ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
+from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")

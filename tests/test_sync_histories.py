@@ -19,8 +19,9 @@ from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
 from yamlsched.slots import slots
-from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync import ScheduleFile
 from yamlsched.sync.due import account_for_owed_slots
+from yamlsched.sync.flow import sync
 from yamlsched.sync.slot_plan import next_slot_at
 
 Db = psycopg.Connection[Any]

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from support.project import Process, Project, a_project, until
 from yamlsched import store
 from yamlsched.cli import cli
-from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
 
 BOTH = {"environments": ["staging", "production"]}
 YEARLY = "0 0 1 1 *"

@@ -18,7 +18,8 @@ import psycopg
 
 from support.project import ForkServer, is_alive, until
 from yamlsched import embedded, store
-from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
 
 from . import checks, recorder, slots_check
 from .cluster import LOOPS, Cluster, as_lines, count_entries

@@ -20,7 +20,8 @@ from support.fork_server import IMMEDIATE
 from yamlsched import store
 from yamlsched.definitions import build
 from yamlsched.store.connection import connect_for_handler
-from yamlsched.sync import ScheduleFile, sync
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
 
 TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_SECONDS = 60.0  # how long to wait for a condition

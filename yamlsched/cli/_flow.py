@@ -12,7 +12,7 @@ import click
 
 from yamlsched import log
 from yamlsched.cli._settings import Settings
-from yamlsched.service.common import Target, WorkOptions
+from yamlsched.service import Target, WorkOptions
 
 
 def _grace(context: click.Context, option: click.Parameter, value: str) -> timedelta:

@@ -1,4 +1,139 @@
 """The four flows: sync, tick, work and loop. The command line calls them, and so can a web page.
 
-They neither parse nor print: their results are values, with ``messages`` and ``has_findings``.
+They neither parse nor print: their results are values, with ``messages`` and ``has_findings``. Each has a module; this
+one has what they share. An idle tick imports it, so nothing here imports what reads schedules.yaml, computes slots or
+runs handlers.
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from yamlsched import log, store
+from yamlsched.errors import YamlschedError
+from yamlsched.store.connection import SESSION_SETTINGS, reason
+from yamlsched.store.files import Snapshot
+from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from yamlsched.runs import Status
+
+MAX_HOUSEKEEPING_SECONDS = 5.0
+HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
+"""Housekeeping waits for no lock: the next one, minutes later, does what this one could not."""
+
+OnMessages = Callable[[Sequence[str]], None]
+"""Gets the messages of a flow as soon as there are any: working takes minutes, and a loop does not end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A schedule and its database.
+
+    ``database`` yields a DSN that can be used as long as the context lasts. ``handler_folders`` are folders to import
+    handlers from, besides the file's own. ``may_migrate``: create or upgrade the tables where that is needed.
+    """
+
+    file: Path
+    database: Callable[[], AbstractContextManager[str]]
+    environment: str | None = None
+    handler_folders: tuple[str, ...] = ()
+    checks_handlers: bool = True
+    may_migrate: bool = False
+
+    def read_file(self) -> ScheduleFile:
+        """Return the file as this host presents it. Raises EnvironmentFailed if it cannot be read."""
+        return ScheduleFile.read(self.file, self.environment, self.handler_folders if self.checks_handlers else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOptions:
+    """Limits of one worker. None: the default of ``concurrency``, else no limit."""
+
+    concurrency: int | None = None
+    max_runs: int | None = None
+    max_connections: int | None = None
+    max_seconds: float | None = None
+    grace: timedelta = timedelta(seconds=30)
+
+
+@dataclass
+class WorkResult:
+    """What a tick, a ``work`` or a loop did. ``outcomes`` has the last status of each job that ran."""
+
+    messages: list[str] = field(default_factory=list)
+    has_findings: bool = False
+    outcomes: dict[str, Status] = field(default_factory=dict)
+
+    def add(self, result: SyncResult) -> Sequence[str]:
+        """Add what a sync found, and return its messages."""
+        messages = list(result.messages)
+        if not result.is_readable:
+            messages.append("no job of this file can run until it is fixed: its handlers are unknown")
+        self.messages += messages
+        self.has_findings |= result.has_findings
+        return messages
+
+
+def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migrate: bool) -> Snapshot:
+    """Poll the database, and first bring its tables up to date where that is needed.
+
+    Raises EnvironmentFailed where the tables are not those of this version.
+    """
+    try:
+        snapshot = poll(connection, schedule)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn):
+        store.migrations.ensure_current(connection, apply=may_migrate)
+        return poll(connection, schedule)
+    if not store.migrations.is_current(snapshot.version, apply=may_migrate):
+        store.migrations.migrate(connection)
+        snapshot = poll(connection, schedule)
+    return snapshot
+
+
+def sync_if_needed(connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
+    """Sync if ``snapshot`` shows anything to sync."""
+    known = None if needs_sync(snapshot, schedule) else current(snapshot, schedule)
+    if known is None:
+        from yamlsched.sync.flow import sync
+
+        known = sync(connection, schedule, snapshot=snapshot)
+    return known
+
+
+def housekeep(dsn: str, namespace: str, snapshot: Snapshot) -> bool:
+    """Prune a little if it is time to, and return False if that failed. A failure stops nothing else."""
+    if not snapshot.needs_housekeeping:
+        return True
+    from yamlsched.operations import retention
+
+    try:
+        with store.connect(dsn, HOUSEKEEPING_SESSION) as connection:
+            retention.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS)
+    except (psycopg.Error, YamlschedError) as error:
+        log.warning("housekeeping.failed", error=failure(error))
+        return False
+    return True
+
+
+def failure(error: Exception) -> str:
+    """Return the reason of an error, without the connection string."""
+    return reason(error) if isinstance(error, psycopg.Error) else str(error)
+
+
+def send_heartbeats(outcomes: Mapping[str, Status], is_healthy: bool | None = None) -> None:
+    """Send the heartbeats that the environment asks for: of jobs, and of a tick unless ``is_healthy`` is None."""
+    if any(name.startswith("YAMLSCHED_HEARTBEAT_URL") for name in os.environ):
+        from yamlsched.operations import heartbeat
+
+        heartbeat.send(os.environ, is_healthy, {job: status == "succeeded" for job, status in outcomes.items()})

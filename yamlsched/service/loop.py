@@ -16,7 +16,7 @@ import psycopg
 from yamlsched import log, store
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.runs import Status
-from yamlsched.service.common import (
+from yamlsched.service import (
     OnMessages,
     Target,
     WorkOptions,

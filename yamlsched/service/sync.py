@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from yamlsched import store
-from yamlsched import sync as syncing
-from yamlsched.service.common import Target
-from yamlsched.sync import SyncResult
+from yamlsched.service import Target
+from yamlsched.sync import SyncResult, flow
 
 
 def sync(target: Target) -> SyncResult:
@@ -15,4 +14,4 @@ def sync(target: Target) -> SyncResult:
     schedule = replace(target.read_file(), by_hand=True)
     with target.database() as dsn, store.connect(dsn) as connection:
         store.migrations.ensure_current(connection, apply=target.may_migrate)
-        return syncing.sync(connection, schedule, at_once=True)
+        return flow.sync(connection, schedule, at_once=True)

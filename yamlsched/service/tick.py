@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from yamlsched import store
-from yamlsched.service.common import (
+from yamlsched.service import (
     OnMessages,
     Target,
     WorkOptions,

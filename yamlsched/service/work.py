@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from yamlsched import store
 from yamlsched.errors import Refused
-from yamlsched.service.common import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_heartbeats
+from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_heartbeats
 from yamlsched.service.workers import WorkerTask, create_worker, run_worker
 from yamlsched.sync.apply import claimable_jobs, inspect_file
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched.definitions.job import Job
 from yamlsched.handling.sessions import ConnectionPermits
-from yamlsched.service.common import Target, WorkOptions, WorkResult
+from yamlsched.service import Target, WorkOptions, WorkResult
 from yamlsched.store import runs as store
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.processes.pool import ProcessPool

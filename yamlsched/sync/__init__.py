@@ -1,9 +1,17 @@
-"""Sync: due slots in, rows of job_runs out. The first of the two main flows; see docs/catchup.md.
+"""Sync: due slots in, rows of job_runs out. The first of the two main flows starts in flow.py; see docs/catchup.md.
 
-An idle tick imports this, so nothing here imports what reads schedules.yaml or cron.
+An idle tick imports this: see model.py.
 """
 
-from yamlsched.sync.flow import is_current, needs_sync, poll, sync
-from yamlsched.sync.model import FileVersion, ScheduleFile, SyncResult, Verdict
+from yamlsched.sync.model import FileVersion, ScheduleFile, SyncResult, Verdict, current, is_current, needs_sync, poll
 
-__all__ = ["FileVersion", "ScheduleFile", "SyncResult", "Verdict", "is_current", "needs_sync", "poll", "sync"]
+__all__ = [
+    "FileVersion",
+    "ScheduleFile",
+    "SyncResult",
+    "Verdict",
+    "current",
+    "is_current",
+    "needs_sync",
+    "poll",
+]

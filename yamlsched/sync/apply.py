@@ -18,8 +18,8 @@ from yamlsched.store import definitions
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import FileState, Snapshot
-from yamlsched.sync import converge, flow, in_force
-from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, is_older, newest_version
+from yamlsched.sync import converge, in_force
+from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, current, is_older, newest_version
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -168,7 +168,7 @@ def inspect_file(
     connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot, now: datetime | None = None
 ) -> SyncResult:
     """Return how the file stands, without applying it or creating runs."""
-    known = flow.current(snapshot, schedule)
+    known = current(snapshot, schedule)
     return known or FileSync(connection, schedule, SyncResult(snapshot.namespace), now).inspect()
 
 

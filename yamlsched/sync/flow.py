@@ -1,7 +1,6 @@
 """Bring the database to the file that a host presents, and account for due slots. See docs/catchup.md.
 
-``poll`` is all that an idle tick needs: one statement. Nothing here imports what reads schedules.yaml or cron until
-there is something to do.
+An idle tick does not import this: ``poll`` (model.py) has found nothing to do.
 """
 
 from __future__ import annotations
@@ -12,43 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import __version__
 from yamlsched.errors import Refused
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import Snapshot
-from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, is_older
+from yamlsched.sync import due
+from yamlsched.sync.apply import FileSync
+from yamlsched.sync.model import ScheduleFile, SyncResult, current, is_older, poll
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 MAX_SYNC_SECONDS = 25.0
 """After this a sync leaves due slots to the next tick."""
-
-
-def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None) -> Snapshot:
-    """Record that this host presents this file, and return what there is to do. One round trip; autocommit."""
-    return store.poll(connection, schedule.presented(), now)
-
-
-def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
-    """Return whether the file is in force and needs no reading."""
-    version = schedule.version
-    is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
-    return is_same and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
-
-
-def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
-    """Return the result for a file that is in force, None for any other."""
-    if not is_current(snapshot, schedule):
-        return None
-    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=snapshot.in_force_yamlsched == __version__)
-
-
-def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
-    """Return whether there is anything to sync."""
-    has_older_tzdata = is_older(schedule.version.tzdata_version, snapshot.in_force_tzdata or "")
-    return snapshot.has_due_jobs or has_older_tzdata or not is_current(snapshot, schedule)
 
 
 def sync(
@@ -68,8 +43,6 @@ def sync(
     snapshot = snapshot or poll(connection, schedule, now)
     result = current(snapshot, schedule)
     if result is None:
-        from yamlsched.sync.apply import FileSync
-
         result = SyncResult(snapshot.namespace)
         file_sync = FileSync(connection, schedule, result, now, at_once)
         try:
@@ -91,8 +64,6 @@ def account_for_due_slots(
     Two versions of the data may place one slot at two instants, and would create two runs. ``deadline`` is a time of
     the monotonic clock.
     """
-    from yamlsched.sync import due
-
     assert result.namespace is not None
     known = store.tzdata_in_use(connection, result.namespace, now)
     if any(is_older(tzdata_version, other) for other in known.presented):

@@ -1,4 +1,7 @@
-"""The values of a sync: the file that a host presents, and what a sync did and found."""
+"""The file that a host presents, the poll that records it, and the result of a sync.
+
+This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import re
 import socket
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yamlsched import __version__
 from yamlsched.definitions import schedule_file
+from yamlsched.store import files as store
+from yamlsched.store.files import Snapshot
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from yamlsched.definitions.job import Job
     from yamlsched.store.slots import Gap
     from yamlsched.sync.converge import Changes
@@ -140,3 +148,28 @@ class SyncResult:
     def gaps(self) -> list[Gap]:
         """The slots that were recorded as skipped."""
         return (self.changes.settled.gaps if self.changes else []) + (self.due.gaps if self.due else [])
+
+
+def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None) -> Snapshot:
+    """Record that this host presents this file, and return what there is to do. One round trip; autocommit."""
+    return store.poll(connection, schedule.presented(), now)
+
+
+def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
+    """Return whether the file is in force and needs no reading."""
+    version = schedule.version
+    is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
+    return is_same and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
+
+
+def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
+    """Return the result for a file that is in force, None for any other."""
+    if not is_current(snapshot, schedule):
+        return None
+    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=snapshot.in_force_yamlsched == __version__)
+
+
+def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
+    """Return whether there is anything to sync."""
+    has_older_tzdata = is_older(schedule.version.tzdata_version, snapshot.in_force_tzdata or "")
+    return snapshot.has_due_jobs or has_older_tzdata or not is_current(snapshot, schedule)
