@@ -1,1 +1,1 @@
-"""Claims due runs and has their handlers called in child processes: see worker.py for the parent, child.py for them."""
+"""The worker: claims due runs, submits them to an executor, renews leases, writes outcomes. Start with worker.py."""
