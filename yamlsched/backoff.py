@@ -21,33 +21,14 @@ class Backoff:
     delays: tuple[timedelta, ...] = ()
 
 
-def _fixed(backoff: Backoff, attempt: int) -> float:
-    return backoff.delay.total_seconds()
-
-
-def _linear(backoff: Backoff, attempt: int) -> float:
-    return backoff.delay.total_seconds() * attempt
-
-
-def _quadratic(backoff: Backoff, attempt: int) -> float:
-    return backoff.delay.total_seconds() * attempt**2
-
-
-def _exponential(backoff: Backoff, attempt: int) -> float:
-    return backoff.delay.total_seconds() * 2.0 ** min(attempt - 1, 64)
-
-
-def _steps(backoff: Backoff, attempt: int) -> float:
-    return backoff.delays[min(attempt, len(backoff.delays)) - 1].total_seconds()
-
-
 POLICIES: dict[str, Callable[[Backoff, int], float]] = {
-    "exponential": _exponential,
-    "fixed": _fixed,
-    "linear": _linear,
-    "quadratic": _quadratic,
-    "steps": _steps,
+    "exponential": lambda backoff, attempt: backoff.delay.total_seconds() * 2.0 ** min(attempt - 1, 64),
+    "fixed": lambda backoff, attempt: backoff.delay.total_seconds(),
+    "linear": lambda backoff, attempt: backoff.delay.total_seconds() * attempt,
+    "quadratic": lambda backoff, attempt: backoff.delay.total_seconds() * attempt**2,
+    "steps": lambda backoff, attempt: backoff.delays[min(attempt, len(backoff.delays)) - 1].total_seconds(),
 }
+"""The delay after a failed attempt, in seconds, before its limits and jitter."""
 
 
 def delay(backoff: Backoff, attempt: int, random: float) -> timedelta:

@@ -21,7 +21,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL_EPOCH = datetime(1970, 1, 1)
 MINUTE = timedelta(minutes=1)
 DAY = 1440
-MAX_SHIFT_MINUTES = 180
+MAX_SHIFT = 180
 """A gap of at least this length is a day removed from the calendar: its times do not run after it."""
 WINDOW = 30 * DAY
 MARGIN = 3 * DAY
@@ -192,10 +192,7 @@ def _matches(cron: Cron, piece: Piece, backwards: bool = False) -> Iterator[int]
     """Yield the local minutes of ``piece`` that are slots; of a gap only the last, which names its one slot."""
     in_gap = piece.at is not None
     step = -1 if backwards or in_gap else 1
-    first, end = (
-        bisect_left(piece.dates, piece.low // DAY),
-        bisect_left(piece.dates, -(-piece.high // DAY)),
-    )
+    first, end = bisect_left(piece.dates, piece.low // DAY), bisect_left(piece.dates, -(-piece.high // DAY))
     for day in piece.dates[first:end][::step]:
         earliest, latest = (bisect_left(cron.times, edge - day * DAY) for edge in (piece.low, piece.high))
         for time in cron.times[earliest:latest][::step]:
@@ -221,10 +218,7 @@ def _count(cron: Cron, piece: Piece) -> int:
 def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
     """Return the matching local dates, as days since 1970, in and around window ``number``."""
     epoch = LOCAL_EPOCH.toordinal()
-    first, end = (
-        (number * WINDOW - MARGIN) // DAY,
-        ((number + 1) * WINDOW + MARGIN) // DAY,
-    )
+    first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
     earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
     found = []
     for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
@@ -252,7 +246,7 @@ def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
             finish, goes_on = known[index + 1][0], known[index + 1][0] + known[index + 1][1]
         reached = max((known[i + 1][0] + known[i][1] for i in range(index)), default=begin + offset)
         local = begin + offset
-        gap = reached if reached < local < reached + MAX_SHIFT_MINUTES else local
+        gap = reached if reached < local < reached + MAX_SHIFT else local
         if max(begin, start) < min(finish, end):
             if begin < start:
                 begin, gap = start, start + offset

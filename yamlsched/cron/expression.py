@@ -7,18 +7,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import lru_cache
 
-from yamlsched.cron.fields import (
-    DAY_OF_MONTH,
-    DAY_OF_WEEK,
-    FIELDS,
-    HOUR,
-    LAST,
-    MINUTE,
-    MONTH,
-    WEEKDAYS,
-    field_values,
-    uses_nth,
-)
+from yamlsched.cron import fields
+from yamlsched.cron.fields import field_values, uses_nth
 from yamlsched.errors import CronError
 
 MAX_CHARS = 256
@@ -38,7 +28,7 @@ ALIASES = {
     "@annually": "0 0 1 1 *",
 }
 EXAMPLE = 'write five fields, for example "0 2 * * *"'
-FIELD_NAMES = " ".join(rule.name for rule in FIELDS)
+FIELD_NAMES = " ".join(rule.name for rule in fields.FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +64,24 @@ def parse_cron(expression: str) -> Cron:
     if not stripped:
         raise CronError("the cron expression is empty", 0, len(expression), EXAMPLE)
     _check_characters(stripped, shift)
-    fields, places = _split(stripped, shift)
-    for index, (part, place) in enumerate(zip(fields, places, strict=True)):
+    parts, places = _split(stripped, shift)
+    for index, (part, place) in enumerate(zip(parts, places, strict=True)):
         try:
             field_values(index, part)
         except CronError as error:
             raise CronError(error.message, place + error.start, place + error.end, error.remedy) from error
-    minute, hour, day_of_month, month, day_of_week = fields
-    place, end = places[DAY_OF_MONTH], places[DAY_OF_WEEK] + len(day_of_week)
+    minute, hour, day_of_month, month, day_of_week = parts
+    place, end = places[fields.DAY_OF_MONTH], places[fields.DAY_OF_WEEK] + len(day_of_week)
     if is_restricted(day_of_month) and uses_nth(day_of_week):
-        raise CronError(
-            f"day-of-month {day_of_month} together with day-of-week {day_of_week}: # and L do not allow a day-of-month",
-            place,
-            place + len(day_of_month),
-            "write * as day-of-month, or split it into two jobs",
-        )
+        both = f"day-of-month {day_of_month} together with day-of-week {day_of_week}"
+        remedy = "write * as day-of-month, or split it into two jobs"
+        raise CronError(f"{both}: # and L do not allow a day-of-month", place, place + len(day_of_month), remedy)
     if not _ever_fires((day_of_month, month, day_of_week)):
-        raise CronError(
-            f"it never fires: no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month {month}",
-            place,
-            end,
-            "write a day that the month has",
-        )
+        dates = f"no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month {month}"
+        raise CronError(f"it never fires: {dates}", place, end, "write a day that the month has")
     return Cron(
         source=stripped,
-        expression=" ".join(fields),
+        expression=" ".join(parts),
         fields=(minute, hour, day_of_month, month, day_of_week),
         wildcard=minute.startswith("*") or hour.startswith("*"),
         date_fields=(day_of_month, month, day_of_week),
@@ -113,18 +96,18 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
     If both day fields are restricted, a day matches if either does; an unrestricted one is ignored.
     """
     day_of_month, months, day_of_week = date_fields
-    if month not in field_values(MONTH, months).plain:
+    if month not in field_values(fields.MONTH, months).plain:
         return ()
     first = date(year, month, 1)
     length = (date(year + month // 12, month % 12 + 1, 1) - first).days
     every_day = range(1, length + 1)
-    named = field_values(DAY_OF_MONTH, day_of_month)
+    named = field_values(fields.DAY_OF_MONTH, day_of_month)
     on_month_day = {day for day in every_day if day in named.plain or (named.last_day and day == length)}
-    named = field_values(DAY_OF_WEEK, day_of_week)
+    named = field_values(fields.DAY_OF_WEEK, day_of_week)
     on_weekday = set()
     for day in every_day:
         weekday = (first.isoweekday() + day - 1) % 7
-        is_last = day + 7 > length and (weekday, LAST) in named.nth
+        is_last = day + 7 > length and (weekday, fields.LAST) in named.nth
         if weekday in named.plain or (weekday, (day + 6) // 7) in named.nth or is_last:
             on_weekday.add(day)
     either = is_restricted(day_of_month) and is_restricted(day_of_week)
@@ -135,17 +118,17 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
     """Return a sentence for each field that does not match the naive wall time ``wall``."""
     minute, hour, day_of_month, month, day_of_week = cron.fields
     found = []
-    if wall.minute not in field_values(MINUTE, minute).plain:
+    if wall.minute not in field_values(fields.MINUTE, minute).plain:
         found.append(f"minute {wall.minute} is not in {minute}")
-    if wall.hour not in field_values(HOUR, hour).plain:
+    if wall.hour not in field_values(fields.HOUR, hour).plain:
         found.append(f"hour {wall.hour} is not in {hour}")
-    if wall.month not in field_values(MONTH, month).plain:
+    if wall.month not in field_values(fields.MONTH, month).plain:
         found.append(f"month {wall.month} is not in {month}")
     elif wall.day not in matching_days(cron.date_fields, wall.year, wall.month):
         if is_restricted(day_of_month):
             found.append(f"day-of-month {wall.day} is not in {day_of_month}")
         if is_restricted(day_of_week):
-            found.append(f"day-of-week {WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
+            found.append(f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
     return found
 
 
@@ -154,7 +137,7 @@ def day_fields_warning(cron: Cron) -> str:
 
     Debian's cron treats a field that starts with ``*`` as unrestricted even if a step follows.
     """
-    day_of_month, day_of_week = cron.fields[DAY_OF_MONTH], cron.fields[DAY_OF_WEEK]
+    day_of_month, day_of_week = cron.fields[fields.DAY_OF_MONTH], cron.fields[fields.DAY_OF_WEEK]
     both = is_restricted(day_of_month) and is_restricted(day_of_week)
     if not both or not (day_of_month.startswith("*/") or day_of_week.startswith("*/")):
         return ""
@@ -171,24 +154,22 @@ def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
     weekday is a 29 February. Without it, one of the months must have one of the days.
     """
     day_of_month, months, day_of_week = date_fields
-    named = field_values(DAY_OF_MONTH, day_of_month)
-    longest = max(MONTH_DAYS[month - 1] for month in field_values(MONTH, months).plain)
+    named = field_values(fields.DAY_OF_MONTH, day_of_month)
+    longest = max(MONTH_DAYS[month - 1] for month in field_values(fields.MONTH, months).plain)
     return is_restricted(day_of_week) or named.last_day or min(named.plain) <= longest
 
 
 @lru_cache(maxsize=2048)
 def _times(minute: str, hour: str) -> tuple[int, ...]:
-    return tuple(h * 60 + m for h in field_values(HOUR, hour).plain for m in field_values(MINUTE, minute).plain)
+    minutes = field_values(fields.MINUTE, minute).plain
+    return tuple(h * 60 + m for h in field_values(fields.HOUR, hour).plain for m in minutes)
 
 
 def _check_characters(stripped: str, shift: int) -> None:
     if len(stripped) > MAX_CHARS:
-        raise CronError(
-            f"the cron expression has {len(stripped)} characters, more than {MAX_CHARS}",
-            shift,
-            shift + len(stripped),
-            "write ranges and steps instead of long lists, or split it into several jobs",
-        )
+        message = f"the cron expression has {len(stripped)} characters, more than {MAX_CHARS}"
+        remedy = "write ranges and steps instead of long lists, or split it into several jobs"
+        raise CronError(message, shift, shift + len(stripped), remedy)
     for place, character in enumerate(stripped, shift):
         code = f"U+{ord(character):04X}"
         if not character.isascii():
@@ -206,7 +187,7 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
     if stripped.startswith("@"):
         alias = stripped.lower()
         if alias in ALIASES:
-            return ALIASES[alias].split(), [shift] * len(FIELDS)
+            return ALIASES[alias].split(), [shift] * len(fields.FIELDS)
         reason, remedy = f"{stripped} is not an alias", "write one of " + " ".join(ALIASES)
         if alias == "@reboot":
             reason = "@reboot is not supported: hosts that share a schedule boot at different times"
@@ -215,16 +196,13 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
             remedy = 'write the interval as a step, for example "*/10 * * * *"'
         raise CronError(reason, shift, end, remedy)
     matches = list(re.finditer(r"[^ \t]+", stripped))
-    fields = [match.group() for match in matches]
-    if len(fields) in (len(FIELDS) + 1, len(FIELDS) + 2):
-        without = " ".join(fields[1 : len(FIELDS) + 1])
-        raise CronError(
-            f"{len(fields)} fields where cron has five ({FIELD_NAMES}): seconds and years are not supported",
-            shift,
-            end,
-            f'write "{without}" if the first field means seconds',
-        )
-    if len(fields) != len(FIELDS):
-        found_fields = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-        raise CronError(f"{found_fields} where cron has five", shift, end, f"write {FIELD_NAMES}")
-    return fields, [shift + match.start() for match in matches]
+    parts = [match.group() for match in matches]
+    count = len(fields.FIELDS)
+    if len(parts) in (count + 1, count + 2):
+        message = f"{len(parts)} fields where cron has five ({FIELD_NAMES}): seconds and years are not supported"
+        remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
+        raise CronError(message, shift, end, remedy)
+    if len(parts) != count:
+        found = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
+        raise CronError(f"{found} where cron has five", shift, end, f"write {FIELD_NAMES}")
+    return parts, [shift + match.start() for match in matches]

@@ -94,12 +94,8 @@ def _check_field(rule: FieldRule, field: str) -> None:
             raise CronError(message, max(0, at - 1), max(at, 1), remedy)
         item = Item(rule, text, at)
         if text in ("*", "?") and len(texts) > 1:
-            raise CronError(
-                f"{rule.name} {field}: {text} in a list already means every value",
-                at,
-                at + len(text),
-                f"write {text} alone",
-            )
+            message = f"{rule.name} {field}: {text} in a list already means every value"
+            raise CronError(message, at, at + len(text), f"write {text} alone")
         _check_item(item)
         at += len(text) + 1
     if rule.name == "day-of-week" and uses_nth(field) and not all(map(uses_nth, texts)):
