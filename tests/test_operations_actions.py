@@ -173,6 +173,28 @@ def test_a_retry_of_a_paused_job_reports_that_the_run_waits(db: Db) -> None:
     assert answer.what == "is queued again; it waits until the job is resumed: yamlsched resume purge"
 
 
+def test_a_retry_of_a_run_with_an_effect_in_doubt_names_the_command_that_settles_it(db: Db) -> None:
+    run = a_run(db, a_job(db, "purge"), status="dead", attempts=1)
+    db.execute(
+        """
+        insert into yamlsched.effects
+            (namespace, key, run_id, attempt, locked_by, entry, provider_key, state, doubted_at)
+        values ('default', %s, %s, 1, 'gone', gen_random_uuid(), gen_random_uuid(), 'in_doubt', now())
+        """,
+        [f"run:{run}:mail", run],
+    )
+
+    [answer] = actions.retry(db, [run], "ann")
+    assert answer.what == (
+        f'is queued again; effect "run:{run}:mail" is in doubt, and with in_doubt="raise" the run will be dead again: '
+        f"find out whether it happened, then run: yamlsched settle --done run:{run}:mail (or --not-done)"
+    )
+
+    # the queued run's next attempt applies in_doubt: nothing is left for a person to do
+    [answer] = actions.retry(db, [run], "ann")
+    assert answer.what == "is due now"
+
+
 def test_a_retry_waits_for_a_worker_that_is_finishing_the_run(db: Db, dsn: str) -> None:
     # given a worker whose uncommitted transaction has finished the run
     run = a_run(db, a_job(db), "running")

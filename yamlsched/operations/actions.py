@@ -14,6 +14,7 @@ import psycopg
 
 from yamlsched import client, times
 from yamlsched.errors import Refused
+from yamlsched.handling.once import settle_command
 from yamlsched.operations.history import find, unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
@@ -143,6 +144,11 @@ def retry(
 
 def _retried(run: LockedRun) -> str:
     waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
+    if run.effect_in_doubt is not None:
+        waits += (
+            f'; effect "{run.effect_in_doubt}" is in doubt, and with in_doubt="raise" the run will be dead again: find '
+            f"out whether it happened, then run: {settle_command(run.namespace, run.effect_in_doubt)}"
+        )
     if run.held_until is not None and run.held_until > run.now:
         return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"
     return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits

@@ -28,6 +28,7 @@ class LockedRun:
     enabled: bool
     retired_at: datetime | None
     paused: bool
+    effect_in_doubt: str | None  # a key
     now: datetime
 
 
