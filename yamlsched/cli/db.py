@@ -16,10 +16,10 @@ from yamlsched.errors import Refused
 IDENTITY_HELP = """Print the identity of the database, a UUID.
 
 It is part of every effect.key, the idempotency key that a handler passes to a provider, so that two databases never
-pass the same key. `migrate` creates it; a dump and its restore keep it. After a copy that is used beside its original
-(a staging system made from production's backup), give the copy a new one with --new, before its first run.
+pass the same key. `migrate` creates it; a dump and its restore keep it. If you use a copy next to its original (a
+staging system made from production's backup), give the copy a new identity with --new before its first run.
 """
-PSQL_CODES = {0: 0, 2: 3}  # psql's 2 is a connection that failed; 1 and 3 are what it was asked to do
+PSQL_CODES = {0: 0, 2: 3}  # psql exits with 2 if it could not connect, with 1 or 3 if a command failed
 
 
 @click.group(cls=Group, help="Control the embedded PostgreSQL; show the identity of the database.")
@@ -100,7 +100,7 @@ def dsn(settings: Settings) -> int:
     return 0
 
 
-# No Verb: -v, -q, -h and --file are psql's here. Ours go before: yamlsched --file other.yaml db psql
+# Not a Verb, because psql has its own -v, -q, -h and --file. Ours come first: yamlsched --file other.yaml db psql
 @command.command(
     context_settings={
         "ignore_unknown_options": True,
@@ -121,8 +121,7 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
     by_name = _by_name(settings)
     program = dump.client(embedded.find_binaries(by_name), "psql")
     with embedded.running(settings.file, by_name) as dsn:
-        # Ctrl-C cancels psql's query, and must not take away the server below it. A handler, because what is
-        # ignored would be so in psql too.
+        # Ctrl-C cancels psql's query and must not stop the server. A handler, because psql would inherit SIG_IGN.
         signal.signal(signal.SIGINT, lambda *_: None)
         done = subprocess.run([program, f"--dbname={dsn}", *arguments], env=dump.client_environment())
     return PSQL_CODES.get(done.returncode, 1)
@@ -131,7 +130,7 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
 @command.command(
     "dump", cls=Verb, formats=("text",), help="Write plain SQL that psql loads into PostgreSQL 15 or later."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file, instead of stdout.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file. Default: stdout.")
 @click.pass_obj
 def dump_verb(settings: Settings, output: Path | None) -> int:
     from yamlsched import embedded
@@ -189,7 +188,7 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
 
 
 def _by_name(settings: Settings) -> bool:
-    """Say whether the embedded database was asked for by name; warn that another DSN does not count here."""
+    """Return whether the embedded database was requested by name. Warn if another DSN is set."""
     if not settings.is_embedded:
-        click.echo("yamlsched: a DSN is set, and the other verbs use it; `db` is about the embedded database", err=True)
+        click.echo("yamlsched: a DSN is set and used by the other verbs; `db` controls the embedded database", err=True)
     return settings.dsn == "embedded"

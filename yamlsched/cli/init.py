@@ -20,7 +20,7 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
 
 WHEEL = "vendor/yamlsched-*.whl"
-"""Where CI finds yamlsched if it is installed here from a checkout or a file: no index has it."""
+"""Where CI finds yamlsched if it was installed here from a checkout or a file, which no index has."""
 
 
 @click.command(
@@ -53,14 +53,14 @@ def command(settings: Settings) -> int:
         click.echo(f"    {wheel}")
     click.echo("\nThen add this line to crontab (crontab -e):")
     if settings.dsn:
-        click.echo("    # the DSN that you use here: cron does not read your shell's files")
+        click.echo("    # the DSN that you use here; cron does not read your shell's configuration")
         click.echo("    YAMLSCHED_DSN=...")
     click.echo(f"    {crontab_line(settings.file, settings.env)}")
     return 0
 
 
 def crontab_line(file: Path, environment: str | None = None) -> str:
-    """Return a crontab line for ``file`` that works in cron's bare environment and keeps the exit code of tick.
+    """Return a crontab line for ``file`` that works in cron's minimal environment and keeps the exit code of tick.
 
     Its output goes to syslog. Cron mails the output of a tick that fails, and all output where there is no syslog.
     """
@@ -78,21 +78,21 @@ def crontab_line(file: Path, environment: str | None = None) -> str:
 
 
 def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Path, str]:
-    """Return what to write where, by path."""
+    """Return the content of each file, by path."""
     templates, folder = files("yamlsched.templates"), file.parent
     schema = files("yamlsched.definitions").joinpath("schedules.schema.json").read_text("utf-8")
     schedule = templates.joinpath("schedules.yaml").read_text("utf-8")
     handler = templates.joinpath("hello.py").read_text("utf-8")
     contents = {file: schedule, folder / "schedules.schema.json": schema}
     if file.exists():
-        pass  # it names handlers of its own
+        pass  # it names its own handlers
     elif (folder / "handlers.py").exists():
-        # a package of that name would hide the module
+        # a package of that name would shadow the module
         schedule = schedule.replace("handlers.hello.run ", "hello_job.run      ")
         contents[file] = schedule.replace("handlers/hello.py", "hello_job.py")
         contents[folder / "hello_job.py"] = handler
     else:
-        if not any((folder / "handlers").glob("*.py")):  # else it may be one part of a namespace package
+        if not any((folder / "handlers").glob("*.py")):  # else it may be a part of a namespace package
             contents[folder / "handlers" / "__init__.py"] = ""
         contents[folder / "handlers" / "hello.py"] = handler
     workflow, text = _workflow(file, root, source)
@@ -100,12 +100,12 @@ def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Pat
 
 
 def _repository(file: Path) -> Path | None:
-    """Return the top of the git repository that contains ``file``: the only place where GitHub looks for workflows."""
+    """Return the root of the git repository that contains ``file``, where GitHub looks for workflows."""
     return next((folder for folder in file.resolve().parents if (folder / ".git").exists()), None)
 
 
 def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Path, str]:
-    """Return path and text of the workflow; each schedule of a repository has its own."""
+    """Return path and content of the workflow. Each schedule of a repository has its own."""
     place = file.resolve().relative_to(root.resolve())
     name = re.sub("[^A-Za-z0-9]+", "-", str(place.with_suffix(""))).strip("-")
     path = root / ".github" / "workflows" / f"{name}.yml"
@@ -125,12 +125,12 @@ def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Pa
 
 
 def _escaped(path: str) -> str:
-    """Return a path as a filter of a workflow, in which some characters are patterns."""
+    """Return a path, escaped for a filter of a workflow."""
     return re.sub(r"([*?+\[\]!\\])", r"\\\1", path)
 
 
 def _installed_from() -> dict[str, Any] | None:
-    """Return where pip got yamlsched from (direct_url.json); None if that was an index."""
+    """Return the source from which pip installed yamlsched (direct_url.json); None for an index."""
     try:
         recorded = metadata.distribution("yamlsched").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -139,7 +139,7 @@ def _installed_from() -> dict[str, Any] | None:
 
 
 def _requirement(source: dict[str, Any] | None) -> str:
-    """Return what pip installs in CI: what is installed here."""
+    """Return the requirement that installs in CI what is installed here."""
     if source is None:
         return f"yamlsched=={metadata.version('yamlsched')}"
     if "vcs_info" in source:
@@ -148,7 +148,7 @@ def _requirement(source: dict[str, Any] | None) -> str:
 
 
 def _wheel_command(source: dict[str, Any] | None, root: Path) -> str:
-    """Return the command that puts the wheel where CI finds it; empty if CI needs none."""
+    """Return the command that builds or copies the wheel for CI; empty if CI needs none."""
     if source is None or _requirement(source) != WHEEL:
         return ""
     origin, target = unquote(urlsplit(source["url"]).path), str(root / Path(WHEEL).parent)
