@@ -1,7 +1,7 @@
 """The example application that the handlers belong to: tables in the schema ``app``, files in the folder ``var``.
 
-A real application has its tables and files already. These make themselves when missing, with sample rows, so that
-the examples have something to do on a fresh database.
+A real application has its own tables and files. These are created with sample rows if they are missing, so that the
+examples have something to do on a new database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ZONE = ZoneInfo("Europe/Berlin")  # the time zone of schedules.yaml, which defines the days of the business
 VAR = Path(__file__).resolve().parent.parent / "var"
-DAY = 86400  # seconds
+DAY_SECONDS = 86400
 
 TABLES = """
 create schema if not exists app;
@@ -98,8 +98,8 @@ select i.id, 'sample_' || i.id, i.amount_cents from app.invoices i where i.id % 
 def connect(run: Run) -> psycopg.Connection[Any]:
     """Open a session of the application's own, in autocommit mode: no transaction is open unless a handler starts one.
 
-    A real application has its own settings for this. Here EXAMPLE_DSN names the database, or else it is the
-    scheduler's, so that the examples work as they are.
+    A real application has its own settings. Here EXAMPLE_DSN names the database, by default the scheduler's, so that
+    the examples work without settings.
     """
     connection = psycopg.connect(os.environ.get("EXAMPLE_DSN") or run.backend.dsn, autocommit=True, connect_timeout=10)
     with connection.transaction():
@@ -108,13 +108,13 @@ def connect(run: Run) -> psycopg.Connection[Any]:
 
 
 def day_of(run: Run, connection: psycopg.Connection[Any]) -> date:
-    """Return the day that a run is for: its slot's, or today for one that was enqueued."""
+    """Return the day that a run is for: that of its slot, or today if it was enqueued."""
     [(now,)] = connection.execute("select now()").fetchall()
     return (run.scheduled_for or now).astimezone(ZONE).date()
 
 
 def ensure_tables(connection: psycopg.Connection[Any]) -> None:
-    """Create the example tables with their sample rows, unless they are there. Part of the caller's transaction."""
+    """Create the example tables with sample rows if they are missing, in the caller's transaction."""
     if not _missing(connection):
         return
     # several handlers may find no tables at once: one creates them, the others wait and check again
@@ -140,7 +140,7 @@ def temporary_folder() -> Path:
     except FileExistsError:
         return folder
     for name, age in (("upload-1.part", 90), ("upload-2.part", 90), ("upload-3.part", 0)):
-        (folder / name).write_text("the part of an upload that was never finished\n", encoding="utf-8")
-        then = time.time() - age * DAY
+        (folder / name).write_text("a part of an unfinished upload\n", encoding="utf-8")
+        then = time.time() - age * DAY_SECONDS
         os.utime(folder / name, (then, then))
     return folder

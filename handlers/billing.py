@@ -16,8 +16,8 @@ MAX_REMINDERS = 3
 def remind_of_invoices(run: Run) -> None:
     """Enqueue ``send_invoice_reminder`` for each overdue invoice: the first at once, another after each week.
 
-    A key names the reminder and not the day. So no morning that is missed, and none that comes twice, loses or repeats
-    a reminder.
+    A key identifies the reminder and not the day, so a morning that is missed or repeated neither loses nor repeats a
+    reminder.
     """
     with run.transaction() as connection:
         app.ensure_tables(connection)
@@ -53,7 +53,7 @@ def send_invoice_reminder(run: Run, invoice_id: int, number: int) -> dict[str, s
             [invoice_id],
         ).fetchone()
     if row is None:
-        return {"message_id": None, "why": "the invoice was paid, or is gone"}
+        return {"message_id": None, "why": "the invoice was paid or deleted"}
     name, email, amount, due_on = row
     message = mail.text_to(
         name,

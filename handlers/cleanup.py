@@ -15,7 +15,7 @@ from yamlsched import Discard
 if TYPE_CHECKING:
     from yamlsched import Run
 
-BATCH = 1000
+BATCH_ROWS = 1000
 
 
 def run(run: Run, older_than_days: int = 30) -> None:
@@ -45,16 +45,16 @@ def delete_expired_sessions(connection: psycopg.Connection[Any]) -> int:
                 limit %s
                 for update skip locked))
             """,
-            [BATCH],
+            [BATCH_ROWS],
         ).rowcount
         total += deleted
-        if deleted < BATCH:
+        if deleted < BATCH_ROWS:
             return total
 
 
 def delete_old_files(folder: Path, older_than_days: int) -> int:
     """Delete the regular files of ``folder``, not of its subfolders, that were not written for this many days."""
-    limit = time.time() - older_than_days * app.DAY
+    limit = time.time() - older_than_days * app.DAY_SECONDS
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:

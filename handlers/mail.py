@@ -69,7 +69,7 @@ def deliver(message: EmailMessage) -> None:
 
 
 def store_in_maildir(message: EmailMessage) -> None:
-    """Put ``message`` into the maildir ``var/mail``, which any mail reader opens."""
+    """Store ``message`` in the maildir ``var/mail``, which mail readers can open."""
     folder = app.VAR / "mail"
     for part in ("tmp", "new", "cur"):
         # because mailbox.Maildir fails if two processes create the same folder at once
@@ -78,7 +78,7 @@ def store_in_maildir(message: EmailMessage) -> None:
 
 
 def text_to(name: str, email: str, subject: str, *lines: str) -> EmailMessage:
-    """Return a mail of ``lines``, without Message-ID."""
+    """Return a mail with ``lines`` and no Message-ID."""
     message = EmailMessage()
     message["From"] = SENDER
     message["To"] = Address(display_name=name, addr_spec=email)

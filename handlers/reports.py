@@ -73,7 +73,7 @@ def activity(connection: psycopg.Connection[Any], user_id: int, week: str) -> li
 def compose(user: tuple[str, str], week: str, done: list[tuple[str, int]]) -> EmailMessage:
     """Return the report as a mail without Message-ID."""
     name, email = user
-    lines = [f"{kind:<10} {number:>5}" for kind, number in done] or ["nothing this time"]
+    lines = [f"{kind:<10} {number:>5}" for kind, number in done] or ["no activity"]
     return mail.text_to(name, email, f"Your activity in week {week}", f"your events in {week}:", "", *lines)
 
 
@@ -91,4 +91,4 @@ def first_day(week: str) -> datetime:
     try:
         return datetime.strptime(f"{week}-1", "%G-W%V-%u").replace(tzinfo=UTC)
     except ValueError as error:
-        raise Discard(f'"{week}" is not a week: write for example 2026-W03') from error
+        raise Discard(f'"{week}" is not a valid week: write for example 2026-W03') from error

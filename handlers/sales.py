@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def report(run: Run, day: str | None = None) -> dict[str, str | int]:
-    """Write ``var/reports/sales-2026-01-13.csv``: of ``day``, or else of the day before this run's slot.
+    """Write ``var/reports/sales-2026-01-13.csv`` for ``day``, by default the day before this run's slot.
 
-    The slot decides which day it is and not the clock: a report that is late, retried or backfilled is of its own
-    day. To write the same file twice does no harm, so nothing else is needed for that.
+    The slot, not the clock, determines the day: a report that is late, retried or backfilled is still about its day.
+    Writing the same file twice does no harm, so nothing else is needed.
     """
     with app.connect(run) as connection:
         of = date.fromisoformat(day) if day else app.day_of(run, connection) - timedelta(days=1)

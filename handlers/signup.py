@@ -1,4 +1,4 @@
-"""A sign-up, and the mail that follows three days later."""
+"""A sign-up, and a follow-up mail three days later."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def send_follow_up(run: Run, user_id: int) -> dict[str, str | None]:
             [user_id],
         ).fetchone()
     if row is None:
-        return {"message_id": None, "why": "the user is active already, or is gone"}
+        return {"message_id": None, "why": "the user is already active, or was deleted"}
     name, email = row
     message = mail.text_to(name, email, "Can we help?", "you signed up three days ago. Here is how to start.")
     return {"message_id": mail.send_once(run, f"follow_up:{user_id}", message)}

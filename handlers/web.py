@@ -30,7 +30,7 @@ def call(method: str, url: str, body: Any = None, key: str = "") -> tuple[int, b
     exceptions (no connection, a timeout, 5xx) are retried by the job's backoff.
     """
     if not url.startswith(("http://", "https://")):
-        raise Discard(f'"{url}" is not an http or https address')
+        raise Discard(f'"{url}" is not an http or https URL')
     headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers, method=method)

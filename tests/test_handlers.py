@@ -110,7 +110,7 @@ def test_cleanup_deletes_only_expired_rows_and_files(run: FakeRun, tables, var: 
     cleanup.run(run, older_than_days=30)
 
     assert run.result == {"sessions": expired, "files": 2}
-    assert expired > 2 * cleanup.BATCH
+    assert expired > 2 * cleanup.BATCH_ROWS
     assert ask(tables, "select count(*) from app.sessions") == kept > 0
     assert [path.name for path in (var / "tmp").iterdir()] == ["upload-3.part"]
     again = run.next_attempt()
@@ -566,7 +566,7 @@ def test_a_redirect_is_not_followed(receiver: Receiver, status: int):
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://example.org/x", "example.org", ""])
 def test_an_address_that_is_not_http_is_discarded(url: str):
-    with pytest.raises(Discard, match="is not an http or https address"):
+    with pytest.raises(Discard, match="is not an http or https URL"):
         web.call("POST", url, {})
 
 
@@ -710,7 +710,7 @@ def test_a_reminder_is_mailed_once_and_not_after_the_invoice_was_paid(run: FakeR
     paid = billing.send_invoice_reminder(run, invoice_id=802, number=1)
 
     assert first == again
-    assert paid == {"message_id": None, "why": "the invoice was paid, or is gone"}
+    assert paid == {"message_id": None, "why": "the invoice was paid or deleted"}
     subjects = re.findall("^Subject: (.*)\r$", "".join(m.content.decode() for m in smtp.mails), re.MULTILINE)
     assert subjects == ["Invoice 801: reminder 1", "Invoice 801: reminder 2"]
 
