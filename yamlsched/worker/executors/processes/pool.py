@@ -239,11 +239,11 @@ class ProcessPool:
         """Stop the handler of ``attempt``. What the child has not started goes to others first."""
         child.is_retired = True
         self._requeue(child.withdraw())
+        if child.running() is not attempt:
+            return  # it had not started, or ended this moment and its report is on its way
         if grace <= 0:
             child.signal(signal.SIGKILL)
             return
-        if child.running() is not attempt:
-            return  # it ended this moment: its report is on its way
         if child.kill_at is None:
             child.request_stop()
         kill_at = clock.now() + grace
