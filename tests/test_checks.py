@@ -1,4 +1,4 @@
-"""What sync checks is what validate checks, and a job is left out only if its own entry is wrong."""
+"""sync and validate make the same checks, and a job is left out only if its own entry is invalid."""
 
 from __future__ import annotations
 

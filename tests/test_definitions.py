@@ -22,11 +22,11 @@ from yamlsched.definitions.schema.errors import REPORTERS
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 301))
-"""The codes of what differs from the schema; all others are about what it cannot say."""
+"""The codes of schema violations. The others are about rules that a schema cannot express."""
 
 
 def resolved(schema: Schema) -> Schema:
-    """Return the schema that ``schema`` is, or refers to."""
+    """Return ``schema``, or the schema that it refers to."""
     if "$ref" in schema:
         path, schema = schema["$ref"], SCHEMA
         for part in path.removeprefix("#/").split("/"):
@@ -396,7 +396,7 @@ def test_load_rejects_exactly_what_the_schema_rejects(document: Any):
 
 
 def ends_in_a_line_break(document: Any) -> bool:
-    return "\\n" in json.dumps(document)  # Python's "$" lets it pass, that of JSON Schema does not
+    return "\\n" in json.dumps(document)  # Python's "$" matches before a final line break, that of JSON Schema does not
 
 
 def test_the_schema_uses_no_keyword_whose_errors_have_no_message():

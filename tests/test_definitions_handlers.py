@@ -1,4 +1,4 @@
-"""What is read off the handlers' source never contradicts what importing them and binding the payload gives."""
+"""Reading the source of handlers never contradicts importing them and binding the payload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of modules; what is imported from it is forgotten."""
+    """A folder of modules, which are removed from sys.modules afterwards."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = set(sys.modules)
     yield tmp_path
@@ -113,7 +113,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("case", RIGHT)
 def test_a_handler_that_can_be_imported_and_bound_is_not_reported(folder: Path, case: str):
-    # a name for the case: "self import" imports its own
+    # the module of the case "self import" imports itself by this name
     write(folder, {"m0_name.py": RIGHT[case] + "\n", "m0_other.py": "def run(): ...\n"})
 
     assert by_import(folder, job("m0_name.run")) == []
@@ -317,7 +317,7 @@ def modules(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 4))):
         statement, wrapper = draw(st.sampled_from(STATEMENTS)), draw(st.sampled_from(WRAPPERS))
         if wrapper.startswith(("class", "def")) and "import *" in statement:
-            continue  # Python has no such thing
+            continue  # not valid Python
         inner = statement if wrapper == "{}" else "\n".join("  " + line for line in statement.splitlines())
         parts.append(wrapper.format(inner))
     return "\n".join(parts) + "\n"
@@ -332,7 +332,7 @@ def test_no_valid_handler_is_reported_however_its_name_is_bound(folder: Path, te
 
     reported = by_reading(folder, schedule)
 
-    sys.modules.pop("m0_values", None)  # an earlier module may have changed what is in it
+    sys.modules.pop("m0_values", None)  # an earlier module may have changed its content
     if reported:
         assert by_import(folder, schedule) != [], (text, payload, reported)
     (folder / f"{name}.py").unlink()

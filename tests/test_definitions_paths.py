@@ -1,4 +1,4 @@
-"""``paths`` of schedules.yaml: the directories in which handlers are looked for and from which they are imported."""
+"""``paths`` of schedules.yaml: the directories from which handlers are checked and imported."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def a_module(folder: Path, answer: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A src layout, with a module of the same name beside the file that must not be the one found."""
+    """A src layout, with a module of the same name next to the file that must not be found."""
     (tmp_path / "schedules.yaml").write_text(FILE)
-    (tmp_path / "layout.py").write_text("raise ImportError('the module beside the file')\n")
+    (tmp_path / "layout.py").write_text("raise ImportError('the module next to the file')\n")
     a_module(tmp_path / "src", "src")
     return tmp_path
 

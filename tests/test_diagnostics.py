@@ -482,7 +482,7 @@ SARIF = {
         }
     },
 }
-"""What SARIF 2.1.0 demands of the parts that are written."""
+"""The requirements of SARIF 2.1.0 for the parts that yamlsched writes."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -540,7 +540,7 @@ def test_the_reference_names_every_key_and_its_examples_are_valid():
         assert [*loaded.diagnostics, *handlers.check(loaded, [ROOT])] == []
 
 
-# --- anything at all ---------------------------------------------------------------------------------------------
+# --- any input ---------------------------------------------------------------------------------------------------
 
 REAL = (ROOT / "schedules.yaml").read_bytes()
 REAL += b"x-a: &a {k: [1, 'b', \"c\"]}\nx-b:\n  <<: *a\n  t: >-\n   folded\n   text\n"
@@ -560,7 +560,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 def assert_reported(data: bytes) -> None:
-    """Every input gives jobs or diagnostics whose places exist, in each format."""
+    """Every input results in jobs or diagnostics, whose positions exist, in each format."""
     found = all_checks(data)
     lines = data.decode("utf-8", "replace").count("\n") + data.count(b"\r") + 1
     for one in found:

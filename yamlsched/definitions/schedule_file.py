@@ -18,14 +18,10 @@ def read(file: Path, remedy: str = "") -> bytes:
     """
     try:
         # without O_NONBLOCK, opening a pipe waits for a writer
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise EnvironmentFailed(f"{file} cannot be read: it is not a regular file{remedy}")
-            with open(descriptor, "rb", closefd=False) as opened:
-                return opened.read(MAX_FILE_BYTES + 1)
-        finally:
-            os.close(descriptor)
+            return opened.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise EnvironmentFailed(f"{file} cannot be read: {reason}{remedy}") from error
