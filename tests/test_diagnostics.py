@@ -345,7 +345,7 @@ def test_only_a_terminal_gets_colours(folder: Path, monkeypatch: pytest.MonkeyPa
     coloured = CliRunner().invoke(cli, ["validate"], standalone_mode=False, color=True).output
 
     assert "\x1b" not in plain
-    assert "\x1b[31m\x1b[1merror[YS107]\x1b[0m" in coloured
+    assert "\x1b[1;31merror[YS107]\x1b[0m" in coloured
     assert click.unstyle(coloured) == plain
 
 

@@ -101,7 +101,7 @@ def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
 PROBLEMS = (
     (
         "mapping values are not allowed",
-        "there is a second colon where a value is expected, or the line above is not finished",
+        "unexpected second colon, or the line above is incomplete",
         'Put a string that contains ": " in quotes; indent all keys of a mapping equally.',
     ),
     ("sequence entries are not allowed", "a list cannot start on this line", "Start it on a line of its own."),
