@@ -1,4 +1,4 @@
-"""What users see of a diagnostic: every message in a file of its own, the pages of the codes, and all formats.
+"""What users see of a diagnostic: each message in its own file, the pages of the codes, and all formats.
 
 ``python tests/test_diagnostics.py`` updates the expected outputs. Check the changes with ``git diff``.
 """

@@ -27,7 +27,7 @@ class Summary(NamedTuple):
 
     status: str
     attempts: int
-    begun: int
+    started: int
     completed: int
     failures: int
 

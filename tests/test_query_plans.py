@@ -224,7 +224,7 @@ def test_a_claim_skips_index_entries_that_an_old_transaction_keeps(own_dsn: str)
 HELD, WAITING = 20_000, 5_000
 HELD_BACK = {"paused_at": "now", "enabled": False, "retired_at": "now", "foreign": True}
 FEW_PAGES = 400
-"""Pages for a claim of one run, whatever lies in front of it."""
+"""Pages for a claim of one run, however many entries precede it."""
 
 
 def hold_back(db: psycopg.Connection[Any], reason: str, exclusive: bool) -> int:

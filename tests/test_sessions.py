@@ -78,10 +78,10 @@ def test_statements_are_prepared_on_a_direct_connection(dsn: str) -> None:
 
 
 def test_nothing_is_prepared_behind_a_pooler_which_gives_each_transaction_another_session(dsn: str) -> None:
-    told, true = asyncio.run(behind_a_pooler(dsn, process_ids))
+    reported, real = asyncio.run(behind_a_pooler(dsn, process_ids))
     statements = asyncio.run(behind_a_pooler(dsn, claim_twice))
 
-    assert told == 4711 != true
+    assert reported == 4711 != real
     assert statements == []
 
 

@@ -32,14 +32,14 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 @given(st.lists(st.binary(max_size=300), max_size=8), st.data())
 def test_frames_are_reassembled_however_a_pipe_splits_them(contents: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, contents))
-    frames, heard = Frames(), list[bytes]()
+    frames, received = Frames(), list[bytes]()
 
     while stream:
         length = data.draw(st.integers(1, len(stream)))
-        heard += frames.feed(stream[:length])
+        received += frames.feed(stream[:length])
         stream = stream[length:]
 
-    assert heard == contents
+    assert received == contents
 
 
 def test_a_frame_is_complete_only_with_its_last_byte() -> None:

@@ -730,7 +730,7 @@ def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
     assert "hashed SubPlan" not in plan
 
 
-# -- what holds up one job, and no other -------------------------------------------------------------------------------
+# -- what blocks one job, but no other
 
 
 def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an_edit(db: Db) -> None:

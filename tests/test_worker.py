@@ -451,10 +451,10 @@ def test_systemd_is_notified_when_the_loop_is_ready_alive_and_stopping(project: 
         systemd.settimeout(60)
         process = project.start("work", "--loop", NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
 
-        heard = [systemd.recv(100).decode() for _ in range(3)]
+        received = [systemd.recv(100).decode() for _ in range(3)]
         end(process)
 
-        assert heard == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
+        assert received == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
         until(lambda: systemd.recv(100) == b"STOPPING=1")
 
 

@@ -132,7 +132,7 @@ class Cluster:
             self.record("SIGSTOP", member.pid, *children, detail=f"{seconds:.1f}s")
 
     def continue_stopped(self, now: float) -> None:
-        """Continue the members whose stop is over."""
+        """Continue the members whose stop has ended."""
         for member, end in list(self.stopped.items()):
             if now >= end:
                 del self.stopped[member]

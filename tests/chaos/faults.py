@@ -51,7 +51,7 @@ class Faults:
         self.choice.choices(functions, weights)[0]()
 
     def tick(self, now: float) -> None:
-        """End the faults whose time is over."""
+        """End the faults whose time has ended."""
         self.cluster.continue_stopped(now)
         if self.cluster.proxy.mode != "open" and now >= self._network_until:
             self.calm_network()

@@ -94,7 +94,7 @@ class Scenario:
         assert not synced.messages, synced.messages
 
     def _cause_faults(self) -> None:
-        """Cause faults and operate until the time is over."""
+        """Cause faults and operate until the time has ended."""
         end = self.started + self.seconds
         next_tick = self.started + 1
         while (now := time.monotonic()) < end:

@@ -8,6 +8,6 @@ example_crashes  the same for the example handlers
 proxy            a network between a worker and its server
 schedules        files as hosts present them, and what sync made of them
 rows             rows as the product would write them
-command_line     the command line, in this process and in one of its own
+command_line     the command line, in this process and in another one
 database         temporary databases, and sessions that wait for each other
 """

@@ -1,4 +1,4 @@
-"""The command line, in this process and in a process of its own."""
+"""The command line, in this process and in another process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def yamlsched(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would, in a process of its own."""
+    """Run the command line as a user would, in another process."""
     return subprocess.run(
         [sys.executable, "-m", "yamlsched", *arguments],
         cwd=cwd,

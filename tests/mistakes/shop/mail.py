@@ -1,4 +1,4 @@
-"""Handlers of every kind that validate tells apart by reading."""
+"""Handlers of every kind that validate distinguishes by reading."""
 
 import functools
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def wrapped(*args: Any) -> None:
 
 
 class Mailer:
-    """Is no function."""
+    """Not a function."""
 
     def send(self) -> None:
         """Is one, and is not at the top level."""
