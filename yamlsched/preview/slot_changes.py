@@ -185,26 +185,20 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
     affected: frozenset[datetime] = frozenset().union(*map(minutes, edited))
     if not affected:
         return ()
-
-    def count(starts: Mapping[str, Start]) -> Counter[datetime]:
-        found: Counter[datetime] = Counter()
-        for start, jobs in Counter(starts.values()).items():
-            for minute in minutes(start) & affected:
-                found[minute] += jobs
-        return found
-
-    jobs_before, jobs_after = count(old_starts), count(new_starts)
-    crowded = {m for m, jobs in jobs_after.items() if jobs >= MIN_PILE_UP_JOBS and jobs > jobs_before[m]}
+    jobs_before: Counter[datetime] = Counter()
+    for start in old_starts.values():
+        jobs_before.update(minutes(start) & affected)
     names_at: defaultdict[datetime, list[str]] = defaultdict(list)
-    for name in sorted(new_starts) if crowded else ():
-        for minute in minutes(new_starts[name]) & crowded:
+    for name in sorted(new_starts):
+        for minute in minutes(new_starts[name]) & affected:
             names_at[minute].append(name)
     groups: defaultdict[tuple[str, ...], list[datetime]] = defaultdict(list)
-    for minute in sorted(names_at):
-        groups[tuple(names_at[minute])].append(minute)
+    for minute, names in sorted(names_at.items()):
+        if len(names) >= MIN_PILE_UP_JOBS and len(names) > jobs_before[minute]:
+            groups[tuple(names)].append(minute)
     return tuple(
-        PileUp(jobs, len(found), found[0], max(jobs_before[minute] for minute in found))
-        for jobs, found in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
+        PileUp(names, len(found), found[0], max(jobs_before[minute] for minute in found))
+        for names, found in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
     )
 
 
