@@ -15,6 +15,11 @@ FORMATS = ("text", "json", "markdown")
 COLOURS = {"+": "green", "-": "red", "~": "yellow", "!": "yellow"}
 
 
+days_option = click.option(
+    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
+)
+
+
 def echo(preview: Preview, form: str) -> None:
     """Write a preview in one of ``FORMATS``."""
     from yamlsched.preview import markdown, model, text

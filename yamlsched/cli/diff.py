@@ -23,9 +23,7 @@ MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@click.option(
-    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
-)
+@_preview.days_option
 @click.option(
     "--at",
     type=_filters.time,

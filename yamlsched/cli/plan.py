@@ -18,9 +18,7 @@ from yamlsched.cli._settings import Settings, Verb
     help="Show what the next sync would change in the database. Lists jobs that change, runs to create, and slots to "
     "skip with the reason, and says whether a tick would apply the file. Changes nothing.",
 )
-@click.option(
-    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Compare the slots of this many days."
-)
+@_preview.days_option
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
 @target_options
 @click.pass_obj
