@@ -14,6 +14,9 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.sync import SyncResult
 
+CHANGES = ("added", "changed", "retired", "returned")
+MAX_LISTED_JOBS = 20
+
 
 @click.command(
     cls=Verb,
@@ -31,15 +34,11 @@ def command(settings: Settings, /, **options: Any) -> int:
     if settings.wants_json:
         import json
 
-        changes = result.changes
         document = {
             "format_version": 1,
             "namespace": result.namespace,
-            "applied": changes is not None,
-            "added": changes.added if changes else [],
-            "changed": changes.changed if changes else [],
-            "retired": changes.retired if changes else [],
-            "returned": changes.returned if changes else [],
+            "applied": result.changes is not None,
+            **{change: getattr(result.changes, change, []) for change in CHANGES},
             "runs": result.runs,
             "skipped": sum(gap.slots for gap in result.gaps),
         }
@@ -53,11 +52,11 @@ def command(settings: Settings, /, **options: Any) -> int:
 def _lines(result: SyncResult) -> Iterator[str]:
     changes = result.changes
     if changes:
-        for what in ("added", "changed", "retired", "returned"):
-            names = getattr(changes, what)
+        for change in CHANGES:
+            names = getattr(changes, change)
             if names:
-                shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-                yield f"{what}: {shown}"
+                more = f" and {len(names) - MAX_LISTED_JOBS} more" if len(names) > MAX_LISTED_JOBS else ""
+                yield f"{change}: {', '.join(names[:MAX_LISTED_JOBS])}{more}"
     if result.runs or result.gaps:
         skipped = sum(gap.slots for gap in result.gaps)
         yield f"runs created: {result.runs}" + (f"; slots skipped: {skipped}" if skipped else "")

@@ -45,7 +45,7 @@ class FileSync:
         # The namespace of a file that was read before is known: one that is held back is not read again every minute.
         if self.result.namespace is not None and self._is_held_back(self._decide()):
             return
-        loaded, checked = self.read()
+        loaded, checked = self._read()
         if checked.errors or loaded.namespace is None:
             self._refuse(loaded, checked)
             return
@@ -81,10 +81,10 @@ class FileSync:
         self._check_environment()
 
     def inspect(self) -> SyncResult:
-        """Return how the file stands, without applying it or creating runs."""
+        """Return the verdict on the file, without applying it or creating runs."""
         result, namespace = self.result, self.result.namespace
         if namespace is None:
-            loaded, checked = self.read()
+            loaded, checked = self._read()
             namespace = self._keep_presenting(loaded)
             result.has_findings = bool(checked.errors)
             _report_left_out(self.schedule, loaded, checked.jobs, len(checked.errors))
@@ -93,13 +93,12 @@ class FileSync:
             state = self._check_environment()
             if state is None or state.in_force_id is None:
                 result.namespace = None
-            elif result.verdict is None:
-                verdict = in_force.decide(state, self.schedule.version, at_once=False)
-                result.verdict = verdict if verdict is Verdict.HELD_BACK else None
+            elif in_force.decide(state, self.schedule.version, at_once=False) is Verdict.HELD_BACK:
+                result.verdict = Verdict.HELD_BACK
         return result
 
-    def read(self) -> tuple[Loaded, Checked]:
-        """Read and check the file; the valid jobs are those of the result."""
+    def _read(self) -> tuple[Loaded, Checked]:
+        """Read and check the file; its valid jobs are those of the result."""
         loaded = load.load(self.schedule.data, self.schedule.path, self.schedule.environment or None)
         checked = checks.check(loaded, Path(self.schedule.path), self.schedule.handler_path)
         self.result.jobs, self.result.is_readable = checked.jobs, loaded.is_readable
@@ -167,7 +166,7 @@ class FileSync:
 def inspect_file(
     connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot, now: datetime | None = None
 ) -> SyncResult:
-    """Return how the file stands, without applying it or creating runs."""
+    """Return the verdict on the file, without applying it or creating runs."""
     known = current(snapshot, schedule)
     return known or FileSync(connection, schedule, SyncResult(snapshot.namespace), now).inspect()
 
