@@ -63,6 +63,10 @@ HOSTILE = [
     "---",
     "```\nx\n```",
     "~~~",
+    "[red]x[/red]",
+    "[/]",
+    "[link=https://evil.example]x[/link]",
+    ":skull:",
 ]
 BENIGN = "benign"
 Edit = Callable[[str], Preview]
