@@ -109,7 +109,7 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
     tick = yamlsched("tick", "--dsn", own_dsn, cwd=project)
 
     assert tick.returncode == 1
-    assert 'run.dead job=fragile run=1 attempt=1/1 error="no route to host"' in tick.stderr
+    assert 'run.dead job=fragile run=1 attempt=1/1 error="OSError: no route to host"' in tick.stderr
     assert notes(project) == ["fragile:1:no_route_to_host"]
     rows = db_of(own_dsn).execute("select status, idempotency_key from yamlsched.job_runs order by id").fetchall()
     assert rows == [("dead", None), ("succeeded", "on_dead:1")]

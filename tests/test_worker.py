@@ -108,7 +108,8 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(proj
     assert project.summary(run) == ("dead", 2, 2, 0, 2)
     assert project.calls("on_dead", run) == 1
     assert re.search(rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text)
-    assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="no route to host"', process.text)
+    error = "OSError: no route to host"
+    assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="{error}"', process.text)
 
 
 def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(project: Project) -> None:

@@ -201,3 +201,12 @@ def one_line(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     words = " ".join(storable(text[: max_chars * 4]).split())
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
     return safe if len(safe) <= max_chars else safe[: max_chars - 1] + "…"
+
+
+def error_text(error_type: str | None, error: str | None) -> str:
+    """Return an error with its type, because the message alone may say nothing.
+
+    >>> error_text("KeyError", "'week'")
+    "KeyError: 'week'"
+    """
+    return f"{error_type}: {error}" if error_type and error else error or ""

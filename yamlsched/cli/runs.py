@@ -52,7 +52,7 @@ def command(settings: Settings, /, namespace: str | None, limit: int, before: in
 
 def line(row: RunRow) -> tuple[str, ...]:
     """Return the cells of ``row``."""
-    from yamlsched.operations.health import error_text
+    from yamlsched.runs import error_text
 
     return (
         str(row.id),

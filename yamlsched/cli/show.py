@@ -54,8 +54,8 @@ def command(settings: Settings, /, name: str, full: bool, namespace: str | None)
 
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
-    from yamlsched.operations.health import error_text
     from yamlsched.operations.history import next_step
+    from yamlsched.runs import error_text
 
     run = details.run
     is_call = run.dead_run_id is not None
@@ -93,7 +93,7 @@ def waits_for(run: StoredRun, now: datetime) -> str:
 
 def attempts(details: RunDetails, full: bool) -> Iterator[str]:
     """Yield the lines of the attempts: the failed ones from job_failures, the last one from the run itself."""
-    from yamlsched.operations.health import error_text
+    from yamlsched.runs import error_text
 
     for failure in details.failures:
         time = between(failure.started_at, failure.failed_at)

@@ -167,7 +167,7 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
 
 def note(job: JobHealth, health: Health) -> str:
     """Return what explains the state of ``job``."""
-    from yamlsched.operations.health import error_text
+    from yamlsched.runs import error_text
 
     if job.paused:
         until = f" until {_output.instant(job.paused_until)}" if job.paused_until else ""

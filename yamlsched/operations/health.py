@@ -10,6 +10,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.durations import approximate
 from yamlsched.handling.once import settle_command
+from yamlsched.runs import error_text
 from yamlsched.store.health import Health, JobHealth, PresentedFile, RefusedFile, read
 from yamlsched.times import rfc3339
 
@@ -216,11 +217,6 @@ def _duration(job: JobHealth, name: str, default: timedelta | None) -> timedelta
         return durations.parse(text)
     except ValueError:  # another tag that only starts like ours
         return default
-
-
-def error_text(error_type: str | None, error: str | None) -> str:
-    """Return an error with its type: the message alone may be as short as ``'week'``, of a KeyError."""
-    return f"{error_type}: {error}" if error_type and error else error or ""
 
 
 def in_force(health: Health) -> PresentedFile | None:

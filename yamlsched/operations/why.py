@@ -12,7 +12,7 @@ from yamlsched import durations, slots
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
-from yamlsched.operations.health import error_text
+from yamlsched.runs import error_text
 from yamlsched.store import files
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import durations, log
-from yamlsched.runs import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, one_line
+from yamlsched.runs import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
 
 if TYPE_CHECKING:
     from yamlsched.store.runs import ClaimResult
@@ -68,9 +68,9 @@ class RunReport:
             case Status.SUCCEEDED:
                 _log_success(attempt)
             case Status.FAILED:
-                log.warning("attempt.failed", **names, next=run_at, error=outcome.error)
+                log.warning("attempt.failed", **names, next=run_at, error=error_text(outcome.error_type, outcome.error))
             case Status.DEAD:
-                log.error("run.dead", **names, error=outcome.error)
+                log.error("run.dead", **names, error=error_text(outcome.error_type, outcome.error))
             case _ if end.kind is EndKind.SNOOZED:
                 log.info("attempt.snoozed", **names, next=run_at)
             case _ if end.kind is EndKind.SESSION_LOST:
