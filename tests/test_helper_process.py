@@ -75,7 +75,7 @@ REFUSE_HELPERS = """
 import os, sys
 fork = os.fork
 def refuse():
-    if sys._getframe(1).f_code.co_filename.endswith("helper_process.py"):
+    if sys._getframe(2).f_code.co_filename.endswith("helper_process.py"):
         raise BlockingIOError(11, "Resource temporarily unavailable")
     return fork()
 os.fork = refuse

@@ -1,4 +1,4 @@
-"""What every process that the worker forks does first: detach from what is the worker's."""
+"""Forking processes of the worker, and detaching them from what is the worker's."""
 
 from __future__ import annotations
 
@@ -7,15 +7,43 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+from yamlsched.errors import EnvironmentFailed
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+Pipe = tuple[int, int]
+"""The descriptor to read from, and the one to write to."""
 WORKER_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}  # the signals that the worker handles
 
 
+def fork(kind: str, pipe_count: int, do: Callable[[int, list[Pipe]], object]) -> tuple[int, list[Pipe]]:
+    """Fork a process that calls ``do`` with the worker's process id and new pipes; return its id and the pipes.
+
+    ``do`` calls ``detach``, and does not return. Raises EnvironmentFailed when the system refuses.
+    """
+    pipes: list[Pipe] = []
+    parent = os.getpid()  # not to be asked for after the fork, when it may have died
+    with _signals_blocked():
+        try:
+            for _ in range(pipe_count):
+                pipes.append(os.pipe())
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in (descriptor for pipe in pipes for descriptor in pipe):
+                os.close(descriptor)
+            raise EnvironmentFailed(f"no {kind} process can be started: {error.strerror}") from error
+        if pid == 0:
+            try:
+                do(parent, pipes)
+            finally:
+                os._exit(1)  # whatever happens: this is not the worker
+    return pid, pipes
+
+
 @contextlib.contextmanager
-def signals_blocked() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Block the worker's signals while it forks; ``detach`` unblocks them in the new process.
 
     A signal that arrived before would be written into the pipe through which the worker receives its own.

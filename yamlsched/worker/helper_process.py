@@ -22,61 +22,33 @@ async def run_in_helper(do: Callable[[], T]) -> T:
     Raises EnvironmentFailed when it cannot be started, or dies without a result. Of the worker's descriptors it has
     only stdout and stderr.
     """
-    pid, reading = _fork(do)
-    os.set_blocking(reading, False)
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    answer = bytearray()
 
-    def read() -> None:
-        while True:
-            try:
-                piece = os.read(reading, 1 << 20)
-            except BlockingIOError:
-                return
-            if not piece:
-                loop.remove_reader(reading)
-                ended.set()
-                return
-            answer.extend(piece)
+    def answer(parent: int, pipes: list[forking.Pipe]) -> None:
+        forking.detach(parent, keep=(0, 1, 2, pipes[0][1]))
+        sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
+        _answer(pipes[0][1], do)
 
-    loop.add_reader(reading, read)
+    pid, [(reading, writing)] = forking.fork("helper", 1, answer)
+    os.close(writing)
+    stream = asyncio.StreamReader()
     try:
-        await ended.wait()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
+        )
+        try:
+            content = await stream.read()
+        finally:
+            transport.close()
     finally:
-        loop.remove_reader(reading)
-        os.close(reading)
         os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
         os.waitpid(pid, 0)
     try:
-        value, error = pickle.loads(answer)
+        value, error = pickle.loads(content)
     except (EOFError, pickle.UnpicklingError) as failure:
         raise EnvironmentFailed("the helper process died without a result") from failure
     if error is not None:
         raise error
     return value  # type: ignore[no-any-return]
-
-
-def _fork(do: Callable[[], object]) -> tuple[int, int]:
-    """Start the process; return its id and the pipe that its answer arrives on."""
-    parent = os.getpid()
-    pipe: tuple[int, ...] = ()
-    try:
-        pipe = reading, writing = os.pipe()
-        with forking.signals_blocked():
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    forking.detach(parent, keep=(0, 1, 2, writing))
-                    sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
-                    _answer(writing, do)
-                finally:
-                    os._exit(1)
-    except OSError as error:
-        for descriptor in pipe:
-            os.close(descriptor)
-        raise EnvironmentFailed(f"no helper process can be started: {error.strerror}") from error
-    os.close(writing)
-    return pid, reading
 
 
 def _answer(writing: int, do: Callable[[], object]) -> None:

@@ -9,25 +9,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker import clock
+from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executors.processes import bootstrap
+from yamlsched.worker.executors.processes import bootstrap, protocol
 from yamlsched.worker.executors.processes.output import Output
-from yamlsched.worker.executors.processes.protocol import (
-    MAX_TASKS,
-    NOT_STARTED,
-    RESUME,
-    Channel,
-    Frames,
-    Memory,
-    Report,
-    Task,
-    frame,
-)
+from yamlsched.worker.executors.processes.protocol import MAX_TASKS, Channel, Frames, Memory, Report, Task
 from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
-from yamlsched.worker.forking import signals_blocked
+from yamlsched.worker.forking import Pipe
 
+KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 MAX_READS = 16  # of one child's reports in a row, so that a child that writes endlessly does not hold up the others
 
 
@@ -76,7 +66,7 @@ class ChildHandle:
     def latest(self) -> Attempt | None:
         """Return the attempt that started last: the output that arrives is its."""
         for index in reversed(self.assigned):
-            if self.memory.state(index) != NOT_STARTED:
+            if self.memory.state(index) != protocol.NOT_STARTED:
                 return self.assigned[index]
         return None
 
@@ -98,11 +88,11 @@ class ChildHandle:
             index = (index + 1) % MAX_TASKS
         self.next_index = index
         self.sent_count += len(tasks)
-        self._write(frame(tasks))
+        self._write(protocol.frame(tasks))
 
     def resume(self) -> None:
         """Let it go on: the output of its last attempt has been read."""
-        self._write(frame(RESUME))
+        self._write(protocol.frame(protocol.RESUME))
 
     def withdraw(self) -> list[Attempt]:
         """Take back the attempts that it has not started."""
@@ -190,10 +180,34 @@ class ChildHandle:
                 continue
             return
 
-    def request_stop(self) -> None:
-        """Ask it to stop its handler. It ignores a SIGTERM that is not announced."""
-        self.memory.request_stop()
-        self.signal(signal.SIGTERM)
+    def stop(self, attempt: Attempt, grace: float) -> list[Attempt]:
+        """Stop the handler of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds later.
+
+        Returns the attempts that it has not started, so that nothing but ``attempt`` is hit.
+        """
+        withdrawn = self.retire()
+        if self.running() is attempt:  # else it had not started, or it ended this moment and its report is on its way
+            if grace <= 0:
+                self.signal(signal.SIGKILL)
+            elif self.kill_at is None:
+                self.memory.request_stop()  # a SIGTERM that is not announced is ignored
+                self.signal(signal.SIGTERM)
+            self.kill_by(clock.now() + grace)
+        return withdrawn
+
+    def retire(self) -> list[Attempt]:
+        """Let it start nothing more; return the attempts that it has not started."""
+        self.is_retired = True
+        return self.withdraw()
+
+    def kill_by(self, instant: float) -> None:
+        """Have it killed at ``instant``, or at an earlier one that was set before."""
+        self.kill_at = instant if self.kill_at is None else min(self.kill_at, instant)
+
+    def kill_if_due(self, now: float) -> None:
+        if self.kill_at is not None and now >= self.kill_at:
+            self.signal(signal.SIGKILL)
+            self.kill_at = now + KILL_GRACE_SECONDS
 
     def close(self) -> None:
         """Close its pipes; it has ended."""
@@ -207,30 +221,20 @@ def fork(environment: bootstrap.Environment) -> ChildHandle:
     """Start a child. Raises EnvironmentFailed when the system refuses."""
     sys.stdout.flush()
     sys.stderr.flush()
-    pipes: list[int] = []
-    parent = os.getpid()  # not to be asked for after the fork, when it may have died
-    with signals_blocked():
-        try:
-            for _ in range(3):
-                pipes += os.pipe()
-            memory = Memory()
-            pid = os.fork()
-        except OSError as error:
-            for descriptor in pipes:
-                os.close(descriptor)
-            raise EnvironmentFailed(f"no child process can be started: {error.strerror}") from error
-        command_read, command_write, result_read, result_write, output_read, output_write = pipes
-        if pid == 0:
-            try:
-                bootstrap.run(parent, Channel(command_read, result_write, output_write, memory), environment)
-            finally:
-                os._exit(1)  # whatever happens: this is not the parent
+    memory = Memory()
+
+    def run(parent: int, pipes: list[Pipe]) -> None:
+        (commands, _), (_, results), (_, output) = pipes
+        bootstrap.run(parent, Channel(commands, results, output, memory), environment)
+
+    pid, pipes = forking.fork("child", 3, run)
+    (command_read, commands), (results, result_write), (output, output_write) = pipes
     for descriptor in (command_read, result_write, output_write):
         os.close(descriptor)
-    for descriptor in (command_write, result_read, output_read):
+    for descriptor in (commands, results, output):
         os.set_blocking(descriptor, False)
     loop = asyncio.get_running_loop()
-    return ChildHandle(pid, command_write, result_read, memory, Output(output_read), loop, idle_since=clock.now())
+    return ChildHandle(pid, commands, results, memory, Output(output), loop, idle_since=clock.now())
 
 
 def exit_cause(status: int, when: str = " during the run") -> str:

@@ -21,7 +21,7 @@ from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
 from yamlsched.worker.executors.processes import protocol
 from yamlsched.worker.executors.processes.bootstrap import Environment
-from yamlsched.worker.executors.processes.child_handle import ChildHandle, exit_cause, fork
+from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause, fork
 from yamlsched.worker.executors.processes.estimates import Estimates
 from yamlsched.worker.permits import ConcurrencyPermits
 from yamlsched.worker.stderr import NonBlockingStderr
@@ -31,7 +31,6 @@ MAX_MESSAGE_BYTES = 1 << 18  # of payload
 MAX_RUNS_PER_CHILD = 50_000  # so that what handlers leak does not pile up
 MAX_FAILED_FORKS = 6  # children in a row that died before they were ready: then no more are started
 MAX_FAILED_STARTS = 3  # children that died with an attempt that they had not started: then it has failed
-KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
 START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
 MAX_WAIT_SECONDS = 1.0  # for attempts while all children are busy with long ones: then they are returned
@@ -232,22 +231,8 @@ class ProcessPool:
         assigned = {attempt: child for child in self._children.values() for attempt in child.assigned.values()}
         for attempt in attempts:
             if (child := assigned.get(attempt)) is not None:
-                self._stop_child(child, attempt, grace)
+                self._requeue(child.stop(attempt, grace))
         self._return_stopped()
-
-    def _stop_child(self, child: ChildHandle, attempt: Attempt, grace: float) -> None:
-        """Stop the handler of ``attempt``. What the child has not started goes to others first."""
-        child.is_retired = True
-        self._requeue(child.withdraw())
-        if child.running() is not attempt:
-            return  # it had not started, or ended this moment and its report is on its way
-        if grace <= 0:
-            child.signal(signal.SIGKILL)
-            return
-        if child.kill_at is None:
-            child.request_stop()
-        kill_at = clock.now() + grace
-        child.kill_at = kill_at if child.kill_at is None else min(child.kill_at, kill_at)
 
     def release_unstarted(self) -> None:
         """Return what no child has started; hand out nothing any more."""
@@ -271,7 +256,7 @@ class ProcessPool:
             is_old = now - child.idle_since > MAX_IDLE_SECONDS
             if not child.assigned and not child.is_closed and (child.is_retired or is_old):
                 child.close_input()
-                child.kill_at = child.kill_at or now + KILL_GRACE_SECONDS
+                child.kill_by(now + KILL_GRACE_SECONDS)
 
     async def close(self) -> None:
         """Wait until no child is left; kill those that do not exit."""
@@ -304,14 +289,15 @@ class ProcessPool:
 
     def _check_child(self, child: ChildHandle, now: float) -> None:
         if child.kill_at is not None:
-            if now >= child.kill_at:
-                child.signal(signal.SIGKILL)
-                child.kill_at = now + KILL_GRACE_SECONDS
+            child.kill_if_due(now)
             return
         attempt = child.running()
         if attempt is None:
             if child.assigned and now - child.active_at > START_TIMEOUT_SECONDS:
-                self._replace(child)
+                self._requeue(child.retire())
+                if child.running() is None:  # it hangs between two attempts
+                    child.is_hung = True
+                    child.kill_by(now + KILL_GRACE_SECONDS)
             return
         child.active_at = now
         seconds = child.seconds_running(attempt, now)
@@ -322,14 +308,6 @@ class ProcessPool:
         elif seconds > SLOW_SECONDS and not child.is_slow:
             child.is_slow = True
             self._requeue(child.withdraw())
-
-    def _replace(self, child: ChildHandle) -> None:
-        """Give others what ``child`` has not started, and kill it: it hangs between two attempts."""
-        child.is_retired = True
-        self._requeue(child.withdraw())
-        if child.running() is None:
-            child.is_hung = True
-            child.kill_at = clock.now() + KILL_GRACE_SECONDS
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
