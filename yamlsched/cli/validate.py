@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option("--import", "imports", is_flag=True, help="Import the handlers, which executes their modules.")
 @click.option(
-    "--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Also look for handlers in this folder."
+    "--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Also look up handlers in this directory."
 )
 @click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
 @click.option(
