@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from enum import StrEnum
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -147,8 +147,8 @@ class Reader:
         return Backoff(**values) if self.found.is_valid(spot) else None
 
 
-def _enum_reader(kind: type[StrEnum]) -> Callable[[Reader, Spot], StrEnum]:
-    return lambda reader, spot: kind(spot.value)
+def _enum_reader(kind: type[Enum]) -> Callable[[Reader, Spot], Enum]:
+    return lambda reader, spot: kind[spot.value.upper()]
 
 
 READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {

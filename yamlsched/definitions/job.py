@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, get_type_hints
 
 from yamlsched import durations
@@ -160,15 +160,23 @@ def _show_string(text: str) -> str | None:
     return text or None
 
 
+def _enum_value(member: Enum) -> Any:
+    return member.value
+
+
+def _enum_name(member: Enum) -> str:
+    return member.name.lower()
+
+
 TYPES = get_type_hints(Job)
-ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclass(kind, StrEnum)]
+ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclass(kind, Enum)]
 FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     Cron | None: (_cron_text, _load_cron, _cron_text),
     timedelta: (_store_duration, _same, durations.show),
     Backoff: (_store_backoff, _load_backoff, _show_backoff),
     tuple[str, ...]: (list, tuple, _show_list),
     str: (_same, _same, _show_string),
-    **{kind: (str, kind, str) for kind in ENUMS},
+    **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
 }
 """By a field's type: how its values are stored, read back and shown. Other types are the same everywhere."""
 COLUMN_NAMES = {"name": "job_type", "cron": "schedule"}
