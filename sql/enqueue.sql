@@ -7,7 +7,7 @@ from yamlsched.enqueue(%(job_type)s::pg_catalog.text, %(payload)s::pg_catalog.te
                        coalesce(%(run_at)s::pg_catalog.timestamptz,
                                 pg_catalog.clock_timestamp() operator(pg_catalog.+)
                                 pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)),
-                       %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text) e;
+                       %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text, %(priority)s::pg_catalog.text) e;
 
 -- name: enqueue_many
 -- Any number of runs of one job; parent_id is the run whose handler enqueues them.
@@ -17,5 +17,6 @@ from yamlsched.enqueue_many(%(job_type)s::pg_catalog.text, %(payloads)s::pg_cata
                             coalesce(%(run_at)s::pg_catalog.timestamptz,
                                      pg_catalog.clock_timestamp() operator(pg_catalog.+)
                                      pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)),
-                            %(namespace)s::pg_catalog.text, %(parent_id)s::pg_catalog.int8) e
+                            %(namespace)s::pg_catalog.text, %(parent_id)s::pg_catalog.int8,
+                            %(priority)s::pg_catalog.text) e
 order by e.position;

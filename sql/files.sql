@@ -65,7 +65,7 @@ select (select max(m.version) from yamlsched.migrations m) as version,
                  select r.id
                  from yamlsched.job_runs r
                  where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive
-                 order by r.run_at, r.id
+                 order by r.priority, r.run_at, r.id
                  limit 1
              ) is null)
            order by d.next_slot_at
@@ -73,19 +73,22 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        ), false) as has_due_jobs,
        coalesce((
            select true
-           from yamlsched.job_runs r
-           where r.namespace = k.namespace and r.finished_at is null and not r.exclusive
-             and r.run_at <= c.now
-             and (r.status <> 'running' or r.locked_until < c.now)
-           order by r.run_at, r.id
+           from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)  -- so that the index bounds run_at
+           cross join lateral (
+               select r.id
+               from yamlsched.job_runs r
+               where r.namespace = k.namespace and r.finished_at is null and not r.exclusive
+                 and r.priority = l.priority and r.run_at <= c.now and yamlsched.has_no_worker(r, c.now)
+               order by r.run_at, r.id
+               limit 1
+           ) r
            limit 1
        ), (
            select true
            from yamlsched.job_runs r
            where r.namespace = k.namespace and r.finished_at is null and r.exclusive
-             and r.run_at <= c.now
-             and (r.status <> 'running' or r.locked_until < c.now)
-           order by r.definition_id, r.run_at, r.id
+             and r.run_at <= c.now and yamlsched.has_no_worker(r, c.now)
+           order by r.definition_id, r.priority, r.run_at, r.id
            limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - interval '5 minutes', true), false)

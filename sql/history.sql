@@ -28,6 +28,7 @@ order by d.job_type;
 -- its latest attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters, so
 -- that the runs of one job, the dead and the unfinished are each found by an index.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
+       (array['high', 'normal', 'low'])[r.priority] as priority,
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
        r.status = 'cancelled' and coalesce((
@@ -65,6 +66,7 @@ limit 1;
 
 -- name: run
 select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
+       (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
        r.last_stack, r.parent_id, d.handler, d.owner, d.timezone, d.enabled, d.retired_at,

@@ -2,8 +2,21 @@
 -- and the index takes it as its end. A sub-select in `where` asks a job's definition row by row: with a join, the
 -- planner might choose a full scan. The first columns of what a claim returns are the fields of `ClaimedRun`.
 
+-- name: due_levels
+-- The priorities at which a claim may find something. A run that is being executed counts: its lease may be over.
+select l.priority
+from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)
+where coalesce((select true from yamlsched.job_runs r
+                where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+                  and r.priority = l.priority and r.run_at <= (select clock_timestamp())
+                order by r.run_at, r.id limit 1),
+               (select true from yamlsched.job_runs r
+                where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+                  and r.priority = l.priority and r.run_at <= (select clock_timestamp())
+                order by r.run_at, r.definition_id limit 1));
+
 -- name: claim_waiting
--- The fast path: claim waiting runs that may execute side by side, and nothing else. It starts after (`past_run_at`,
+-- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. It starts after (`past_run_at`,
 -- `past_id`), where the last one stopped, so that it does not step again over runs that are being executed, or that are
 -- finished and still in the index because an old transaction might see them. Its last two columns say where it stopped.
 -- The condition is one `case`, which the planner expects to be true for half of the rows: it knows too little about the
@@ -14,7 +27,7 @@ with clock as materialized (
 ), picked as materialized (
     select w.ctid, w.run_at, w.id
     from yamlsched.job_runs w
-    where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive
+    where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive and w.priority = %(priority)s
       and w.run_at <= (select c.now from clock c)
       and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
       and case when w.status = 'running' or w.attempts >= w.max_attempts    -- the latter: `claim` marks them dead
@@ -42,7 +55,7 @@ returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.a
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1) as past_id;
 
 -- name: claim
--- Claim due runs of every kind, in two ways.
+-- Claim due runs of one priority and of every kind, in two ways.
 -- Side by side: runs that may execute beside others of their job, oldest first.
 -- Exclusive: slot runs of jobs with overlap wait or skip, of which one executes at a time. Of each job at most the run
 -- at its head is claimed, and none while another is running under a lease. The jobs are taken in order of their ids,
@@ -65,7 +78,7 @@ with recursive clock as materialized (
 ), due_exclusive as materialized (
     select r.definition_id
     from yamlsched.job_runs r
-    where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+    where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.priority = %(priority)s
       and r.run_at <= (select c.now from clock c)
     order by r.run_at, r.definition_id
     limit %(limit)s + 1000
@@ -74,26 +87,31 @@ with recursive clock as materialized (
     from due_exclusive u
     where u.definition_id > %(after)s and (select count(*) from due_exclusive) < %(limit)s + 1000
     order by 1
-), all_jobs (id, run_at) as (
-    (select r.definition_id, r.run_at from yamlsched.job_runs r
+), all_jobs (id) as (
+    (select r.definition_id from yamlsched.job_runs r
      where (select count(*) from due_exclusive) = %(limit)s + 1000
        and r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > %(after)s
-     order by r.definition_id, r.run_at limit 1)
+     order by r.definition_id limit 1)
     union all
-    select r.definition_id, r.run_at
+    select r.definition_id
     from all_jobs j
     cross join lateral (
-        select r.definition_id, r.run_at from yamlsched.job_runs r
+        select r.definition_id from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > j.id
-        order by r.definition_id, r.run_at limit 1
+        order by r.definition_id limit 1
     ) r
 ), heads as materialized (
     select coalesce(running.id, waiting.id) as id
     from (select f.id from few_jobs f
           union all
-          select a.id from all_jobs a where a.run_at <= (select c.now from clock c)) j
+          select a.id from all_jobs a
+          where (select r.run_at from yamlsched.job_runs r
+                 where r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and r.exclusive
+                   and r.priority = %(priority)s
+                 order by r.run_at limit 1) <= (select c.now from clock c)) j
     left join lateral (
-        select r.id, r.locked_until < (select c.now from clock c) as is_over, r.attempts >= r.max_attempts as is_last
+        select r.id, r.priority = %(priority)s and r.locked_until < (select c.now from clock c) as is_over,
+               r.attempts >= r.max_attempts as is_last
         from yamlsched.job_runs r where r.exclusive_of = j.id
         offset 0                          -- keeps the planner from changing the order of jobs, which `after` relies on
     ) running on true
@@ -104,7 +122,7 @@ with recursive clock as materialized (
                where h.definition_id = j.id and h.held_until >= (select c.now from clock c) and h.exclusive
                limit 1) is null
           and r.namespace = %(namespace)s and r.definition_id = j.id and r.finished_at is null and r.exclusive
-          and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
+          and r.priority = %(priority)s and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
         order by r.run_at, r.id limit 1
     ) waiting on true
     where (running.is_over or waiting.id is not null)
@@ -128,7 +146,7 @@ with recursive clock as materialized (
     -- the first run that is not read by time; none if all that is due is read
     select r.run_at, r.id
     from yamlsched.job_runs r
-    where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+    where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
       and r.run_at <= (select c.now from clock c)
     order by r.run_at, r.id
     offset %(limit)s + 32 limit 1
@@ -139,6 +157,7 @@ with recursive clock as materialized (
     where r.namespace = %(namespace)s
       and r.finished_at is null
       and not r.exclusive
+      and r.priority = %(priority)s
       -- one bound, in place of two: PostgreSQL 18 ends the scan at one of them only
       and (r.run_at, r.id) <= (coalesce((select f.run_at from front f), (select c.now from clock c)),
                                coalesce((select f.id - 1 from front f), 9223372036854775807))
@@ -181,7 +200,7 @@ with recursive clock as materialized (
                       and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
                from yamlsched.job_definitions d where d.id = a.id)
           and r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and not r.exclusive
-          and r.run_at <= (select c.now from clock c)
+          and r.priority = %(priority)s and r.run_at <= (select c.now from clock c)
           and (r.run_at, r.id) >= ((select f.run_at from front f), (select f.id from front f))
           and yamlsched.has_no_worker(r, (select c.now from clock c))
         order by r.run_at, r.id
@@ -214,12 +233,13 @@ with recursive clock as materialized (
     where r.id = any (array(select p.id from picked p where p.is_last))
     returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at
 ), on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
+                                    max_attempts)
     select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts), b.finished_at,
-           d.max_attempts
+           d.priority, d.max_attempts
     from died b
     cross join lateral (
-        select j.id, j.job_type, j.max_attempts from yamlsched.job_definitions j
+        select j.id, j.job_type, j.priority, j.max_attempts from yamlsched.job_definitions j
         where j.id = b.definition_id and j.on_dead is not null
         offset 0
     ) d
@@ -350,11 +370,13 @@ with outcome as materialized (
     from finished f where f.error is not null
     on conflict (run_id, attempt) do nothing
 ), on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, max_attempts)
-    select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now, d.max_attempts
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
+                                    max_attempts)
+    select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now,
+           d.priority, d.max_attempts
     from finished f
     cross join lateral (
-        select j.id, j.job_type, j.max_attempts from yamlsched.job_definitions j
+        select j.id, j.job_type, j.priority, j.max_attempts from yamlsched.job_definitions j
         where j.id = f.definition_id and j.on_dead is not null
         offset 0
     ) d
@@ -386,14 +408,20 @@ where d.namespace = %(namespace)s;
 
 -- name: due
 -- How many runs are due, counted up to a limit: shown as progress.
-select count(*) as runs from (
-    (select r.id from yamlsched.job_runs r
-     where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
-       and r.run_at <= clock_timestamp() and r.status <> 'running' limit %(most)s)
-    union all
-    (select r.id from yamlsched.job_runs r
-     where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
-       and r.run_at <= clock_timestamp() and r.status <> 'running' limit %(most)s)
+select count(*) as runs
+from (
+    select r.id
+    from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)  -- so that the index bounds run_at
+    cross join lateral (
+        (select w.id from yamlsched.job_runs w
+         where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive and w.priority = l.priority
+           and w.run_at <= clock_timestamp() and w.status <> 'running' limit %(most)s)
+        union all
+        (select w.id from yamlsched.job_runs w
+         where w.namespace = %(namespace)s and w.finished_at is null and w.exclusive and w.priority = l.priority
+           and w.run_at <= clock_timestamp() and w.status <> 'running' limit %(most)s)
+    ) r
+    limit %(most)s
 ) d;
 
 -- name: listen

@@ -18,7 +18,7 @@ where d.namespace = %(namespace)s
       select r.id
       from yamlsched.job_runs r
       where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive
-      order by r.run_at, r.id
+      order by r.priority, r.run_at, r.id
       limit 1
   ) is null)
 order by d.next_slot_at, d.id;
@@ -63,14 +63,14 @@ cross join lateral (
 -- pruned. A statement that reads both tables finds the key of a run that is being pruned in one of them; the index alone
 -- would wait for the prune, and then accept the key again. The caller compares the row count.
 insert into yamlsched.job_runs
-    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, max_attempts, exclusive,
-     created_at, updated_at)
-select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.max_attempts, d.overlap <> 'allow',
-       %(now)s, %(now)s
+    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, priority, max_attempts,
+     exclusive, created_at, updated_at)
+select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.priority, d.max_attempts,
+       d.overlap <> 'allow', %(now)s, %(now)s
 from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[], %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
-    select j.id, j.namespace, j.job_type, j.payload, j.max_attempts, j.overlap
+    select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap
     from yamlsched.job_definitions j
     where j.id = s.id
     offset 0

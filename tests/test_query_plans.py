@@ -98,8 +98,8 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 def claim(token: str) -> dict[str, Any]:
     return {
-        "namespace": "default", "token": token, "limit": LIMIT, "newest": 2**62, "others": [], "after": 0, "now": None,
-        "past_run_at": "-infinity", "past_id": 0, **LOST_WORKER,
+        "namespace": "default", "priority": 2, "token": token, "limit": LIMIT, "newest": 2**62, "others": [],
+        "after": 0, "now": None, "past_run_at": "-infinity", "past_id": 0, **LOST_WORKER,
     }  # fmt: skip
 
 
@@ -134,9 +134,10 @@ def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
 
 
 TYPES = {
-    "namespace": "text", "token": "text", "limit": "bigint", "newest": "bigint", "others": "bigint[]",
-    "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]",
-    "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint", "lost_error": "text", "lost_type": "text",
+    "namespace": "text", "priority": "smallint", "token": "text", "limit": "bigint", "newest": "bigint",
+    "others": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]",
+    "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
+    "lost_error": "text", "lost_type": "text",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 
@@ -290,3 +291,57 @@ def test_a_claim_costs_the_same_however_many_runs_may_not_be_claimed(
     assert sorted(run.definition_id for run in taken) == jobs
     assert [pages(plan) for plan in plans if pages(plan) > FEW_PAGES] == []
     assert [table for plan in plans for table in scans(plan) if table == "job_runs"] == []
+
+
+LOW = 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
+@pytest.mark.parametrize("name", ["claim_waiting", "claim"])
+def test_a_high_run_is_claimed_at_once_beside_many_waiting_low_ones(own_dsn: str, name: str, exclusive: bool) -> None:
+    # given many due runs of low priority, and one of high priority that was created last
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
+        jobs = [a_job(other, job_type) for job_type in ("low", "high")]
+        for job, count, priority in ((jobs[0], LOW, 3), (jobs[1], 1, 1)):
+            other.execute(
+                "insert into yamlsched.job_runs "
+                "(namespace, definition_id, job_type, run_at, priority, max_attempts, exclusive) "
+                "select 'default', %s, 'job', now() - interval '1 hour', %s, 5, %s from generate_series(1, %s)",
+                [job, priority, exclusive and name == "claim", count],
+            )
+        other.execute("vacuum analyze yamlsched.job_runs")
+        names, levels = prepare(connection, name), prepare(connection, "due_levels")
+
+        looking = execute(connection, "due_levels", levels, claim("A"))
+        claiming = execute(connection, name, names, {**claim("A"), "priority": 1})
+
+        # then finding and claiming it reads little, and it is the one that is claimed
+        taken = other.execute("select definition_id from yamlsched.job_runs where status = 'running'").fetchall()
+    assert [run.definition_id for run in taken] == [jobs[1]]
+    assert pages(looking) <= FEW_PAGES
+    assert pages(claiming) <= FEW_PAGES
+    assert "job_runs" not in [*scans(looking), *scans(claiming)]
+
+
+@pytest.mark.slow
+def test_a_high_run_is_claimed_at_once_beside_a_million_finished_and_many_waiting_low_runs(million: Any) -> None:
+    connection, _ = million
+    insert = (
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, priority, max_attempts) "
+        "select 'default', (select min(id) from yamlsched.job_definitions), 'job', now(), %s, 5 "
+        "from generate_series(1, %s)"
+    )
+
+    with connection.transaction(force_rollback=True):
+        connection.execute(insert, [3, LOW])
+        connection.execute(insert, [1, 1])
+        looking = explained(connection, load("runs")["due_levels"], {"namespace": "default"})
+        claiming = [
+            explained(connection, load("runs")[name], {**claim("A"), "priority": 1})
+            for name in ("claim", "claim_waiting")
+        ]
+
+    assert [plan["Actual Rows"] for plan in claiming] == [1, 1]
+    assert [pages(plan) for plan in (looking, *claiming) if pages(plan) > FEW_PAGES] == []
+    assert "job_runs" not in [table for plan in (looking, *claiming) for table in scans(plan)]

@@ -662,7 +662,16 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     statement = load("runs")["claim"]
     assert statement.count(heads) == 1
     answers: list[Any] = []
-    given = {"namespace": "default", "token": "A", "limit": 10, "newest": 10**9, "others": [], "after": 0, "now": NOON}
+    given = {
+        "namespace": "default",
+        "priority": 2,
+        "token": "A",
+        "limit": 10,
+        "newest": 10**9,
+        "others": [],
+        "after": 0,
+        "now": NOON,
+    }
     given |= LOST_WORKER
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args, overload
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -27,6 +27,8 @@ Key: TypeAlias = str | None
 Keys: TypeAlias = Iterable[Key] | None
 RunAt: TypeAlias = datetime | timedelta | None
 """An aware datetime, or a delay from now on the database's clock; None is now."""
+PriorityName: TypeAlias = Literal["high", "normal", "low"]
+PRIORITIES = get_args(PriorityName)
 
 MAX_PAYLOAD_BYTES = 65_536
 """Size of a payload as JSON."""
@@ -51,6 +53,7 @@ class Options(TypedDict, total=False):
     """The arguments that all ways to enqueue share."""
 
     run_at: RunAt
+    priority: PriorityName | None
     namespace: str
 
 
@@ -73,6 +76,7 @@ def enqueue(
     *,
     key: Key = None,
     run_at: RunAt = None,
+    priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
     """Enqueue a run of ``job`` in the caller's transaction. With an AsyncConnection, await the result.
@@ -81,8 +85,9 @@ def enqueue(
     result names that run. If another open transaction enqueued the same key, this one waits for its end. Raises
     Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not a JSON object or exceeds
     64 KiB, a ``run_at`` that is out of range or has no time zone, and a key that is not valid or that another job has.
+    ``priority`` None is the job's.
     """
-    batch = make_batch(job, [{} if payload is None else payload], [key], run_at)
+    batch = make_batch(job, [{} if payload is None else payload], [key], run_at, priority)
     parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
     return _execute(connection, "enqueue", parameters, lambda results: results[0])  # type: ignore[no-any-return]
 
@@ -110,17 +115,20 @@ def enqueue_many(
     keys: Keys = None,
     *,
     run_at: RunAt = None,
+    priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
     """Enqueue a run of ``job`` for each of ``payloads``, all or none, in one statement. The results keep their order.
 
     ``keys`` has a key, or None, for each payload. Everything else is as for ``enqueue``.
     """
-    parameters = _parameters(make_batch(job, payloads, keys, run_at), namespace)
+    parameters = _parameters(make_batch(job, payloads, keys, run_at, priority), namespace)
     return _execute(connection, "enqueue_many", parameters, list)  # type: ignore[no-any-return]
 
 
-def make_batch(job: str, payloads: Iterable[Payload], keys: Keys, run_at: RunAt) -> EnqueueBatch:
+def make_batch(
+    job: str, payloads: Iterable[Payload], keys: Keys, run_at: RunAt = None, priority: PriorityName | None = None
+) -> EnqueueBatch:
     """Validate what can be validated without the database. Raises Refused for the first error."""
     _check_name("job", job)
     encoded = [encode_payload(job, payload) for payload in payloads]
@@ -130,7 +138,9 @@ def make_batch(job: str, payloads: Iterable[Payload], keys: Keys, run_at: RunAt)
     for name in names:
         if name is not None:
             _check_key(name)
-    return EnqueueBatch(job, encoded, names, *_instant_and_delay(run_at))
+    if priority is not None and priority not in PRIORITIES:
+        raise Refused(f"priority {priority!r:.100} is not supported: pass high, normal or low, or None for the job's")
+    return EnqueueBatch(job, encoded, names, *_instant_and_delay(run_at), priority)
 
 
 def encode_payload(job: str, payload: Payload) -> str:

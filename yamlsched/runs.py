@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from yamlsched.backoff import MAX_DELAY, Backoff, delay
@@ -35,6 +35,14 @@ class Status(StrEnum):
     SUCCEEDED = "succeeded"
     DEAD = "dead"
     CANCELLED = "cancelled"
+
+
+class Priority(IntEnum):
+    """Which of the due runs are claimed first, as stored. A waiting lower level still gets one claimed run in eight."""
+
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
 
 
 class ClaimedRun(NamedTuple):
@@ -77,6 +85,7 @@ class EnqueueBatch(NamedTuple):
     keys: list[str | None]  # one for each payload
     run_at: str | None  # RFC 3339
     delay: float | None  # seconds from the statement, on the database's clock; without both: now
+    priority: str | None = None  # None: the job's
 
     def can_join(self, other: EnqueueBatch) -> bool:
         """Return whether one statement can enqueue the runs of both."""

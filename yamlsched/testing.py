@@ -36,6 +36,7 @@ class Enqueue(NamedTuple):
     payload: dict[str, Any]
     key: str | None = None
     run_at: RunAt = None
+    priority: str | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class FakeRun(Run):
     def enqueued(self) -> list[Enqueue]:
         """The runs that the handler has enqueued, in their order."""
         return [
-            Enqueue(batch.job_type, json.loads(payload), key, _run_at(batch))
+            Enqueue(batch.job_type, json.loads(payload), key, _run_at(batch), batch.priority)
             for batch in self.state.enqueued
             for payload, key in zip(batch.payloads, batch.keys, strict=True)
         ]

@@ -31,6 +31,7 @@ create table yamlsched.job_definitions (
     payload        jsonb not null default '{}',
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
+    priority       smallint not null default 2 check (priority between 1 and 3),  -- high, normal, low: see job_runs
     max_attempts   integer not null check (max_attempts between 1 and 100),
     backoff        jsonb not null,
     timeout        interval not null,
@@ -107,6 +108,7 @@ create table yamlsched.job_runs (
     status          text not null default 'queued'
                     check (status in ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
     attempts        integer not null default 0 check (attempts >= 0),
+    priority        smallint not null default 2 check (priority between 1 and 3),  -- 1 high, 2 normal, 3 low
     max_attempts    integer not null check (max_attempts >= 1),
     prior_attempts  integer not null default 0,  -- attempts before the latest retry: the backoff starts over
     sessions_lost   integer not null default 0 check (sessions_lost >= 0),  -- attempts in a row, released at no cost
@@ -152,16 +154,17 @@ create unique index job_runs_exclusive on yamlsched.job_runs (exclusive_of) wher
 -- while the job still had overlap: allow, or cancelled, when the handler lives until its worker's next heartbeat. No
 -- other run of the job starts before.
 create index job_runs_held on yamlsched.job_runs (definition_id, held_until) where held_until is not null and exclusive;
--- What is unfinished, for the claim. No index mentions status: that would make every claim rewrite the indexes.
-create index job_runs_open on yamlsched.job_runs (namespace, run_at, id)
+-- What is unfinished, for the claim, which asks for one level of priority. No index mentions status: that would make
+-- every claim rewrite the indexes.
+create index job_runs_open on yamlsched.job_runs (namespace, priority, run_at, id)
     where finished_at is null and not exclusive;
-create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, run_at, id)
+create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, priority, run_at, id)
     where finished_at is null and exclusive;
 -- The same the other way round: a claim reads the first of what is due by time, and goes from job to job where that is
 -- what it may not take, however much of it there is.
-create index job_runs_due_exclusive on yamlsched.job_runs (namespace, run_at, definition_id)
+create index job_runs_due_exclusive on yamlsched.job_runs (namespace, priority, run_at, definition_id)
     where finished_at is null and exclusive;
-create index job_runs_open_of_job on yamlsched.job_runs (namespace, definition_id, run_at, id)
+create index job_runs_open_of_job on yamlsched.job_runs (namespace, definition_id, priority, run_at, id)
     where finished_at is null and not exclusive;
 -- Of one job: what is unfinished, and history by its end, for retention and monitors. Each index costs every run's
 -- finish: that is why there is no second one by id, and a page of one job's history is found through the primary key

@@ -44,7 +44,8 @@ create function yamlsched.enqueue_many(
     idempotency_keys text[] default null,
     run_at           timestamptz default null,
     namespace        text default 'default',
-    parent_id        bigint default null
+    parent_id        bigint default null,
+    priority         text default null   -- high, normal or low; null: the job's
 ) returns table ("position" integer, run_id bigint, created boolean)
     language plpgsql
     security definer                     -- an enqueuer may call this and touch no table
@@ -57,6 +58,7 @@ declare
     ids        bigint[];                 -- one for each position: what was made now is known by it
     rows_made  integer;
     tries      integer := 0;
+    level      smallint := array_position(array['high', 'normal', 'low'], enqueue_many.priority);
     -- who calls: inside of this function the current user is its owner
     caller     text := case current_setting('role') when 'none' then session_user else current_setting('role') end;
 begin
@@ -95,6 +97,11 @@ begin
             'run_at %s is not between the years 1970 and 9998', enqueue_many.run_at);
     end if;
 
+    if enqueue_many.priority is not null and level is null then
+        raise exception using errcode = 'YS003', message = format(
+            'priority "%s" is not one of high, normal, low', enqueue_many.priority);
+    end if;
+
     select yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) as fault into bad
     from unnest(payloads, idempotency_keys) with ordinality as i (payload, key, nth)
     where yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) is not null
@@ -108,10 +115,12 @@ begin
     loop
         -- in the order of keys, so that two that enqueue the same keys wait for each other and never in a circle
         insert into yamlsched.job_runs
-            (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, max_attempts, parent_id)
+            (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts,
+             parent_id)
         overriding system value
         select i.id, definition.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
-               coalesce(enqueue_many.run_at, clock_timestamp()), definition.max_attempts, enqueue_many.parent_id
+               coalesce(enqueue_many.run_at, clock_timestamp()), coalesce(level, definition.priority),
+               definition.max_attempts, enqueue_many.parent_id
         from unnest(payloads, idempotency_keys, ids) as i (payload, key, id)
         where tries = 0 or i.key is not null
         order by i.key collate "C", i.id
@@ -186,7 +195,8 @@ create function yamlsched.enqueue(
     payload         jsonb default '{}',
     run_at          timestamptz default null,
     idempotency_key text default null,
-    namespace       text default 'default'
+    namespace       text default 'default',
+    priority        text default null   -- high, normal or low; null: the job's
 ) returns table (run_id bigint, created boolean)
     language plpgsql
     security definer
@@ -194,15 +204,16 @@ create function yamlsched.enqueue(
 as $$
 #variable_conflict use_variable
 declare
-    made bigint;
+    made  bigint;
+    level smallint := array_position(array['high', 'normal', 'low'], priority);
 begin
-    if yamlsched.enqueue_fault(job_type, payload, idempotency_key) is null
+    if (priority is null or level is not null) and yamlsched.enqueue_fault(job_type, payload, idempotency_key) is null
        and (idempotency_key is null or idempotency_key !~ ':[0-9]{4}-[0-9]{2}-[0-9]{2}')
        and (run_at is null or run_at between '1970-01-01 00:00Z' and '9999-01-01 00:00Z') then
         insert into yamlsched.job_runs as r
-            (namespace, definition_id, job_type, payload, idempotency_key, run_at, max_attempts)
+            (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts)
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
-               coalesce(enqueue.run_at, clock_timestamp()), d.max_attempts
+               coalesce(enqueue.run_at, clock_timestamp()), coalesce(level, d.priority), d.max_attempts
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
           and d.enabled and d.retired_at is null
@@ -223,10 +234,10 @@ begin
     return query
     select e.run_id, e.created
     from yamlsched.enqueue_many(job_type, array[payload], case when idempotency_key is not null
-                                then array[idempotency_key] end, run_at, namespace) e;
+                                then array[idempotency_key] end, run_at, namespace, null, priority) e;
 end
 $$;
 
 -- Functions are everybody's by default; these write with their owner's rights.
-revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint) from public;
-revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text) from public;
+revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text) from public;
+revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text) from public;

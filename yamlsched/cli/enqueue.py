@@ -62,6 +62,11 @@ def payload(text: str) -> dict[str, Any]:
     metavar="TIME",
     help="Do not start before: 2026-01-14T02:00 or 17:30 (the job's time zone), 2026-01-14T01:00Z, or 90m (from now).",
 )
+@click.option(
+    "--priority",
+    type=click.Choice(["high", "normal", "low"]),
+    help="Runs of a higher level are claimed first [default: the job's].",
+)
 @_filters.path_option
 @_filters.by_option
 @_filters.namespace_option
@@ -73,6 +78,7 @@ def command(
     arguments: dict[str, Any] | None,
     key: str | None,
     at: TimeInput | None,
+    priority: Any,
     paths: tuple[str, ...],
     by: str | None,
     namespace: str | None,
@@ -82,7 +88,7 @@ def command(
     with settings.connect_in(namespace) as (connection, namespace):
         payloads.check(settings.file, namespace, job, arguments or {}, paths)
         made = actions.enqueue(
-            connection, namespace, job, arguments or {}, key=key, at=at, who=by or actions.operator()
+            connection, namespace, job, arguments or {}, key=key, at=at, priority=priority, who=by or actions.operator()
         )
     if settings.wants_json:
         click.echo(

@@ -66,6 +66,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     )
     yield "key", run.key or "none"
     yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(waits_for(run, now)))
+    yield "priority", run.priority
     yield "attempts", f"{run.attempts} of {run.max_attempts}"
     no_slot = "none" if is_call else "none: enqueued"
     yield "slot", _output.instant(run.scheduled_for) if run.scheduled_for else no_slot

@@ -17,6 +17,7 @@ from yamlsched import durations
 from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import CronError, ScheduleError
+from yamlsched.runs import Priority
 from yamlsched.zones import zone
 
 
@@ -65,6 +66,7 @@ class Job:
     handler: str
     payload: dict[str, Any] = field(default_factory=dict)
     enabled: bool = True
+    priority: Priority = Priority.NORMAL
     max_attempts: int = 5
     backoff: Backoff = Backoff()
     timeout: timedelta = timedelta(hours=1)

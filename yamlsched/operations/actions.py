@@ -57,13 +57,14 @@ def enqueue(
     *,
     key: str | None,
     at: TimeInput | None,
+    priority: client.PriorityName | None = None,
     who: str,
 ) -> EnqueueResult:
     """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone.
 
     Raises Refused if the job does not exist or was retired, and for an invalid payload or key.
     """
-    create = partial(client.enqueue, connection, job, payload, key=key, namespace=namespace)
+    create = partial(client.enqueue, connection, job, payload, key=key, priority=priority, namespace=namespace)
     try:
         known = {other.job_type: other for other in history.jobs(connection, namespace)}
     except psycopg.errors.InsufficientPrivilege:  # a role that may only enqueue reads neither the job nor the run

@@ -35,6 +35,7 @@ class RunRow:
     job_type: str
     key: str | None
     status: str
+    priority: str
     attempts: int
     max_attempts: int
     scheduled_for: datetime | None

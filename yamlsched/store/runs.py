@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status, released
+from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
 from yamlsched.store.statements import load
 
 MAX_OUTCOMES_PER_STATEMENT = 100
@@ -54,6 +54,18 @@ class ClaimResult:
     is_truncated: bool = False
     past: tuple[str, int] = BEFORE_ALL
 
+    def add(self, other: ClaimResult) -> None:
+        """Add the runs of another claim."""
+        self.runs += other.runs
+        self.dead += other.dead
+        self.lost += other.lost
+
+
+async def due_levels(connection: psycopg.AsyncConnection[Any], namespace: str) -> set[Priority]:
+    """Return the priorities of the due runs, which includes those that are being executed."""
+    cursor = await connection.execute(load("runs")["due_levels"], {"namespace": namespace})
+    return {Priority(row.priority) for row in await cursor.fetchall()}
+
 
 @cache
 def _maker(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[ClaimedRun, Any]]:
@@ -77,13 +89,17 @@ async def claim(
     scope: Scope = Scope(),
     after: int = 0,
     now: datetime | None = None,
+    priority: Priority = Priority.NORMAL,
 ) -> ClaimResult:
-    """Claim up to ``limit`` due runs under ``token``, which must be new; runs that are marked dead count among them."""
-    given = {"namespace": namespace, "token": token, "limit": limit, "after": after, "now": now}
+    """Claim up to ``limit`` due runs of ``priority`` under ``token``, which must be new.
+
+    Runs that are marked dead count among them.
+    """
+    given = {"namespace": namespace, "priority": int(priority), "token": token, "limit": limit, "now": now}
     claimed = ClaimResult()
     exclusive, heads = 0, 0
     async with connection.cursor(row_factory=claimed_row) as cursor:
-        await cursor.execute(load("runs")["claim"], {**given, **scope.parameters, **LOST_WORKER})
+        await cursor.execute(load("runs")["claim"], {**given, "after": after, **scope.parameters, **LOST_WORKER})
         for run, row in await cursor.fetchall():
             if row.kind == "cut":
                 claimed.is_truncated = True
@@ -111,9 +127,10 @@ async def claim_waiting(
     scope: Scope = Scope(),
     past: tuple[str, int] = BEFORE_ALL,
     now: datetime | None = None,
+    priority: Priority = Priority.NORMAL,
 ) -> ClaimResult:
     """Claim up to ``limit`` due runs after ``past`` that wait and may execute beside others, as most runs do."""
-    given = {"namespace": namespace, "token": token, "limit": limit, "now": now}
+    given = {"namespace": namespace, "priority": int(priority), "token": token, "limit": limit, "now": now}
     async with connection.cursor(row_factory=claimed_row) as cursor:
         await cursor.execute(
             load("runs")["claim_waiting"],

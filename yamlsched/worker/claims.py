@@ -6,13 +6,17 @@ import asyncio
 import heapq
 import random
 import secrets
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import psycopg
 
 from yamlsched import log
+from yamlsched.runs import Priority
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
 from yamlsched.worker import clock
+from yamlsched.worker.levels import LOWER_SHARE, Level, reserve
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 TIMEOUT_SECONDS = 20.0
@@ -21,38 +25,42 @@ LOST_CLAIM_SECONDS = 3.0  # for which a claim whose answer was lost may still be
 MAX_RUNS = 10_000  # in one claim
 ERROR_PAUSE_SECONDS = 0.1  # after the server gave up on a lock or a statement
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker stays to retry what failed here
+MAX_CLAIMS_OF_LEVEL = 3  # before lower levels: the fast path, the rest of a walk over jobs, and a whole walk
+
+Answer = TypeVar("Answer")
 
 
 class Claims:
-    """Claims runs for one worker, whose tokens begin with ``name``.
+    """Claims runs for one worker, whose tokens begin with ``name``; each statement claims runs of one priority.
 
-    The first claim asks for all kinds of runs, as a short-lived worker may have no second one. Later claims take the
-    fast path, which asks only for runs that may execute side by side. They ask for all kinds when the fast path runs
-    short and at least once a second, or every other time while some runs had lost their worker; but never twice in a
-    row.
+    Higher levels come first, but each lower level with due runs gets its share: see ``reserve``.
     """
 
     def __init__(self, session: Session, namespace: str, name: str) -> None:
         self._session, self._namespace, self._name = session, namespace, name
-        self.is_exhausted = False  # the last claim found less than it asked for, and nothing has changed since
-        self._poll_at = 0.0  # when an exhausted worker looks again
+        # by chance, so that lower levels also get their share where each worker claims one run and exits
+        self._levels = [Level(priority, owed=random.random()) for priority in Priority]
+        self._must_look = True  # at which levels runs are due
+        self._look_at = 0.0  # when it must look again
         self._changes = 0  # calls of `look_now`: a change during a claim came too late for it
         self._limit = MAX_RUNS  # lower for a while when the server gives up on long statements
-        self._after = 0
-        self._past = store.BEFORE_ALL
-        self._is_fast = False  # the next claim takes the fast path
-        self._was_fast = True
-        self._complete_at = 0.0  # when all kinds of runs are asked for again
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last claims found less than they asked for, and nothing has changed since."""
+        return not self._must_look and all(level.is_exhausted for level in self._levels)
+
     def set_exhausted(self) -> None:
         """Note that nothing can be claimed until the next poll."""
-        self.is_exhausted, self._poll_at = True, clock.now() + POLL_INTERVAL_SECONDS
+        for level in self._levels:
+            level.is_exhausted = True
+        self._must_look, self._look_at = False, clock.now() + POLL_INTERVAL_SECONDS
 
     def look_now(self) -> None:
         """Note that something may be due."""
-        self.is_exhausted = False
+        self._must_look = True
         self._changes += 1
 
     def retry_in(self, seconds: float) -> None:
@@ -68,11 +76,11 @@ class Claims:
     def check_clock(self) -> None:
         """Have due runs looked for if it is time to."""
         now = clock.now()
-        if self.is_exhausted and now >= self._poll_at:
-            self.is_exhausted = False
+        if now >= self._look_at:
+            self._must_look = True
         while self._retries and self._retries[0] <= now:
             heapq.heappop(self._retries)
-            self.is_exhausted = False
+            self._must_look = True
 
     @property
     def has_lost_claims(self) -> bool:
@@ -102,39 +110,89 @@ class Claims:
 
         ``is_exhausted`` says afterwards whether more may be due.
         """
-        limit, changes = min(limit, self._limit), self._changes
-        is_fast = self._is_fast and not (self._was_fast and clock.now() >= self._complete_at)
-        token, sent_at = f"{self._name}:{secrets.token_hex(6)}", clock.now()
+        if self._must_look and not await self._look():
+            return None
+        levels = [level for level in self._levels if not level.is_exhausted]
+        claim, sent_at = store.ClaimResult(), clock.now()
+        for level, reserved in reserve(levels, limit):
+            found = await self._claim_from(level, limit - reserved - len(claim.runs), scope)
+            if found is None:
+                return (claim, sent_at) if claim.runs else None
+            claim.add(found)
+            level.owed -= len(found.runs)
+            if 0 < len(claim.runs) < limit - reserved:
+                break  # what was found can start: the worker claims again if it has room for more
+        for level in levels:
+            level.owed = 0.0 if level.is_exhausted else level.owed + len(claim.runs) * LOWER_SHARE
+        if claim.runs and clock.now() >= self._look_at:
+            self._must_look = True  # a busy worker may not call `check_clock` for long
+        return claim, sent_at
+
+    async def _look(self) -> bool:
+        """Find out at which levels runs are due. Return whether the server answered."""
+        changes = self._changes
+
+        async def ask(connection: Connection) -> set[Priority]:
+            return await store.due_levels(connection, self._namespace)
+
+        due = await self._answer(ask)
+        if due is None:
+            return False
+        for level in self._levels:
+            level.is_exhausted = level.priority not in due
+        self._must_look, self._look_at = changes != self._changes, clock.now() + POLL_INTERVAL_SECONDS
+        return True
+
+    async def _claim_from(self, level: Level, limit: int, scope: store.Scope) -> store.ClaimResult | None:
+        """Claim up to ``limit`` runs of ``level``, which may take several statements. Return None without an answer."""
+        found: store.ClaimResult | None = store.ClaimResult()
+        for _ in range(MAX_CLAIMS_OF_LEVEL if limit > 0 else 0):
+            found = await self._claim_level(level, min(limit, self._limit), scope)
+            if found is None or found.runs or found.dead or level.is_exhausted:
+                break
+        return found
+
+    async def _claim_level(self, level: Level, limit: int, scope: store.Scope) -> store.ClaimResult | None:
+        """Claim up to ``limit`` runs of ``level``. Return None without an answer."""
+        changes = self._changes
+        is_fast = level.is_fast and not (level.was_fast and clock.now() >= level.complete_at)
+        token = f"{self._name}:{secrets.token_hex(6)}"
 
         async def ask(connection: Connection) -> store.ClaimResult:
+            given = (connection, self._namespace, token, limit, scope)
             if is_fast:
-                return await store.claim_waiting(connection, self._namespace, token, limit, scope, self._past)
-            return await store.claim(connection, self._namespace, token, limit, scope, self._after)
+                return await store.claim_waiting(*given, level.past, priority=level.priority)
+            return await store.claim(*given, level.after, priority=level.priority)
 
-        try:
-            claim = await self._session.run(ask, TIMEOUT_SECONDS)
-        except Unanswered as error:
-            if error.was_asked:
-                self._lost[token] = 0.0
-            return None
-        except psycopg.errors.UniqueViolation:
-            return None  # another worker has claimed a run of the same exclusive job
-        except psycopg.OperationalError as error:
-            log.warning("database.failed", error=reason(error))
-            self._limit = max(1, limit // 2)
-            await asyncio.sleep(ERROR_PAUSE_SECONDS)
+        claim = await self._answer(ask, token)
+        if claim is None:
             return None
         self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
-        self._was_fast = is_fast
-        self._is_fast = not claim.is_truncated if not is_fast else len(claim.runs) == limit
-        self._past = claim.past if is_fast and self._is_fast else store.BEFORE_ALL
+        level.was_fast = is_fast
+        level.is_fast = not claim.is_truncated if not is_fast else len(claim.runs) == limit
+        level.past = claim.past if is_fast and level.is_fast else store.BEFORE_ALL
         if is_fast:
-            return claim, sent_at
+            return claim
         # where runs had lost their worker, more of them may be due: only a claim of all kinds takes them
-        self._complete_at = clock.now() + (0.0 if claim.lost else POLL_INTERVAL_SECONDS)
-        is_complete, self._after = claim.after == 0 and self._after == 0, claim.after
+        level.complete_at = clock.now() + (0.0 if claim.lost else POLL_INTERVAL_SECONDS)
+        is_complete, level.after = claim.after == 0 and level.after == 0, claim.after
         if claim.is_contended:
-            self._after = random.randrange(scope.newest + 1)  # workers that start at the same job hinder each other
+            level.after = random.randrange(scope.newest + 1)  # workers that start at the same job hinder each other
         if len(claim.runs) + len(claim.dead) < limit and is_complete and changes == self._changes:
-            self.set_exhausted()
-        return claim, sent_at
+            level.is_exhausted = True
+        return claim
+
+    async def _answer(self, ask: Callable[[Connection], Awaitable[Answer]], token: str = "") -> Answer | None:
+        """Return what the server answers; None without an answer. ``token`` is that of a claim."""
+        try:
+            return await self._session.run(ask, TIMEOUT_SECONDS)
+        except Unanswered as error:
+            if error.was_asked and token:
+                self._lost[token] = 0.0
+        except psycopg.errors.UniqueViolation:
+            pass  # another worker has claimed a run of the same exclusive job
+        except psycopg.OperationalError as error:
+            log.warning("database.failed", error=reason(error))
+            self._limit = max(1, self._limit // 2)
+            await asyncio.sleep(ERROR_PAUSE_SECONDS)
+        return None

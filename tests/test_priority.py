@@ -1,0 +1,181 @@
+"""Which runs are claimed first, and from where a run gets its priority."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import psycopg
+import pytest
+
+import yamlsched
+from support.rows import a_job, a_run
+from support.rows import row as run_row
+from support.schedules import HOUR, a_file, at
+from yamlsched.errors import Refused
+from yamlsched.operations import actions
+from yamlsched.runs import Priority
+from yamlsched.store import history
+from yamlsched.store.runs import Scope
+from yamlsched.sync.flow import sync
+from yamlsched.testing import FakeRun
+from yamlsched.worker.claims import Claims
+from yamlsched.worker.levels import reserve
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
+
+HIGH, NORMAL, LOW = Priority
+Db = psycopg.Connection[Any]
+
+
+def claimed(db: Db, dsn: str, *limits: int) -> list[Counter[Priority]]:
+    """Claim as one worker; return how many runs of each priority each claim took."""
+
+    async def claim() -> list[list[int]]:
+        session = Session(Database(dsn), WORKER_SETTINGS)
+        claims = Claims(session, "default", "web-1:1")
+        for level in claims._levels:
+            level.owed = 0.0  # chance decides only when the lower levels get their share, not how much
+        taken = []
+        for limit in limits:
+            answer = await claims.claim(limit, Scope())
+            assert answer is not None
+            taken.append([run.id for run in answer[0].runs])
+        await session.drop()
+        return taken
+
+    of = {
+        run.id: Priority(run.priority) for run in db.execute("select id, priority from yamlsched.job_runs").fetchall()
+    }
+    return [Counter(of[id] for id in ids) for ids in asyncio.run(claim())]
+
+
+def due(db: Db, exclusive: bool = False, **counts: int) -> None:
+    """Insert due runs, the lowest first and oldest, so that age alone would claim them first."""
+    job = a_job(db, "shared")
+    for priority in reversed(Priority):
+        for number in range(counts.get(priority.name.lower(), 0)):
+            of = a_job(db, f"{priority.name.lower()}_{number}") if exclusive else job
+            a_run(db, of, exclusive=exclusive, priority=int(priority))
+
+
+@pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
+def test_higher_levels_are_claimed_first(db: Db, dsn: str, exclusive: bool) -> None:
+    due(db, exclusive, high=3, normal=3, low=3)
+
+    assert claimed(db, dsn, 3, 3, 3) == [{HIGH: 3}, {NORMAL: 3}, {LOW: 3}]
+
+
+@pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
+@pytest.mark.parametrize("limit", [1, 8])
+def test_each_waiting_lower_level_gets_one_claimed_run_in_eight(db: Db, dsn: str, exclusive: bool, limit: int) -> None:
+    due(db, exclusive, high=100, normal=30, low=30)
+
+    taken = sum(claimed(db, dsn, *[limit] * (80 // limit)), Counter())
+
+    total = sum(taken.values())
+    assert total == 80
+    assert taken[NORMAL] / total == pytest.approx(1 / 8, abs=0.02)
+    assert taken[LOW] / total == pytest.approx(1 / 8, abs=0.02)
+
+
+def test_where_each_worker_claims_one_run_the_lower_levels_get_their_share_by_chance() -> None:
+    session: Any = None
+    workers = [Claims(session, "default", "web-1:1") for _ in range(4_000)]
+
+    reserved = [reserve(claims._levels[1:], limit=1)[0][1] for claims in workers]
+
+    assert sum(reserved) / len(reserved) == pytest.approx(1 / 8, abs=0.03)
+
+
+@pytest.mark.parametrize("status", ["queued", "failed"])
+def test_what_waits_at_a_higher_level_but_is_not_due_holds_nothing_up(db: Db, dsn: str, status: str) -> None:
+    job = a_job(db)
+    for _ in range(5):
+        a_run(db, job, status, priority=1, run_at="(now() + interval '1 hour')")
+    a_run(db, job, priority=3)
+
+    assert claimed(db, dsn, 10) == [{LOW: 1}]
+
+
+def test_a_lost_run_is_claimed_again_at_its_level(db: Db, dsn: str) -> None:
+    job, lost = a_job(db), "(now() - interval '1 hour')"
+    for priority in (3, 1):
+        a_run(db, job, "running", locked_until=lost, attempts=1, priority=priority)
+        a_run(db, a_job(db, f"nightly_{priority}"), "running", exclusive=True, locked_until=lost, priority=priority)
+
+    assert claimed(db, dsn, 10, 10) == [{HIGH: 2}, {LOW: 2}]
+
+
+def test_a_run_has_the_priority_of_its_job_unless_it_is_given_one(db: Db) -> None:
+    a_job(db, "mail", priority=3)
+
+    ids = [
+        yamlsched.enqueue(db, "mail").run_id,
+        yamlsched.enqueue(db, "mail", priority="high").run_id,
+        *(made.run_id for made in yamlsched.enqueue_many(db, "mail", [{}, {}], priority="normal")),
+        db.execute("select run_id from yamlsched.enqueue('mail')").fetchone().run_id,  # type: ignore[union-attr]
+        db.execute("select run_id from yamlsched.enqueue('mail', priority => 'normal')").fetchone().run_id,  # type: ignore[union-attr]
+    ]
+
+    assert [run_row(db, id).priority for id in ids] == [3, 1, 2, 2, 3, 2]  # type: ignore[arg-type]
+
+
+def test_an_unknown_priority_is_rejected_before_anything_is_written(db: Db) -> None:
+    a_job(db, "mail")
+
+    with pytest.raises(Refused, match="priority 'urgent' is not supported: pass high, normal or low"):
+        yamlsched.enqueue(db, "mail", priority="urgent")  # type: ignore[call-overload]
+    for function, payload in (("enqueue", "'{}'"), ("enqueue_many", "array['{}'::jsonb]")):
+        with pytest.raises(psycopg.Error, match='priority "urgent" is not one of high, normal, low') as found:
+            db.execute(f"select yamlsched.{function}('mail', {payload}, priority => 'urgent')".encode())
+        assert found.value.sqlstate == "YS003"
+    assert db.execute("select from yamlsched.job_runs").fetchall() == []
+
+
+def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_keeps_its_own(db: Db) -> None:
+    hourly, noon = {"cron": "0 * * * *", "overlap": "allow"}, at("2026-01-14 12:00")
+    sync(db, a_file(x={**hourly, "priority": "low"}), noon)
+    sync(db, a_file(x={**hourly, "priority": "low"}), noon + HOUR)
+    sync(db, a_file(x={**hourly, "priority": "high"}), noon + HOUR, at_once=True)
+    sync(db, a_file(x={**hourly, "priority": "high"}), noon + 2 * HOUR)
+
+    runs = db.execute("select id, priority from yamlsched.job_runs order by id").fetchall()
+    assert [run.priority for run in runs] == [3, 1]
+    db.execute("update yamlsched.job_runs set status = 'dead', dead_at = now(), finished_at = now()")
+    assert all(result.changed for result in actions.retry(db, [run.id for run in runs], "ann"))
+    assert [run_row(db, run.id).priority for run in runs] == [3, 1]
+
+
+@pytest.mark.parametrize("attempts", [1, 5], ids=["lost its worker", "edited by hand"])
+def test_a_call_of_on_dead_has_the_priority_of_the_job(db: Db, dsn: str, attempts: int) -> None:
+    job = a_job(db, on_dead="handlers.alerts.mail_operator", priority=3)
+    lost = {"status": "running", "locked_until": "(now() - interval '1 hour')"} if attempts == 1 else {}
+    a_run(db, job, **lost, attempts=attempts, max_attempts=attempts, priority=1)  # type: ignore[arg-type]
+
+    claimed(db, dsn, 10)
+
+    call = db.execute("select priority from yamlsched.job_runs where idempotency_key like 'on!_dead:%' escape '!'")
+    assert [run.priority for run in call.fetchall()] == [3]
+
+
+def test_an_operator_enqueues_at_a_level_and_history_shows_it_by_name(db: Db) -> None:
+    a_job(db, "mail")
+
+    made = actions.enqueue(db, "default", "mail", {}, key=None, at=None, priority="high", who="ann")
+
+    assert made.run_id is not None
+    run = history.run(db, made.run_id)
+    assert run is not None
+    assert run.priority == "high"
+    assert [run.priority for run in history.runs(db, "default", limit=10)] == ["high"]
+
+
+def test_a_handler_enqueues_at_a_level() -> None:
+    run = FakeRun()
+    run.enqueue("mail", {"n": 1}, priority="low")
+    run.enqueue("mail", {"n": 2})
+    run.enqueue("mail", {"n": 3})
+
+    assert [each.priority for each in run.enqueued] == ["low", None, None]
+    assert [len(batch.payloads) for batch in run.state.enqueued] == [1, 2]
