@@ -846,7 +846,7 @@ def test_dsn_before_the_first_use_is_refused_and_status_is_not(empty):
 def test_db_verbs_do_not_use_a_configured_dsn_and_report_this(verb, project):
     done = verb("status", "--dsn", "postgresql://production/db")
     assert done.returncode == 0
-    assert "`db` is about the embedded database" in done.stderr
+    assert "`db` controls the embedded database" in done.stderr
 
 
 def test_discard_removes_everything_unless_there_are_users(project, user):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -57,23 +56,13 @@ def status(settings: Settings) -> int:
     _by_name(settings)
     now = embedded.status(settings.file)
     if settings.wants_json:
-        document = {
-            "format_version": 1,
-            "running": now.running,
-            "kept": now.kept,
-            "version": now.version,
-            "pid": now.pid,
-            "users": now.users,
-            "folder": str(now.folder),
-            "data": str(now.data) if now.data else None,
-            "log": str(now.log),
-            "size_bytes": now.size,
-        }
-        click.echo(json.dumps(document, indent=2))
+        paths = {"folder": str(now.folder), "data": str(now.data) if now.data else None, "log": str(now.log)}
+        state = {"running": now.running, "kept": now.kept, "version": now.version, "pid": now.pid, "users": now.users}
+        click.echo(_output.document(**state, **paths, size_bytes=now.size))
         return 0
-    state = f"running, pid {now.pid}" if now.running else "not running; it starts when a command needs it"
+    summary = f"running, pid {now.pid}" if now.running else "not running; it starts when a command needs it"
     lines = {
-        "state": state if now.data else "not created; the first command that needs it creates it",
+        "state": summary if now.data else "not created; the first command that needs it creates it",
         "kept": "yes, until `yamlsched db stop`" if now.kept else "no, stops when its last user exits",
         "users": ", ".join(f"pid {pid}" for pid in now.users) or "none",
         "version": f"PostgreSQL {now.version}" if now.version else "-",

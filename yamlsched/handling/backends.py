@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 import psycopg
@@ -31,8 +31,7 @@ SESSION_TIMEOUTS = ("25P03", "25P04")
 IN_DOUBT: Final = object()
 """In memory, the result of an effect that is in doubt."""
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 
 @dataclass(slots=True)
@@ -51,8 +50,8 @@ class PostgresBackend:
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Yield the session for handlers, inside a transaction.
 
-        A session that the server has closed since its last use is replaced, and one that cannot be opened yet is waited
-        for: the handler does not notice. Raises EnvironmentFailed or psycopg's error if that lasts.
+        A session that the server closed since its last use is replaced, without the handler noticing. Raises
+        EnvironmentFailed or psycopg's error if none can be opened for MAX_OUTAGE_SECONDS.
         """
         session = None
         try:
@@ -82,21 +81,16 @@ class PostgresBackend:
         if not runs.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
             raise LeaseLost(f"run {self.run_id}: attempt {self.attempt} outlived its lease; nothing was committed")
 
-    def record(
-        self,
-        statement: Callable[Concatenate[psycopg.Connection[Any], Given], Answer],
-        *given: Given.args,
-        **named: Given.kwargs,
-    ) -> Answer:
-        """Execute a statement about the run, repeated on a new session while the database does not answer.
+    def record(self, statement: Callable[..., Returned], *given: Any) -> Returned:
+        """Call ``statement`` with a session, and again with a new one while the database does not answer.
 
         A mail that was sent must not be forgotten because the server restarted. The session is not that of the
         transaction: what is recorded remains even if the transaction is rolled back.
         """
 
-        def execute() -> Answer:
+        def execute() -> Returned:
             with sessions.lock, sessions.use(self.dsn, "effects", self.timeout or MAX_OUTAGE_SECONDS) as session:
-                return statement(session, *given, **named)
+                return statement(session, *given)
 
         return persist(execute, MAX_OUTAGE_SECONDS)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 from uuid import uuid4
 
 import psycopg
@@ -41,13 +41,8 @@ MAX_COMMAND_CHARS = 260
 """Length of a command in an error message. The whole message must fit into ``last_error``."""
 MAX_CAUSES = 50
 """Depth to which the causes of an error are searched."""
-DEFAULT_RELEASE_ON: tuple[type[Exception], ...] = (
-    ConnectionRefusedError,
-    socket.gaierror,
-    Discard,
-    RetryAfter,
-    Snooze,
-)
+ReleaseOn: TypeAlias = tuple[type[Exception], ...]
+DEFAULT_RELEASE_ON: ReleaseOn = (ConnectionRefusedError, socket.gaierror, Discard, RetryAfter, Snooze)
 """Exceptions that prove that the effect did not happen: no server was reached, or the handler raised it on purpose."""
 IN_DOUBT_POLICIES = {
     "raise": "the run is dead at once, and a person looks it up",
@@ -56,7 +51,7 @@ IN_DOUBT_POLICIES = {
 }
 
 Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 
 @dataclass(slots=True)
@@ -76,8 +71,8 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     """Return the key under which an effect is recorded. Raises Refused for a name or a scope that is not valid."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS:
         raise Refused(f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} characters, not {name!r:.300}")
-    if fault := jsonb.string_problem(name):
-        raise Refused(f"the name of an effect {fault}")
+    if problem := jsonb.string_problem(name):
+        raise Refused(f"the name of an effect {problem}")
     if not name.isprintable():
         raise Refused(f"the name of an effect must contain printable characters only, not {name!r:.300}")
     if name.startswith("run:"):
@@ -87,11 +82,11 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     return f"run:{run_id}:{name}" if scope == "run" else name
 
 
-def requires_in_doubt(once: Callable[Given, Answer]) -> Callable[Given, Answer]:
+def requires_in_doubt(once: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """Explain the choice if ``in_doubt`` is missing: no default would be right."""
 
     @wraps(once)
-    def checked(*given: Given.args, **named: Given.kwargs) -> Answer:
+    def checked(*given: Given.args, **named: Given.kwargs) -> Returned:
         if "in_doubt" not in named:
             choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items())
             raise TypeError(
@@ -103,21 +98,20 @@ def requires_in_doubt(once: Callable[Given, Answer]) -> Callable[Given, Answer]:
     return checked
 
 
-def _check_options(name: str, in_doubt: str, release_on: tuple[type[Exception], ...]) -> None:
+def _check_options(name: str, in_doubt: str, release_on: ReleaseOn) -> None:
     """Raise Refused for options that are not valid, before anything is claimed."""
     if in_doubt not in IN_DOUBT_POLICIES:
         choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_POLICIES)
         raise Refused(f'effect "{name}": in_doubt must be one of {choices}, not {in_doubt!r:.100}')
-    if not isinstance(release_on, tuple) or not all(
-        isinstance(kind, type) and issubclass(kind, Exception) for kind in release_on
-    ):
+    kinds = release_on if isinstance(release_on, tuple) else (None,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         raise Refused(
             f'effect "{name}": release_on must be a tuple of exception classes, not {release_on!r:.100}. Write for '
             "example release_on=(*yamlsched.DEFAULT_RELEASE_ON, MyError)"
         )
 
 
-def proves_nothing_happened(error: BaseException, release_on: tuple[type[Exception], ...]) -> bool:
+def proves_nothing_happened(error: BaseException, release_on: ReleaseOn) -> bool:
     """Return whether ``error`` is one of ``release_on``, or was caused by such an error.
 
     Libraries wrap the cause: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument (URLError, requests). For a
@@ -139,9 +133,7 @@ def proves_nothing_happened(error: BaseException, release_on: tuple[type[Excepti
 
 
 @contextmanager
-def perform(
-    run: Run, name: str, in_doubt: str, scope: str, release_on: tuple[type[Exception], ...]
-) -> Iterator[Effect]:
+def perform(run: Run, name: str, in_doubt: str, scope: str, release_on: ReleaseOn) -> Iterator[Effect]:
     """Yield the effect ``name``, claimed before the block and recorded after it. See ``Run.once``."""
     _check_options(name, in_doubt, release_on)
     backend, state = run.backend, run.state
@@ -199,9 +191,7 @@ def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
     raise Snooze(1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it')
 
 
-def _record_exception(
-    run: Run, entry: EffectEntry, error: BaseException, release_on: tuple[type[Exception], ...]
-) -> None:
+def _record_exception(run: Run, entry: EffectEntry, error: BaseException, release_on: ReleaseOn) -> None:
     """Record that ``error`` left the effect. A failure to record it must not hide ``error``."""
     is_released = proves_nothing_happened(error, release_on)
     if not is_released:

@@ -18,7 +18,7 @@ from yamlsched.client import PriorityName, RunAt
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handling import once
 from yamlsched.handling.backends import Backend
-from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect
+from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect, ReleaseOn
 from yamlsched.runs import EnqueueBatch
 
 
@@ -140,7 +140,7 @@ class Run:
         *,
         in_doubt: Literal["raise", "skip", "repeat"],
         scope: Literal["run", "namespace"] = "run",
-        release_on: tuple[type[Exception], ...] = DEFAULT_RELEASE_ON,
+        release_on: ReleaseOn = DEFAULT_RELEASE_ON,
     ) -> Iterator[Effect]:
         """Keep a side effect from being repeated.
 
