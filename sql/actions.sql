@@ -32,7 +32,7 @@ where r.id = any (%(ids)s::bigint[]);
 -- name: retry
 -- A finished run gets a new budget in addition to the attempts made, which stay counted; a waiting run is made due.
 -- A cancelled run is due when the lease that the cancel ended would have ended: its handler may live until then.
--- Whether it excludes other runs of its job is decided by what the job says now. `payload`, unless null, replaces the one
+-- Whether it excludes other runs of its job depends on the current definition. `payload`, unless null, replaces the one
 -- of the enqueue; it is merged over the job's own. `expected` are the states in which the runs were selected.
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,

@@ -1,5 +1,5 @@
 -- name: differences
--- What a file would change: one row per job that is new, gone, or different. `jobs` are objects whose keys are columns.
+-- What a file would change: one row per job that is new, removed, or different. `jobs` are objects whose keys are columns.
 -- The row that a job would have is compared with the row that it has, by the types of the columns: 1 and true differ,
 -- 1.0 and 1 do not, and neither do '1 day' and '24:00:00'.
 with file as materialized (
@@ -27,7 +27,7 @@ where d.id = any (%(ids)s::bigint[])
 order by d.id;
 
 -- name: lock
--- Wait for syncs that are creating runs of these jobs. Other work on runs goes on: a foreign key needs a weaker lock.
+-- Wait for syncs that are creating runs of these jobs. Other work on runs continues: a foreign key needs a weaker lock.
 select d.id
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)

@@ -52,7 +52,7 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
 returning e.key;
 
 -- name: assume_done
--- in_doubt="skip": count an effect in doubt as done, if our lease still holds. doubted_at stays, as the record of it.
+-- in_doubt="skip": count an effect in doubt as done, if the lease still holds. doubted_at is kept as the record of it.
 update yamlsched.effects e
 set state = 'done', done_at = clock_timestamp()
 where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
@@ -62,7 +62,7 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
 returning e.key;
 
 -- name: mark_done
--- The effect is done, even if another attempt has marked it as in doubt meanwhile, or if an earlier commit whose answer
+-- The effect is done, even if another attempt has marked it as in doubt since, or if an earlier commit whose answer
 -- was lost wrote this. It is not, if it was entered again since.
 update yamlsched.effects e
 set state = 'done', result = %(result)s::jsonb, done_at = clock_timestamp(), doubted_at = null

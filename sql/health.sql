@@ -36,7 +36,7 @@ where s.namespace = %(namespace)s
 order by s.started_at;
 
 -- name: in_doubt
--- Effects in doubt, oldest first; those that wait for a person before those that a retry resolves.
+-- Effects in doubt, oldest first; those that wait for an operator before those that a retry resolves.
 select e.key, e.provider_key::text, e.run_id, e.job_type, e.run_status, e.attempt, coalesce(e.doubted_at, e.claimed_at) as since,
        e.waits_for
 from yamlsched.effects_in_doubt e

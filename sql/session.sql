@@ -1,7 +1,7 @@
 -- name: configure
 -- The first statement of a session: apply its settings. Behind a pooler the session belongs to the pooler. There the
 -- settings hold for this statement only, and the backend's pid differs from the one that the client was given. Every name
--- is qualified, because the search_path may still be somebody else's. idle_timeout is the session's limit for open
+-- is qualified, because the search_path may still be that of another client. idle_timeout is the session's limit for open
 -- transactions whose client is silent, in seconds; 0: none.
 select s.is_pooled,
        pg_catalog.date_part('epoch', s.idle_timeout::pg_catalog.interval) as idle_timeout,
@@ -16,5 +16,5 @@ from (select pg_catalog.pg_backend_pid() operator(pg_catalog.<>) %(backend_pid)s
 select date_part('epoch', current_setting('statement_timeout')::interval) as statement_timeout;
 
 -- name: check_client
--- Notice during a statement, too, that the client's host is gone.
+-- Detect, also during a statement, that the client's host has vanished.
 set client_connection_check_interval = '10s';

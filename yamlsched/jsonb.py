@@ -12,7 +12,7 @@ from yamlsched.errors import Refused
 
 MAX_RESULT_BYTES = 65_536
 MAX_INTEGER_BITS = 10_000
-"""Python refuses to convert much larger integers to strings, with an error of its own."""
+"""Python refuses to convert much larger integers to strings, with its own error."""
 SCALARS = {str, int, float, bool, type(None)}
 
 encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -1,4 +1,4 @@
-"""Time zones from the ``tzdata`` package: the same on every host, whatever its operating system has."""
+"""Time zones from the ``tzdata`` package: the same on every host and operating system."""
 
 from __future__ import annotations
 

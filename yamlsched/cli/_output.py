@@ -46,7 +46,7 @@ def has_colours() -> bool:
 
 
 class Styled(str):
-    """Text that may be printed as it is: its colours are ours, and what came from outside has been escaped."""
+    """A string that may be printed unchanged: its colours are ours, and values from outside are escaped."""
 
 
 def paint(text: str, style: str) -> str:

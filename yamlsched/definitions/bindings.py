@@ -106,7 +106,7 @@ def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterabl
         case ast.Lambda():
             return ((node.args, scope), (node.body, Scope.FUNCTION))
         case ast.comprehension():
-            return [(each, scope) for each in (node.iter, *node.ifs)]  # its targets are names of its own
+            return [(each, scope) for each in (node.iter, *node.ifs)]  # its targets are names of their own scope
         case ast.Import() | ast.ImportFrom():
             _import(node, scope, found, module)
             return ()

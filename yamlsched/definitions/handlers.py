@@ -77,7 +77,7 @@ def _bind_error(bind: Callable[..., object], args: Sequence[object], kwargs: dic
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a handler takes by name, besides ``run``.
+    """The parameters that a handler takes by name, except ``run``.
 
     ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works by position.
     """
@@ -174,7 +174,7 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     try:
         handler = pkgutil.resolve_name(f"{module}:{name}")
     except (Exception, SystemExit) as error:
-        # whatever the project's code raises while it is imported is the finding
+        # any exception that the project's code raises during the import is reported
         reason = " ".join(str(error).split())[:MAX_ERROR_CHARS]
         return f"importing {module} failed: {type(error).__name__}: {reason}"
     if not callable(handler):

@@ -41,7 +41,7 @@ class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``jobs`` has the jobs whose
-    own entry is valid, with what they inherit, whatever is wrong elsewhere. ``root`` is the top-level mapping, None if
+    own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the top-level mapping, None if
     there is none. ``root`` and ``found`` are for further checks.
     """
 

@@ -104,7 +104,7 @@ PROBLEMS = (
         "unexpected second colon, or the line above is incomplete",
         'Put a string that contains ": " in quotes; indent all keys of a mapping equally.',
     ),
-    ("sequence entries are not allowed", "a list cannot start on this line", "Start it on a line of its own."),
+    ("sequence entries are not allowed", "a list cannot start on this line", "Start it on its own line."),
     ("expected ',' or ']'", "the list is not closed, or a comma is missing", "Write [a, b]."),
     ("expected ',' or '}'", "the mapping is not closed, or a comma is missing", "Write {a: 1, b: 2}."),
     (

@@ -1,6 +1,6 @@
 """Where the embedded database lies, and as which operating system user its server runs.
 
-<folder of schedules.yaml>/.yamlsched/     0700, belongs to whoever used it first
+<folder of schedules.yaml>/.yamlsched/     0700, belongs to its first user
     .gitignore
     mutex          held while a process starts or stops the server, joins or leaves its users
     users          held shared by every process that uses the server; lists their pids

@@ -1,6 +1,6 @@
 """One PostgreSQL server: create its data, start it, find it, stop it. The callers hold the mutex.
 
-A lock tells whether a server is alive, not a pid: the server and all its processes inherit the locked ``server.lock``.
+A lock shows whether a server is alive, not a pid: the server and all its processes inherit the locked ``server.lock``.
 The lock is free only when the last of them has exited. A reused pid, a zombie, another container or an orphaned backend
 cannot make it look otherwise.
 """
@@ -152,7 +152,7 @@ def _start(location: Location, folder: Path) -> int:
         location.log.replace(location.log.with_suffix(".log.old"))
     with _server_lock(location) as lock, _log(location) as log:
         started_at = log.seek(0, os.SEEK_END)
-        # Through a shell that exits at once, in a session of its own: the server is not our child, so it leaves no
+        # Through a shell that exits at once, in its own session: the server is not our child, so it leaves no
         # zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
         background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
         subprocess.run(

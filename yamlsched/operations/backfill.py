@@ -1,4 +1,4 @@
-"""Create the runs of a past range of slots, each under its own key, so that none runs twice. The cursor stays."""
+"""Create the runs of a past range of slots, each under its own key. No slot runs twice. The cursor does not move."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class HousekeepingReport:
 
 
 def retention_of(stored: dict[str, str]) -> Retention:
-    """Return the retention as it is stored with the file in force."""
+    """Return the retention that is stored with the file in force."""
     known = {field.name for field in fields(Retention)}
     return Retention(
         **{name: min(durations.parse(text), MAX_DURATION) for name, text in stored.items() if name in known}

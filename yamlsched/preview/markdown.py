@@ -57,7 +57,7 @@ def _list(lines: Sequence[str], noun: str = "") -> Iterator[str]:
 
 
 def code(string: str) -> str:
-    """Return ``string`` as code, whatever it contains, also inside a table."""
+    """Return any ``string`` as code, also inside a table."""
     string = escape_line(string)
     if "|" in string or not string.strip():
         # a table is split at pipes before code is recognized, and how to escape them depends on backslashes

@@ -110,7 +110,7 @@ class SlotChanges:
 
     One end of a move may lie after the span. ``missed`` are those of ``removed`` whose new time on the same date has
     passed, so that the date has no run. ``remarks`` describe added slots that a clock change has moved.
-    ``compared_until`` is set if there are so many slots that only those up to then were compared.
+    ``compared_until`` is set if only the slots up to then were compared, because there are too many.
     """
 
     added: tuple[datetime, ...] = ()
@@ -218,7 +218,7 @@ class PausedJob:
 
 @dataclass(slots=True)
 class SyncPlan:
-    """What ``yamlsched sync`` would do besides changing jobs. ``verdict`` is what a tick would do with the file.
+    """What ``yamlsched sync`` would do in addition to changing jobs. ``verdict`` is what a tick would do with the file.
 
     ``returned`` are jobs that were retired before. ``unreadable`` has one line for each job whose slots cannot be
     computed here.

@@ -58,7 +58,7 @@ def of_edit(before: Entry, after: Entry, environment: str | None) -> Iterator[No
     elif new.enabled and not old.enabled:
         yield note(f"enabled{where}: its slots count from the edit on, and past slots are not run")
     elif not new.enabled:
-        yield note(f"it stays disabled{where}")
+        yield note(f"it remains disabled{where}")
     if old.cron and not new.cron:
         yield warning("it no longer has slots: it runs only when it is enqueued")
     elif new.cron and not old.cron:

@@ -63,7 +63,7 @@ def is_busy(rule: Rule, at: datetime, until: datetime) -> bool:
 def changes(before: Rule | None, after: Rule | None, at: datetime, until: datetime) -> SlotChanges:
     """Return how the slots of (at, until] differ.
 
-    The slots of one local date that only one side has are a move if the other side has as many of its own there, in
+    The slots of one local date that only one side has are a move if the other side has as many that only it has, in
     order. So a daily job moves within its date, which is its key.
     """
     if before == after:

@@ -53,7 +53,7 @@ def render(preview: Preview) -> str:
     for title, lines in plan_sections(preview):
         more = [f"{INDENT}and {len(lines) - MAX_PLAN_LINES} more"] * (len(lines) > MAX_PLAN_LINES)
         blocks.append([f"{title}: {len(lines)}", *(INDENT + line for line in lines[:MAX_PLAN_LINES]), *more])
-    # whatever a line contains, it stays one line
+    # any content remains one line
     return "\n\n".join("\n".join(map(escape_line, block)) for block in blocks)
 
 
@@ -126,7 +126,7 @@ def plan_facts(preview: Preview, plan: SyncPlan) -> Iterator[str]:
 
 
 def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
-    """Yield what a sync would do besides changing jobs, as titles with at least one line each."""
+    """Yield what a sync would do in addition to changing jobs, as titles with at least one line each."""
     plan = preview.plan
     if plan is None:
         return

@@ -41,7 +41,7 @@ class Target:
     """A schedule and its database.
 
     ``database`` yields a DSN that can be used as long as the context lasts. ``handler_folders`` are folders to import
-    handlers from, besides the file's own. ``may_migrate``: create or upgrade the tables where that is needed.
+    handlers from, in addition to the file's own. ``may_migrate``: create or upgrade the tables where that is needed.
     """
 
     file: Path

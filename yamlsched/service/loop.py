@@ -177,7 +177,7 @@ class SyncTask:
             worker.workload = replace(worker.workload, scope=update.scope)
 
     def _sync(self) -> SyncUpdate:
-        """Sync, in a process of its own: reading a large file would delay the renewal of leases."""
+        """Sync in another process: reading a large file would delay the renewal of leases."""
         with store.connect(self.dsn) as connection:
             try:
                 schedule = self.target.read_file()
@@ -216,7 +216,7 @@ class SyncTask:
         return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs)), scope
 
     def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
-        """Create the runs of due slots though the file cannot be opened; the worker continues as it is."""
+        """Create the runs of due slots although the file cannot be opened; the worker continues unchanged."""
         result = SyncResult(self.namespace)
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:

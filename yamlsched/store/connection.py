@@ -49,14 +49,14 @@ KEEPALIVE_SETTINGS: Settings = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""With these the server notices within half a minute that the client's host is gone, and releases its locks."""
+"""With these the server notices within half a minute that the client's host has vanished, and releases its locks."""
 CONNECT_ARGUMENTS: dict[str, Any] = {
     "autocommit": True,
     "prepare_threshold": None,
     "row_factory": namedtuple_row,
 }
 ANSWER_MARGIN_SECONDS = 5.0
-"""How long after statement_timeout a server without an answer counts as gone."""
+"""How long after statement_timeout a server without an answer counts as lost."""
 MAX_REASON_CHARS = 500
 
 

@@ -125,7 +125,7 @@ def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> No
 
 
 def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Let the queued runs of these jobs exclude each other, or not, as the definitions now say."""
+    """Set whether the queued runs of these jobs exclude each other, by their current definitions."""
     connection.execute(load("definitions")["apply_overlap"], {"ids": list(ids), "now": now})
 
 

@@ -27,7 +27,7 @@ SETTING_PATTERN = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
 PASSWORD_PATTERN = re.compile(
     r"(://[^/\s:@]*:)(?:[^@\s:]|:(?!//))+(?=@)|(\bpassword\s*=\s*)(?:'[^']*'|[^\s'\"&]+)", re.IGNORECASE
 )
-"""A password in a URL or in a connection string, whatever it is.
+"""Any password in a URL or in a connection string.
 
 The search takes linear time on any text: no match attempt reads beyond the place where the next one can start.
 """
@@ -80,7 +80,7 @@ def seconds_to_connect(dsn: str) -> float:
 
 
 def redactor(dsn: str) -> Callable[[str], str]:
-    """Return a function that removes the DSN, its password, and whatever looks like another password from a string.
+    """Return a function that removes the DSN, its password, and anything like another password from a string.
 
     >>> redactor("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
     'bad password *** for ***'

@@ -56,12 +56,12 @@ def mark_in_doubt(connection: Connection[Any], entry: EffectEntry, doubted: str 
 
 
 def take_over(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease is over."""
+    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease has ended."""
     return _write(connection, "take_over", entry)
 
 
 def assume_done(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease is over."""
+    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease has ended."""
     return _write(connection, "assume_done", entry)
 
 

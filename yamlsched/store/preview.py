@@ -60,7 +60,7 @@ def unfinished(connection: Connection[Any], namespace: str, ids: Sequence[int]) 
 
 
 def retention(connection: Connection[Any], namespace: str) -> dict[str, str] | None:
-    """Return the retention of the file in force, as it is stored; None if there is none."""
+    """Return the stored retention of the file in force; None if there is none."""
     return next(iter(fetch_column(connection, load("preview")["retention"], {"namespace": namespace})), None)
 
 

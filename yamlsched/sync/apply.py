@@ -156,7 +156,7 @@ class FileSync:
             retention = loaded.retention.to_row()
             store.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
         elif state.in_force_id is not None:
-            # The newest of each version: hosts with crossed versions would otherwise renew the file in turns for ever.
+            # The newest of each version: hosts with crossed versions would otherwise renew the file in turns forever.
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
             tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
             store.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)

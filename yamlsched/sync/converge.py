@@ -1,4 +1,4 @@
-"""Bringing job_definitions to what a file says, in one transaction that also settles what the old ones owe."""
+"""Change job_definitions to match a file, in one transaction that also accounts for their owed slots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def converge(
     """Write what differs, inside the caller's transaction and under the namespace's lock.
 
     ``recompute`` is for rules or time zone data newer than those that stored the next slots; ``is_behind`` for time
-    zone data that is older: then a job whose next slot is yet to come owes nothing, whatever our data says.
+    zone data that is older: then a job whose next slot is in the future owes nothing, whatever this host's data says.
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))

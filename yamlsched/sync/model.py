@@ -78,7 +78,7 @@ class Verdict(StrEnum):
 class ScheduleFile:
     """A schedules.yaml as a host presents it. ``environment`` is empty if none is set.
 
-    ``handler_path`` are the folders, besides the file's own, in which handlers are searched before the file is applied;
+    ``handler_path`` are folders, in addition to the file's, for checking handlers before the file is applied;
     None: they are not checked. ``by_hand``: an operator presents it once, not a tick each minute.
     """
 

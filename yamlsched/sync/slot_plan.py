@@ -140,7 +140,7 @@ def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:
 
 
 def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
-    """Return the reasons that skip all slots up to an instant, whatever runs there are, in order."""
+    """Return the reasons that skip all slots up to an instant, independent of runs, in order."""
     if definition.retired_at is not None:
         return [("retired", now)]
     if not definition.enabled:

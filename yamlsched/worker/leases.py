@@ -28,7 +28,7 @@ def margin(lease: float) -> float:
 
 
 class Leases:
-    """Keeps the leases of ``attempts``, the set of all that the worker holds, which it changes meanwhile."""
+    """Keeps the leases of ``attempts``, the set of all that the worker holds, which changes in between."""
 
     def __init__(self, session: Session, attempts: set[Attempt], executor: Executor) -> None:
         self._session, self._attempts, self._executor = session, attempts, executor
@@ -50,7 +50,7 @@ class Leases:
             # by age of the claim: two claims of one run may have the same number of attempt, after a refund
             for attempt in sorted(self._attempts, key=lambda attempt: (attempt.run.attempt, attempt.renewed_at)):
                 if _is_renewal_due(attempt, now):
-                    if attempt.run.id in due:  # this worker has claimed it again since: the earlier claim is over
+                    if attempt.run.id in due:  # this worker has claimed it again since: the earlier claim has ended
                         self._lose(due[attempt.run.id], store.LOST)
                     due[attempt.run.id] = attempt
             if due:

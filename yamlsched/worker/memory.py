@@ -11,7 +11,7 @@ from collections.abc import Iterator
 def reduced_garbage_collection() -> Iterator[None]:
     """Let Python look for cycles less often: what a worker creates in large numbers has none.
 
-    Existing objects are never looked at, which also leaves their pages shared with the children.
+    Existing objects are never traversed, which also leaves their pages shared with the children.
     """
     before = gc.get_threshold()
     gc.freeze()

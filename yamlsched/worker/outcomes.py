@@ -74,7 +74,7 @@ class Outcomes:
     """Writes the outcomes of attempts, and reports each by one of the events above.
 
     Plain successes are written in bulk. If that fails, they are written like other outcomes. Large fan-outs are written
-    through a session of their own, so that no other outcome waits for them. ``redact`` takes secrets out of a text.
+    through their own session, so that no other outcome waits for them. ``redact`` removes secrets from a string.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Outcomes:
             self._queue.extend(PendingOutcome(attempt, end, SUCCESS_WITHOUT_RESULT) for attempt in batch)
 
     def _next_batch(self) -> list[PendingOutcome]:
-        """Take from the queue what is written together. An outcome that enqueues has a transaction of its own."""
+        """Take from the queue what is written together. An outcome that enqueues has its own transaction."""
         now, batch, later = clock.now(), list[PendingOutcome](), list[PendingOutcome]()
         while self._queue and len(batch) < self._max_batch:
             pending = self._queue.popleft()
@@ -222,7 +222,7 @@ class Outcomes:
         """Write ``batch``; what could not be written is enqueued again.
 
         When the server gives up on a statement, because of a lock or a timeout, the next one is half as long, down to
-        single runs: one that cannot be written must not hold up the others.
+        single runs: one that cannot be written must not block the others.
         """
         for pending in batch:
             if pending.attempt.is_lost:

@@ -74,7 +74,7 @@ class Worker:
         self.report = RunReport()
         self.attempts: set[Attempt] = set()  # from claim to outcome
         self.claimed_count = 0
-        self.stopped_at: float | None = None  # when it was told to stop
+        self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
         self._is_paused = self._is_claiming = False
         self._failure: BaseException | None = None
@@ -231,7 +231,7 @@ class Worker:
     # -- from start to end -----------------------------------------------------------------------------------------
 
     async def run(self, *companions: Callable[[Worker], Coroutine[Any, Any, None]]) -> RunReport:
-        """Work until nothing is due (any more), and return the report. ``companions`` run meanwhile.
+        """Work until nothing is due (any more), and return the report. ``companions`` run concurrently.
 
         Raises EnvironmentFailed when the database is away for too long, or nothing can be executed.
         """
@@ -312,13 +312,13 @@ class Worker:
     # -- control ---------------------------------------------------------------------------------------------------
 
     def reload(self, jobs: Mapping[str, Job], scope: Scope) -> None:
-        """Claim the runs of ``jobs`` from now on, and import their handlers anew."""
+        """Claim the runs of ``jobs`` from now on, and import their handlers again."""
         self.workload = replace(self.workload, jobs=jobs, scope=scope)
         self.reload_handlers()
         self.claims.look_now()
 
     def reload_handlers(self) -> None:
-        """Import handlers anew for attempts that start from now on."""
+        """Import handlers again for attempts that start from now on."""
         self.executor.reload(self.workload)
         self.events.wake()
 

@@ -85,7 +85,7 @@ class Executor(Protocol):
         """Enforce timeouts. Called several times a second while there are attempts."""
 
     def reload(self, workload: Workload) -> None:
-        """Import handlers anew for attempts that start from now on."""
+        """Import handlers again for attempts that start from now on."""
 
     async def close(self) -> None:
         """Free everything, killing what is still executing. Events that this causes are not read."""

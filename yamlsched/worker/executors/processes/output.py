@@ -12,7 +12,7 @@ from yamlsched.runs import ClaimedRun
 MAX_KEPT_BYTES = 65_536
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
-MAX_READ_BYTES = 1 << 17  # so that a handler that prints gigabytes does not hold up the others
+MAX_READ_BYTES = 1 << 17  # so that a handler that prints gigabytes does not block the others
 # what could move the cursor, colour the terminal or reverse the text: controls except the tab and the end of the line,
 # marks of direction, separators of lines, halves of surrogate pairs
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -60,13 +60,13 @@ class Output:
             self._pass_on(lines)
 
     def take(self) -> str:
-        """Return the end of what the attempt printed, and start anew."""
+        """Return the end of what the attempt printed, and start again."""
         text = self._kept.decode("utf-8", "replace")
         self.drop()
         return text
 
     def drop(self) -> None:
-        """Start anew, for another attempt."""
+        """Start again for another attempt."""
         if self.is_empty:
             return
         line, self._line = self._line, bytearray()

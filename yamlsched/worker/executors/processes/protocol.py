@@ -4,7 +4,7 @@ A frame is its length (4 bytes) and a marshalled value. Parent to child: a list 
 parent: the plain successes since the last frame, each as its index and the seconds that it took, and one report or
 None. In the shared memory each task has two bytes at its index: its state, written by the child, and whether it was
 withdrawn before it started, written by the parent. Two more bytes are for the child as a whole: that it is ready for
-tasks, and that the parent wants its handler stopped. They are right at whatever instant the child dies.
+tasks, and that the parent wants its handler stopped. They are correct at any instant at which the child dies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_TASKS = 2048
 NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
 READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
 RESUME = "resume"  # the parent has read the output of the last attempt
-MAX_FRAME_BYTES = 1 << 26  # reading one holds up the parent for a fraction of a second
+MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
 
 
@@ -83,7 +83,7 @@ class Memory:
 
     @property
     def is_ready(self) -> bool:
-        """Parent: whether the child was ever set up."""
+        """Parent: whether the child has been set up."""
         return bool(self._bytes[READY])
 
     def request_stop(self) -> None:

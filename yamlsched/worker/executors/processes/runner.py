@@ -39,7 +39,7 @@ SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so tha
 MAX_REPORTED_ERROR_CHARS = 4_000
 EMPTY = struct.pack("i", 0)  # the count of bytes in an empty pipe
 OWN_FILES = {__file__, resolve.__code__.co_filename}  # whose frames are left out of stacks
-FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot go on; the handler closed its pipes
+FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
 
 
 class Stopped(BaseException):
@@ -239,7 +239,7 @@ class Runner:
         self.sent_at = now
 
     def _check_pipes(self) -> None:
-        """Exit if the handler closed the pipes: their numbers may mean a file of the handler by now."""
+        """Exit if the handler closed the pipes: their numbers may now belong to a file of the handler."""
         for descriptor, inode in self.pipes:
             try:
                 if os.fstat(descriptor).st_ino == inode:
@@ -254,7 +254,7 @@ class Runner:
             sys.stdout.flush()
             sys.stderr.flush()
         except Exception:
-            self.stdout = None  # whatever they are now: both are made anew
+            self.stdout = None  # their current state is unknown: both are created again
         if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
