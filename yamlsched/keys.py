@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from yamlsched.cron.expression import Cron
 from yamlsched.slots import Slot
 from yamlsched.times import rfc3339
@@ -13,9 +15,15 @@ def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
     The date is the local one that the expression names, so that a clock change does not move it. The minute is UTC, so
     that the two passes of a repeated hour have different keys.
     """
-    if is_daily(cron):
-        return f"{job_name}:{slot.nominal.date().isoformat()}"
-    return f"{job_name}:{rfc3339(slot.at, 'minutes')}"
+    return date_key(job_name, slot.nominal) if is_daily(cron) else minute_key(job_name, slot.at)
+
+
+def date_key(job_name: str, local: datetime) -> str:
+    return f"{job_name}:{local.date().isoformat()}"
+
+
+def minute_key(job_name: str, at: datetime) -> str:
+    return f"{job_name}:{rfc3339(at, 'minutes')}"
 
 
 def is_daily(cron: Cron) -> bool:

@@ -11,14 +11,14 @@ from zoneinfo import ZoneInfo
 from yamlsched import durations, slots
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
-from yamlsched.keys import slot_key
+from yamlsched.keys import date_key, minute_key, slot_key
 from yamlsched.runs import error_text
 from yamlsched.store import files
 from yamlsched.store import slots as store
 from yamlsched.store.definitions import Definition
 from yamlsched.store.history import now
 from yamlsched.sync.in_force import disabled
-from yamlsched.times import bounds, local_time, rfc3339, short_utc
+from yamlsched.times import bounds, local_time, short_utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
     cron, where = _timing(job)
     mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
-    keys = [f"{job.job_type}:{rfc3339(at, 'minutes')}", f"{job.job_type}:{at.astimezone(where):%Y-%m-%d}"]
+    keys = [minute_key(job.job_type, at), date_key(job.job_type, at.astimezone(where))]
     if not mismatch:
         found = slots.newest_slot(cron, where, at - slots.MINUTE, at)
         assert found is not None
