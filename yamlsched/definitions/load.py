@@ -36,7 +36,7 @@ class Calls:
     is_whole: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
@@ -45,14 +45,14 @@ class Loaded:
     there is none. ``root`` and ``found`` are for further checks.
     """
 
-    namespace: str | None
-    timezone: str
-    environments: tuple[str, ...]
-    retention: Retention
-    paths: tuple[str, ...]
-    jobs: dict[str, Job]
+    namespace: str | None = None
+    timezone: str = "UTC"
+    environments: tuple[str, ...] = ()
+    retention: Retention = Retention()
+    paths: tuple[str, ...] = ()
+    jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
-    root: Spot | None = field(repr=False, compare=False)
+    root: Spot | None = field(default=None, repr=False, compare=False)
     found: Findings = field(repr=False, compare=False)
 
     @property
@@ -137,7 +137,7 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
     if document is not None and not is_validated:
         schema_check.check(Spot(document), found)
     if document is None or not isinstance(document.value, dict):
-        return Loaded(None, "UTC", (), Retention(), (), {}, _diagnostics(found), None, found)
+        return Loaded(diagnostics=_diagnostics(found), found=found)
 
     root = Spot(document)
     namespace, timezone = root.get("namespace"), root.get("timezone")
@@ -151,16 +151,17 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
     retention = build.build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, found))
     jobs = build.build_jobs(root, reader, zone, environment, paths)
+    is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(
-        (namespace.value if namespace else "default") if _is_known(root, "namespace", found) else None,
-        zone or "UTC",
-        environments,
-        retention,
-        paths,
-        jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
-        _diagnostics(found),
-        root,
-        found,
+        namespace=(namespace.value if namespace else "default") if is_namespace_known else None,
+        timezone=zone or "UTC",
+        environments=environments,
+        retention=retention,
+        paths=paths,
+        jobs=jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
+        diagnostics=_diagnostics(found),
+        root=root,
+        found=found,
     )
 
 
