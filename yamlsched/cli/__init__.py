@@ -61,11 +61,10 @@ class Verbs(Group):
         global_options(("text", "json", "concise", "github", "sarif", "markdown", "csv"), before_verb=True).values()
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    options_metavar="[GLOBAL OPTIONS]",
     subcommand_metavar="VERB [ARGS]...",
     help="Run the jobs of schedules.yaml on time, once, with their history in PostgreSQL.",
-    epilog="yamlsched VERB --help shows the options of a verb. Global options may also be passed after the verb, to "
-    "every verb that uses them.",
+    epilog="yamlsched VERB --help shows the options of a verb. The options above can also be passed after the verbs "
+    "that use them.",
 )
 @click.version_option(__version__, message="yamlsched %(version)s")
 @click.pass_context

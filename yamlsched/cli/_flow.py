@@ -39,7 +39,9 @@ TARGET_OPTIONS = [
         is_flag=True,
         help="Apply the file without checking handlers and payloads, for a host without the code.",
     ),
-    click.option("--path", "paths", multiple=True, help="A folder to import handlers from; may be repeated."),
+    click.option(
+        "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from; may be repeated."
+    ),
 ]
 WORK_OPTIONS = [
     click.option(
@@ -56,6 +58,7 @@ WORK_OPTIONS = [
     ),
     click.option(
         "--grace",
+        metavar="DURATION",
         default="30s",
         show_default=True,
         callback=_grace,

@@ -107,7 +107,12 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             envvar=variable("ENV"),
             help="The environment, such as production (YAMLSCHED_ENV).",
         ),
-        click.Option(["--format"], type=click.Choice(formats), help="The format of results."),
+        click.Option(
+            ["--format"],
+            type=click.Choice(formats),
+            metavar="FORMAT" if before_verb else None,
+            help="The format of results" + (": text, json, or another of the verb." if before_verb else "."),
+        ),
         click.Option(["--log-format"], type=click.Choice(["text", "json"]), help="The format of log lines."),
         click.Option(["-q", "--quiet"], **count, help="Log warnings only; twice: errors only."),
         click.Option(["-v", "--verbose"], **count, help="Log more."),
@@ -149,6 +154,9 @@ class Verb(click.Command):
         self.formats = formats
         names = uses.replace("logging", "log_format quiet verbose").split() + ["format"] * (len(formats) > 1)
         self.globals = [option for name, option in global_options(formats, False).items() if name in names]
+        for param in self.params:
+            if isinstance(param, click.Option) and isinstance(param.type, (click.IntRange, click.FloatRange)):
+                param.metavar = param.metavar or "N"
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -158,7 +166,7 @@ class Verb(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [param for param in self.get_params(ctx) if param not in self.globals]
+        own = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and p not in self.globals]
         for title, params in (("Options", own), ("Global options", self.globals)):
             if rows := [row for param in params if (row := param.get_help_record(ctx)) is not None]:
                 with formatter.section(title):

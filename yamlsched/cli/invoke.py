@@ -25,7 +25,9 @@ from yamlsched.errors import NoDatabase, Refused
 @click.option(
     "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
-@click.option("--path", "paths", multiple=True, help="A folder to import handlers from. Can be repeated.")
+@click.option(
+    "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from. Can be repeated."
+)
 @click.pass_obj
 def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
     from yamlsched.definitions.load import load

@@ -25,11 +25,17 @@ MAX_HOSTS_LISTED = 8
 @click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
 @click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job.")
 @click.option(
-    "--within", type=_filters.duration, default="1h", show_default=True, help="Period in which dead runs are counted."
+    "--within",
+    type=_filters.duration,
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    help="Period in which dead runs are counted.",
 )
 @click.option(
     "--max-late",
     type=_filters.duration,
+    metavar="DURATION",
     default="15m",
     show_default=True,
     help="Tolerated delay of a slot or a due run.",
@@ -37,6 +43,7 @@ MAX_HOSTS_LISTED = 8
 @click.option(
     "--max-tick-age",
     type=_filters.duration,
+    metavar="DURATION",
     default="5m",
     show_default=True,
     help="Tolerated time since the last tick.",

@@ -15,10 +15,11 @@ from yamlsched.cli._settings import Settings, Verb
 if TYPE_CHECKING:
     from yamlsched.operations.why import DayReport, SlotReport
 
-HELP = """Explain what happened to the slot of JOB at a time: its run, why it was skipped, or what it waits for.
+HELP = """Explain what happened to a slot of JOB.
 
-If that time is not a slot: which field of the cron expression excludes it, and the nearest slots. A date means
-all of its slots. Dates and times without an offset are in the job's time zone.
+Shows its run, why it was skipped, or what it waits for. If the time is not a slot: which field of the cron expression
+excludes it, and the nearest slots. A date means all of its slots. Dates and times without an offset are in the job's
+time zone.
 """
 
 
@@ -40,14 +41,12 @@ def when(text: str) -> times.TimeInput:
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None, namespace: str | None) -> int:
     from yamlsched.cli import _output
-    from yamlsched.operations import history
     from yamlsched.operations.backfill import definition_for
     from yamlsched.operations.why import explain_day, explain_slot, latest_slot
     from yamlsched.store.history import now
     from yamlsched.zones import zone
 
-    with settings.connect() as connection:
-        namespace = history.namespace_of(connection, namespace, settings.file)
+    with settings.connect_in(namespace) as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         instant = now(connection)
         if at is None:
