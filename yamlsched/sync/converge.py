@@ -1,4 +1,4 @@
-"""Change job_definitions to match a file, in one transaction that also accounts for their owed slots."""
+"""Converge job_definitions to a file, in one transaction that first accounts for what the old definitions owe."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of the jobs that a file changed, and what settling the old definitions made."""
+    """Names of the jobs that a file changed, and the runs and gaps of what their old definitions ``owed``."""
 
     now: datetime
     added: tuple[str, ...]
     changed: tuple[str, ...]
     retired: tuple[str, ...]
     returned: tuple[str, ...]
-    settled: due.DueResult
+    owed: due.DueResult
     unreadable: tuple[due.FailedJob, ...] = ()
 
     @property
@@ -35,7 +35,7 @@ class Changes:
         return [
             f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
             "processed one are recorded as one gap, late"
-            for job, why in self.settled.unreadable
+            for job, why in self.owed.unreadable
         ] + due.DueResult(unreadable=list(self.unreadable)).problems
 
 
@@ -49,8 +49,8 @@ def converge(
 ) -> Changes:
     """Write what differs, inside the caller's transaction and under the namespace's lock.
 
-    ``recompute`` is for rules or time zone data newer than those that stored the next slots; ``is_behind`` for time
-    zone data that is older: then a job whose next slot is in the future owes nothing, whatever this host's data says.
+    ``recompute``: the rules or the time zone data are newer than those that computed the stored next slots.
+    ``is_behind``: the time zone data is older. Then a job whose stored next slot is in the future owes nothing.
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))
@@ -60,7 +60,7 @@ def converge(
     instant = slots.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
     owing = [d for d in locked if d.id in set(known) and not (is_behind and _is_ahead(d, instant))]
-    settled = due.account_for_locked(connection, namespace, owing, instant)
+    owed = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     written = [d.job_type for d in differences if not d.is_gone]
@@ -85,18 +85,18 @@ def converge(
         changed=tuple(d.job_type for d in differences if d.id is not None and not d.is_gone and not d.is_retired),
         retired=tuple(d.job_type for d in gone),
         returned=tuple(d.job_type for d in differences if d.is_retired),
-        settled=settled,
-        unreadable=tuple(found for found in unreadable if found not in settled.unreadable),
+        owed=owed,
+        unreadable=tuple(found for found in unreadable if found not in owed.unreadable),
     )
 
 
 def _is_ahead(definition: Definition, now: datetime) -> bool:
-    is_awaited = definition.next_slot_at is not None and definition.paused_at is None
-    return is_awaited and definition.next_slot_at is not None and definition.next_slot_at > now
+    next_slot_at = definition.next_slot_at
+    return next_slot_at is not None and next_slot_at > now and definition.paused_at is None
 
 
 def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, str | None]:
-    """Return from when the slots of a job count, and its next one, as it is written at ``now``, settled up to then.
+    """Return the slot columns of a definition written at ``now``, when its slots up to then are accounted for.
 
     A job that is new, returned, re-enabled, or whose cron or timezone changed counts slots from now on.
     """
@@ -121,7 +121,7 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
 
 
 def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[due.FailedJob]:
-    """Compute next slots again; return the definitions that cannot be read, which keep theirs."""
+    """Compute the next slots again; return the jobs whose definition cannot be read, which keep theirs."""
     moves, unreadable = [], []
     for definition in locked:
         try:

@@ -26,15 +26,22 @@ from yamlsched.sync.slot_plan import SlotPlan
 if TYPE_CHECKING:
     from psycopg import Connection
 
-BATCH_JOBS = 1000
-"""Jobs of one transaction: enough to share a commit, and few enough that it takes a tenth of a second."""
-STEPS = ((BATCH_JOBS, 1.0), (25, 0.1), (1, 0.1))
-"""Jobs of one transaction, and how many seconds it waits for a lock, such as on a key that another session has inserted
-and not committed: at first, after a batch has failed, and after a part of that has failed."""
 PIPELINE_JOBS = 250
 """Jobs that are planned while the server writes those before."""
 MAX_TRIES = 10
 MAX_REPORTED_JOBS = 20
+
+
+class Step(NamedTuple):
+    """The size of a transaction, and how long it waits for a lock."""
+
+    jobs: int
+    lock_timeout_seconds: float
+
+
+STEPS = (Step(1000, 1.0), Step(25, 0.1), Step(1, 0.1))
+"""At first, after a batch has failed, and after a part of that has failed: for example because another session has
+inserted a key and not committed. A thousand jobs share one commit and take a tenth of a second."""
 
 
 class FailedJob(NamedTuple):
@@ -107,13 +114,8 @@ def account_for_due_slots(
     todo = deque((ids, 0) for ids in _parts(store.due_jobs(connection, namespace, now), 0))
     while todo and time.monotonic() <= deadline:
         ids, step = todo.popleft()
-
-        def write(read_keys: bool, ids: Sequence[int] = ids, lock_timeout: float = STEPS[step][1]) -> DueResult:
-            at = store.start_batch(connection, now, lock_timeout)
-            return _write(connection, namespace, store.lock_due_jobs(connection, ids, at), at, False, read_keys)
-
         try:
-            batch = _retry_on_key_conflict(connection, write)
+            batch = _account_for_batch(connection, namespace, ids, now, STEPS[step].lock_timeout_seconds)
         except (psycopg.Error, Refused) as error:
             if connection.closed:
                 raise
@@ -132,7 +134,7 @@ def account_for_due_slots(
 
 
 def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
-    size = STEPS[step][0]
+    size = STEPS[step].jobs
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
@@ -140,6 +142,17 @@ def _why_blocked(error: Exception) -> str:
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return "another session holds a lock on its rows or on a key"
     return reason(error) if isinstance(error, psycopg.Error) else str(error)
+
+
+def _account_for_batch(
+    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, lock_timeout_seconds: float
+) -> DueResult:
+    def write(read_keys: bool) -> DueResult:
+        at = store.start_batch(connection, now, lock_timeout_seconds)
+        locked = store.lock_due_jobs(connection, ids, at)
+        return _write(connection, namespace, locked, at, is_closing=False, read_keys=read_keys)
+
+    return _retry_on_key_conflict(connection, write)
 
 
 def _retry_on_key_conflict(connection: Connection[Any], write: Callable[[bool], DueResult]) -> DueResult:
@@ -160,7 +173,7 @@ def account_for_locked(
     """
 
     def write(read_keys: bool) -> DueResult:
-        return _write(connection, namespace, locked, now, True, read_keys)
+        return _write(connection, namespace, locked, now, is_closing=True, read_keys=read_keys)
 
     result = _retry_on_key_conflict(connection, write)
     result.log()

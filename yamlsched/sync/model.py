@@ -142,12 +142,12 @@ class SyncResult:
     @property
     def runs(self) -> int:
         """How many runs were created: owed ones of changed jobs, and due ones."""
-        return (self.due.runs if self.due else 0) + (self.changes.settled.runs if self.changes else 0)
+        return (self.due.runs if self.due else 0) + (self.changes.owed.runs if self.changes else 0)
 
     @property
     def gaps(self) -> list[Gap]:
         """The slots that were recorded as skipped."""
-        return (self.changes.settled.gaps if self.changes else []) + (self.due.gaps if self.due else [])
+        return (self.changes.owed.gaps if self.changes else []) + (self.due.gaps if self.due else [])
 
 
 def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None) -> Snapshot:
