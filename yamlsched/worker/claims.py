@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
 LOST_CLAIM_SECONDS = 3.0  # for which a claim whose answer was lost may still be on its way to the server
 MAX_RUNS = 10_000  # in one claim
-ERROR_PAUSE_SECONDS = 0.1  # after the server gave up on a lock or a statement
+ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker stays to retry what failed here
 MAX_CLAIMS_OF_LEVEL = 3  # before lower levels: the fast path, the rest of a walk over jobs, and a whole walk
 
@@ -43,7 +43,7 @@ class Claims:
         self._must_look = True  # at which levels runs are due
         self._look_at = 0.0  # when it must look again
         self._changes = 0  # calls of `look_now`: a change during a claim came too late for it
-        self._limit = MAX_RUNS  # lower for a while when the server gives up on long statements
+        self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
 
@@ -108,7 +108,7 @@ class Claims:
     async def claim(self, limit: int, scope: store.Scope) -> tuple[store.ClaimResult, float] | None:
         """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None without an answer.
 
-        ``is_exhausted`` says afterwards whether more may be due.
+        Afterwards ``is_exhausted`` is true if nothing more is due.
         """
         if self._must_look and not await self._look():
             return None

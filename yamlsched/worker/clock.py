@@ -1,4 +1,4 @@
-"""The clock of a worker: it counts the time for which the host was suspended, and nobody sets it."""
+"""The clock of a worker: it includes the time for which the host was suspended, and is never set."""
 
 from __future__ import annotations
 

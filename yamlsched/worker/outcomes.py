@@ -29,7 +29,7 @@ MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run h
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server gave up on a lock or a statement
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
 # SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
 REJECTED = ("22", "23", "54", "YS")
 

@@ -28,7 +28,7 @@ class RunReport:
         return self.states[Status.DEAD] > 0
 
     def take_jobs(self) -> dict[str, Status]:
-        """Return ``jobs``, and start anew."""
+        """Return ``jobs``, and clear it."""
         taken, self.jobs = self.jobs, {}
         return taken
 

@@ -35,8 +35,8 @@ NO_ANSWER = "no answer to a connection attempt"
 # SQLSTATE classes and codes after which the session is closed: the server is shutting down, is full, or is a standby;
 # or a migration has changed the columns of a prepared statement
 FATAL = ("08", "53", "57P", "25006", "XX", "0A000")
-# A prepared statement is planned once, perhaps while the table is empty. A plan that reads all of a table, or that
-# sorts what an index has in order, is no good later.
+# A prepared statement is planned once, perhaps while the table is empty. A plan that reads the whole table, or sorts
+# what an index has in order, would be slow later.
 WORKER_SETTINGS = {
     "statement_timeout": "15s",
     "idle_in_transaction_session_timeout": "15s",

@@ -40,7 +40,7 @@ STOP_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL, for handlers, after the
 MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, estimated by the size of those claimed before
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
-NOT_STARTED = AttemptEnd(EndKind.RELEASED, "every child is busy")
+NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 

@@ -70,7 +70,7 @@ class Executor(Protocol):
         """Return how many attempts are executing."""
 
     def stop(self, attempts: Iterable[Attempt], grace: float) -> None:
-        """Stop ``attempts``, whose ``stopped`` says why; kill them after ``grace`` seconds.
+        """Stop ``attempts``, whose ``stopped`` is the reason; kill them after ``grace`` seconds.
 
         Attempts that it does not hold any more are ignored.
         """

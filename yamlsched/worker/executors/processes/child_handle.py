@@ -91,7 +91,7 @@ class ChildHandle:
         self._write(protocol.frame(tasks))
 
     def resume(self) -> None:
-        """Let it go on: the output of its last attempt has been read."""
+        """Let it continue: the output of its last attempt has been read."""
         self._write(protocol.frame(protocol.RESUME))
 
     def withdraw(self) -> list[Attempt]:

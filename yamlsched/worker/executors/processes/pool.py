@@ -28,7 +28,7 @@ from yamlsched.worker.stderr import NonBlockingStderr
 from yamlsched.worker.workload import Workload
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
-MAX_RUNS_PER_CHILD = 50_000  # so that what handlers leak does not pile up
+MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
 MAX_FAILED_FORKS = 6  # children in a row that died before they were ready: then no more are started
 MAX_FAILED_STARTS = 3  # children that died with an attempt that they had not started: then it has failed
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child

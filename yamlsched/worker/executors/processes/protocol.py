@@ -118,7 +118,7 @@ class Memory:
         self._bytes[index] = SUCCEEDED
 
     def end(self, index: int) -> None:
-        """Child: mark that the handler has returned; the report says how."""
+        """Child: mark that the handler has returned; the report follows."""
         self._bytes[index] = ENDED
 
     def withdraw(self, index: int) -> bool:

@@ -1,0 +1,80 @@
+"""The executor protocol: a worker with an executor that is not the pool of processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from support.rows import a_job
+from yamlsched.definitions.job import Job
+from yamlsched.runs import AttemptEnd, EndKind
+from yamlsched.store.runs import Scope
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.base import Capacity, Ended, ReturnedUnstarted, Succeeded
+from yamlsched.worker.worker import Worker
+from yamlsched.worker.workload import Limits, Workload
+
+RAISED = AttemptEnd(EndKind.RAISED, "no route to host", "OSError")
+
+
+class ScriptedExecutor:
+    """Ends attempts at once: the first is returned unstarted, the second has failed, all others have succeeded."""
+
+    def __init__(self, events: EventQueue) -> None:
+        self.events = events
+        self.count = 0
+        self.is_closed = False
+
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            self.count += 1
+            if self.count == 1:
+                self.events.put(ReturnedUnstarted([attempt]))
+            elif self.count == 2:
+                self.events.put(Ended(attempt, RAISED))
+            else:
+                attempt.took = 0.1
+                self.events.put(Succeeded([attempt]))
+
+    def capacity(self) -> Capacity:
+        return Capacity(parallel=10, idle=10, total=10, held=0)
+
+    def running(self) -> int:
+        return 0
+
+    def stop(self, attempts: Iterable[Attempt], grace: float) -> None: ...
+    def release_unstarted(self) -> None: ...
+    def release_idle_capacity(self) -> None: ...
+    def check(self) -> None: ...
+    def reload(self, workload: Workload) -> None: ...
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any], dsn: str) -> None:
+    # given four due runs
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+        "select 'default', %s, 'purge', now(), 1 from generate_series(1, 4)",
+        [a_job(db)],
+    )
+    job = Job(name="purge", handler="h.f")
+    events = EventQueue()
+    executor = ScriptedExecutor(events)
+    workload = Workload(dsn, "default", {"purge": job}, Scope(), Path("schedules.yaml"))
+
+    # when a worker drains them by another executor
+    report = asyncio.run(Worker(workload, executor, events, Limits()).run())
+
+    # then each outcome is in the database: the run that was returned was claimed again, at no cost
+    assert executor.count == 5
+    assert executor.is_closed
+    assert report.has_dead
+    rows = db.execute("select status, attempts, last_error from yamlsched.job_runs order by status").fetchall()
+    assert [tuple(row) for row in rows] == [("dead", 1, "no route to host"), *[("succeeded", 1, None)] * 3]
