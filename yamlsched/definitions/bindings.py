@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from inspect import Parameter, Signature
 
 DYNAMIC = {
     *("globals", "exec", "eval", "builtins", "__builtins__", "modules", "__globals__", "f_globals", "getmodule"),
@@ -178,4 +179,34 @@ def _imports_itself(call: ast.Call, module: str) -> bool:
             return True
         if isinstance(argument, ast.Constant) and function in IMPORTERS:
             return str(argument.value).rpartition(".")[2] == module
+    return False
+
+
+def signature(function: Function) -> Signature:
+    """Return what ``inspect.signature`` would, with None for every default."""
+    args = function.args
+    by_position = [*args.posonlyargs, *args.args]
+    required = len(by_position) - len(args.defaults)
+    found = []
+    for number, arg in enumerate(by_position):
+        kind = Parameter.POSITIONAL_ONLY if number < len(args.posonlyargs) else Parameter.POSITIONAL_OR_KEYWORD
+        found.append(Parameter(arg.arg, kind, default=Parameter.empty if number < required else None))
+    if args.vararg:
+        found.append(Parameter(args.vararg.arg, Parameter.VAR_POSITIONAL))
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        found.append(Parameter(arg.arg, Parameter.KEYWORD_ONLY, default=None if default else Parameter.empty))
+    if args.kwarg:
+        found.append(Parameter(args.kwarg.arg, Parameter.VAR_KEYWORD))
+    return Signature(found, __validate_parameters__=False)
+
+
+def is_generator(function: Function) -> bool:
+    """Return whether a function contains ``yield``, outside of nested functions and classes."""
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo.extend(ast.iter_child_nodes(node))
     return False

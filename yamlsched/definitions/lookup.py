@@ -9,11 +9,10 @@ from __future__ import annotations
 import ast
 import sys
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from importlib import machinery
 from importlib.util import find_spec, resolve_name
-from inspect import Parameter, Signature
+from inspect import Signature
 from os.path import isdir, isfile  # unlike Path's, these do not raise if a folder cannot be read
 from pathlib import Path
 from pkgutil import iter_modules
@@ -57,24 +56,7 @@ def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Problem | None:
     found = _named(file, module, name, path, MAX_IMPORT_HOPS)
     if found is None or isinstance(found, Problem):
         return found
-    return None if found.decorator_list else _signature(found.args)  # a decorator may change the parameters
-
-
-def _signature(args: ast.arguments) -> Signature:
-    """Return what ``inspect.signature`` would, with None for every default."""
-    by_position = [*args.posonlyargs, *args.args]
-    required = len(by_position) - len(args.defaults)
-    found = []
-    for number, arg in enumerate(by_position):
-        kind = Parameter.POSITIONAL_ONLY if number < len(args.posonlyargs) else Parameter.POSITIONAL_OR_KEYWORD
-        found.append(Parameter(arg.arg, kind, default=Parameter.empty if number < required else None))
-    if args.vararg:
-        found.append(Parameter(args.vararg.arg, Parameter.VAR_POSITIONAL))
-    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        found.append(Parameter(arg.arg, Parameter.KEYWORD_ONLY, default=None if default else Parameter.empty))
-    if args.kwarg:
-        found.append(Parameter(args.kwarg.arg, Parameter.VAR_KEYWORD))
-    return Signature(found, __validate_parameters__=False)
+    return None if found.decorator_list else bindings.signature(found)  # a decorator may change the parameters
 
 
 @cache
@@ -262,7 +244,7 @@ def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...
         return None
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
-    if not statement.decorator_list and any(isinstance(n, ast.Yield | ast.YieldFrom) for n in _own_nodes(statement)):
+    if not statement.decorator_list and bindings.is_generator(statement):
         remedy = "Do the work without yield, or call it from a function that consumes it."
         return Problem("YS306", f"{name} of {module} is a generator: calling it does nothing", remedy)
     return statement
@@ -314,13 +296,3 @@ def _imported(
     result = None if isinstance(found, Problem) else _named(found, source, wanted, path, hops - 1)
     # a missing name may be a submodule: only what is certainly not a handler is reported
     return None if isinstance(result, Problem) and result.code != "YS306" else result
-
-
-def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, except those of nested functions and classes."""
-    todo: list[ast.AST] = list(function.body)
-    while todo:
-        node = todo.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            todo.extend(ast.iter_child_nodes(node))
