@@ -118,7 +118,7 @@ select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s
 -- name: keep_presenting
 -- A host whose file cannot be read, or is refused, continues to present the file that it presented last, with a mark if
 -- its file has errors. A host with a new name (a container) presents the file of its path that was applied last: in the
--- namespace of its own file, or, if that is unknown, in the one to which all files of that path belong.
+-- namespace of its file, or, if that is unknown, in the one to which all files of that path belong.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), own as materialized (

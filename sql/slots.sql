@@ -32,7 +32,7 @@ order by d.id
 for no key update skip locked;
 
 -- name: earliest_open_slots
--- The earliest slot of each job that has an unfinished run. A statement of its own, after the lock: it must see the runs
+-- The earliest slot of each job that has an unfinished run. A separate statement, after the lock: it must see the runs
 -- that the previous holder of the lock created.
 select s.id, o.slot
 from unnest(%(ids)s::bigint[]) as s (id)
@@ -59,7 +59,7 @@ cross join lateral (
 ) h;
 
 -- name: create_runs
--- The unique index on the key makes a second run impossible, however many ticks race. A key stays used after its run was
+-- The unique index on the key makes a second run impossible, however many ticks race. A key remains used after its run was
 -- pruned. A statement that reads both tables finds the key of a run that is being pruned in one of them; the index alone
 -- would wait for the prune, and then accept the key again. The caller compares the row count.
 insert into yamlsched.job_runs

@@ -344,7 +344,7 @@ def test_an_expired_attempt_does_not_change_an_effect_that_was_claimed_again(db,
             again.result = "the second"
         effect.result = "the first"
 
-    assert "was done, but meanwhile it was started again" in caplog.text
+    assert "was done, but it has been started again" in caplog.text
     with a_started_run(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert later.result == "the second"
 
@@ -450,7 +450,7 @@ def test_an_unreachable_database_does_not_hide_the_handlers_exception(db, dsn, j
     with pytest.raises(ConnectionRefusedError), run.once("post", in_doubt="raise"):
         raise ConnectionRefusedError
 
-    assert "stays in doubt, because the database does not answer: gone" in caplog.text
+    assert "remains in doubt, because the database does not answer: gone" in caplog.text
     # and the same attempt does not treat its own old entry as a new claim
     with pytest.raises(EffectInDoubt), run.once("post", in_doubt="raise"):
         raise AssertionError("entered")

@@ -146,7 +146,7 @@ def test_in_doubt_is_required_and_the_error_explains_the_choice(kind: Any):
 
     assert str(raised.value) == (
         "run.once() requires the argument in_doubt: what the next attempt does if it is unknown whether the effect "
-        'happened. in_doubt="raise": the run is dead at once, and a person looks it up; in_doubt="skip": the effect '
+        'happened. in_doubt="raise": the run is dead at once, and an operator looks it up; in_doubt="skip": the effect '
         'counts as done (at most once); in_doubt="repeat": the effect is repeated with the same effect.key, for '
         "receivers that support idempotency keys"
     )

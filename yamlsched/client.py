@@ -35,7 +35,7 @@ MAX_PAYLOAD_BYTES = 65_536
 MAX_DELAY = timedelta(days=36_525)
 MAX_KEY_CHARS = 500
 SLOT_KEY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
-"""The form of slots' keys, whatever the job."""
+"""The form of slots' keys of any job."""
 
 
 class Enqueued(NamedTuple):
@@ -209,7 +209,7 @@ def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
 
 
 def _execute(connection: Any, statement: str, parameters: dict[str, Any], select: Any) -> Any:
-    """Execute ``statement``, whatever the connection's factories are. Return ``select`` of its results, or await it."""
+    """Execute ``statement``, with any factories of the connection. Return ``select`` of its results, or await it."""
     sql = load("enqueue")[statement]
     if isinstance(connection, psycopg.AsyncConnection):
         session: Async = connection

@@ -49,7 +49,7 @@ class ClaimedRun(NamedTuple):
     """A claimed run, with the claim that fences every write about it.
 
     The fields are the first columns that the claim statements return. One is created for each run that is executed,
-    and it is sent to a child process as it is: hence a tuple of plain values.
+    and it is sent to a child process unchanged: hence a tuple of plain values.
     """
 
     id: int

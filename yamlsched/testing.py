@@ -43,7 +43,7 @@ class Enqueue(NamedTuple):
 class FakeRun(Run):
     """A run in memory. What a handler does can be read from ``result``, ``enqueued`` and ``effects``.
 
-    ``connection`` is what ``transaction`` yields, inside a transaction of its own: a savepoint if your test has one
+    ``connection`` is what ``transaction`` yields, inside a transaction, or a savepoint if your test has one
     open, so that it can roll back everything. ``commit_fails`` makes that transaction fail at its end.
     ``effects`` holds results by key, ``IN_DOUBT`` for an effect in doubt. Later attempts share it.
     """

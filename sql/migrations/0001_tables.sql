@@ -8,8 +8,8 @@ create table yamlsched.migrations (
     applied_at timestamptz not null default clock_timestamp()
 );
 
--- Which database this is: part of every key that is passed to a provider, so that no two databases pass the same one.
--- A restored backup keeps it; a copy that lives on beside its original needs a new one (`yamlsched db identity --new`).
+-- The identity of the database. Every key that is passed to a provider contains it, so that no two databases pass the
+-- same key. A restored backup keeps it; a copy that is used beside its original needs `yamlsched db identity --new`.
 create table yamlsched.database_identity (
     only_row   boolean primary key default true check (only_row),
     identity   uuid not null default gen_random_uuid(),
@@ -17,7 +17,7 @@ create table yamlsched.database_identity (
 );
 insert into yamlsched.database_identity default values;
 
--- One row per namespace: who applies a file to it locks the row.
+-- One row per namespace, locked while a file is applied.
 create table yamlsched.namespaces (
     namespace text primary key
 );
@@ -27,7 +27,7 @@ create table yamlsched.job_definitions (
     id             bigint generated always as identity primary key,
     namespace      text not null,
     job_type       text not null,
-    handler        text not null,      -- shown to people; a worker looks up its own file instead
+    handler        text not null,      -- for display only; a worker uses its own file
     payload        jsonb not null default '{}',
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
@@ -44,11 +44,11 @@ create table yamlsched.job_definitions (
     description    text not null default '',
     owner          text not null default '',
     tags           text[] not null default '{}',
-    enabled        boolean not null,   -- git's switch, joined with the environment
+    enabled        boolean not null,   -- by the file and the environment
     effective_from timestamptz not null,  -- slots after this instant count
     last_slot_at   timestamptz,        -- the cursor: every slot up to here is accounted for
     next_slot_at   timestamptz,        -- the next slot to account for; null: none is owed
-    paused_at      timestamptz,        -- the operator's switch; no sync touches these four
+    paused_at      timestamptz,        -- set by an operator; no sync changes these four
     paused_until   timestamptz,
     paused_by      text,
     paused_reason  text,
@@ -60,14 +60,14 @@ create table yamlsched.job_definitions (
     constraint cursor_needs_a_schedule check (schedule is not null or next_slot_at is null)
 );
 
--- A tick finds what is due here and nowhere else.
+-- A tick finds jobs with due slots through this index.
 create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at) where next_slot_at is not null;
 create index job_definitions_retired on yamlsched.job_definitions (namespace, retired_at) where retired_at is not null;
--- Whose runs wait: a claim asks for these few instead of asking each run's job.
+-- Jobs whose runs may not be claimed: a claim reads these few rows instead of the job of each run.
 create index job_definitions_withheld on yamlsched.job_definitions (namespace, id)
     where not enabled or retired_at is not null or paused_at is not null;
 
--- Whether a job's runs may not be claimed now: its file or an operator has switched it off, or it has left the file.
+-- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_withheld(d yamlsched.job_definitions, now timestamptz) returns boolean
     language sql immutable
 as $$ select not d.enabled or d.retired_at is not null or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
@@ -95,7 +95,7 @@ begin
 end
 $$;
 
--- One slot, or one ad hoc enqueue, to be carried out once.
+-- One row per slot or enqueue, executed once.
 create table yamlsched.job_runs (
     id              bigint generated always as identity primary key,
     namespace       text not null,
@@ -103,7 +103,7 @@ create table yamlsched.job_runs (
     job_type        text not null,
     payload         jsonb not null default '{}',
     idempotency_key text,
-    scheduled_for   timestamptz,       -- the slot; null: ad hoc
+    scheduled_for   timestamptz,       -- the slot; null: enqueued
     run_at          timestamptz not null,
     status          text not null default 'queued'
                     check (status in ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
@@ -111,22 +111,22 @@ create table yamlsched.job_runs (
     priority        smallint not null default 2 check (priority between 1 and 3),  -- 1 high, 2 normal, 3 low
     max_attempts    integer not null check (max_attempts >= 1),
     prior_attempts  integer not null default 0,  -- attempts before the latest retry: the backoff starts over
-    sessions_lost   integer not null default 0 check (sessions_lost >= 0),  -- attempts in a row, released at no cost
+    sessions_lost   integer not null default 0 check (sessions_lost >= 0),  -- consecutive attempts that were released at no cost
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job
     exclusive_of    bigint,            -- the definition's id while such a run is running
     held_until      timestamptz,       -- until then its handler may be alive although exclusive_of is null; see below
-    locked_by       text,              -- new for every claim; stays when the lease ends: the last owner
+    locked_by       text,              -- new for every claim; kept when the lease ends: the last owner
     locked_until    timestamptz,       -- the lease
     started_at      timestamptz,       -- of the latest claim
     finished_at     timestamptz,
     failed_at       timestamptz,       -- of the latest failed attempt
-    dead_at         timestamptz,       -- finished_at of the dead: finds them by an index that does not mention status
+    dead_at         timestamptz,       -- finished_at of dead runs, for an index that does not mention status
     last_error      text,
     error_type      text,
     last_stack      text,
     result          jsonb,
     parent_id       bigint,            -- the run whose handler enqueued this one
-    -- A failover or a restore may lose a run and use its id again: this tells the two apart. 48 random bits at least,
+    -- A failover or a restore may lose a run and use its id again: this distinguishes the two. 48 random bits at least,
     -- which together with the id is enough; a uuid would make a bulk enqueue a sixth slower.
     nonce           bigint not null default (random() * 9007199254740992)::bigint,
     created_at      timestamptz not null default clock_timestamp(),
@@ -139,40 +139,40 @@ create table yamlsched.job_runs (
     constraint running_has_an_owner check (status <> 'running' or (locked_by is not null and attempts >= 1)),
     constraint exclusive_only_while_running
         check (exclusive_of is null or (status = 'running' and exclusive and exclusive_of = definition_id))
-) with (fillfactor = 50);              -- room for the claim's new row version on the same page: no index hears of it
+) with (fillfactor = 50);              -- room for the claim's new row version on the same page, so that no index changes
 
--- Whether no worker owns an unfinished run: it waits, or its lease is over.
+-- Whether no worker owns an unfinished run: it waits, or its lease has ended.
 create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
     language sql immutable
 as $$ select r.status <> 'running' or r.locked_until < now $$;
 
--- One row per key: whatever ticks race.
+-- One row per key, however many ticks race.
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key) where idempotency_key is not null;
--- At most one slot run of a wait or skip job executes at once, whoever made it.
+-- At most one slot run of a wait or skip job executes at once, however it was created.
 create unique index job_runs_exclusive on yamlsched.job_runs (exclusive_of) where exclusive_of is not null;
 -- Runs that exclude others of their job and may be executing without exclusive_of, up to the end of their lease: claimed
 -- while the job still had overlap: allow, or cancelled, when the handler lives until its worker's next heartbeat. No
 -- other run of the job starts before.
 create index job_runs_held on yamlsched.job_runs (definition_id, held_until) where held_until is not null and exclusive;
--- What is unfinished, for the claim, which asks for one level of priority. No index mentions status: that would make
--- every claim rewrite the indexes.
+-- Unfinished runs, for claims, which read one priority at a time. No index mentions status, because every claim would
+-- change the index.
 create index job_runs_open on yamlsched.job_runs (namespace, priority, run_at, id)
     where finished_at is null and not exclusive;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, priority, run_at, id)
     where finished_at is null and exclusive;
--- The same the other way round: a claim reads the first of what is due by time, and goes from job to job where that is
--- what it may not take, however much of it there is.
+-- The same runs in order of time: a claim reads due runs by time, and continues job by job if it may not claim them,
+-- however many they are.
 create index job_runs_due_exclusive on yamlsched.job_runs (namespace, priority, run_at, definition_id)
     where finished_at is null and exclusive;
 create index job_runs_open_of_job on yamlsched.job_runs (namespace, definition_id, priority, run_at, id)
     where finished_at is null and not exclusive;
--- Of one job: what is unfinished, and history by its end, for retention and monitors. Each index costs every run's
--- finish: that is why there is no second one by id, and a page of one job's history is found through the primary key
--- if the job has many runs, and by sorting them if it has few. Then by when a run died, or last failed an attempt.
+-- Runs of one job by their end, unfinished ones included, for retention and monitoring. Each index slows every finish.
+-- So there is no second index by id: a page of one job's history is found through the primary key if the job has many
+-- runs, and by sorting if it has few. The next two indexes order runs by their death and by their latest failure.
 create index job_runs_history on yamlsched.job_runs (definition_id, finished_at, id);
 create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
 create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at) where failed_at is not null;
--- What a run fanned out.
+-- The runs that a run enqueued.
 create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;
 
 -- One row per failed or lost attempt: the audit trail.
@@ -185,7 +185,7 @@ create table yamlsched.job_failures (
     error      text not null,
     error_type text,
     stack      text,
-    output     text,                   -- the last of what the handler printed
+    output     text,                   -- the end of the handler's output
     primary key (run_id, attempt)
 );
 
@@ -224,11 +224,11 @@ create table yamlsched.effects (
     constraint claimed_is_not_doubted check (state <> 'claimed' or doubted_at is null)
 );
 create index effects_run on yamlsched.effects (run_id);
--- What is in doubt, for monitors, beside millions of effects that are done.
+-- Effects in doubt, for monitoring, among millions of done effects.
 create index effects_open on yamlsched.effects (namespace, claimed_at) where state <> 'done';
 create index effects_age on yamlsched.effects (namespace, claimed_at);
 
--- Keys of pruned runs: a key never comes back before retention.keys is over.
+-- Keys of pruned runs: a key cannot be used again before retention.keys has passed.
 create table yamlsched.used_keys (
     namespace       text not null,
     idempotency_key text not null,
@@ -245,7 +245,7 @@ create table yamlsched.schedule_files (
     id                bigint generated always as identity primary key,
     namespace         text not null,
     hash              text not null,   -- sha256 of the bytes
-    environment       text not null,   -- '' where none is given
+    environment       text not null,   -- '' if none is set
     host              text not null,
     path              text not null,
     yamlsched_version text not null,   -- of the tick that applied it last; before that, of the first to present it
@@ -257,8 +257,8 @@ create table yamlsched.schedule_files (
     last_presented_at  timestamptz not null default clock_timestamp(),
     presented_for      interval not null default '5 minutes',  -- how long that counts: longer if ticks are rare
     applied_at        timestamptz,     -- the latest time this host applied it
-    refused_at        timestamptz,     -- since when this host has presented, after it, a file with mistakes
-    mistakes          integer,         -- how many
+    refused_at        timestamptz,     -- since when this host has presented an invalid file after it
+    mistakes          integer,         -- the number of its errors
     housekept_at      timestamptz,     -- when retention last ran, on the file in force
     unique (namespace, hash, environment, host, path),
     constraint refused_for_mistakes check ((refused_at is null) = (mistakes is null))
@@ -267,7 +267,7 @@ create index schedule_files_in_force on yamlsched.schedule_files (namespace, app
 create index schedule_files_hash on yamlsched.schedule_files (hash);
 create index schedule_files_place on yamlsched.schedule_files (host, path);
 
--- What operators did by hand.
+-- Actions of operators.
 create table yamlsched.operator_actions (
     id        bigint generated always as identity primary key,
     at        timestamptz not null default clock_timestamp(),

@@ -25,7 +25,7 @@ from yamlsched.store.session import HandlerSession
 MAX_OUTAGE_SECONDS = 30.0
 """How long the database may be unreachable before an attempt fails."""
 BEGIN_TIMEOUT_SECONDS = 8.0
-"""A server that does not begin a transaction within this time counts as gone, and another session is opened."""
+"""A server that does not start a transaction within this time counts as lost, and another session is opened."""
 SESSION_TIMEOUTS = ("25P03", "25P04")
 """SQLSTATE of a session that the server closed because its handler was idle, or took longer, than allowed."""
 IN_DOUBT: Final = object()
@@ -121,7 +121,7 @@ class PostgresBackend:
 class MemoryBackend:
     """``results`` holds the results of effects by key, ``IN_DOUBT`` for one in doubt. Attempts of a run share it.
 
-    ``transaction`` yields ``connection``, inside a transaction of its own: a savepoint if one is open, so that a test
+    ``transaction`` yields ``connection``, inside a transaction, or a savepoint if one is open, so that a test
     can roll back everything. ``commit_fails`` makes it fail at its end.
     """
 
@@ -144,7 +144,7 @@ class MemoryBackend:
 
     def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
         if self.commit_fails:
-            raise psycopg.OperationalError("the commit failed, because the test says so")
+            raise psycopg.OperationalError("the commit failed, because the test requested it")
 
     def claim(self, entry: EffectEntry) -> FoundEffect | None:
         is_first = entry.key not in self.results
@@ -177,5 +177,5 @@ Backend: TypeAlias = PostgresBackend | MemoryBackend
 
 
 def provider_key(key: str) -> str:
-    """Return ``effect.key`` as it is in memory: a UUID, always the same for the same ``key``."""
+    """Return ``effect.key`` of a run in memory: a UUID, always the same for the same ``key``."""
     return str(uuid5(NAMESPACE_OID, key))

@@ -45,7 +45,7 @@ ReleaseOn: TypeAlias = tuple[type[Exception], ...]
 DEFAULT_RELEASE_ON: ReleaseOn = (ConnectionRefusedError, socket.gaierror, Discard, RetryAfter, Snooze)
 """Exceptions that prove that the effect did not happen: no server was reached, or the handler raised it on purpose."""
 IN_DOUBT_POLICIES = {
-    "raise": "the run is dead at once, and a person looks it up",
+    "raise": "the run is dead at once, and an operator looks it up",
     "skip": "the effect counts as done (at most once)",
     "repeat": "the effect is repeated with the same effect.key, for receivers that support idempotency keys",
 }
@@ -199,7 +199,7 @@ def _record_exception(run: Run, entry: EffectEntry, error: BaseException, releas
     try:
         run.backend.release(entry) if is_released else run.backend.mark_in_doubt(entry)
     except (psycopg.Error, EnvironmentFailed) as failure:
-        run.log.warning("effect %s stays in doubt, because the database does not answer: %s", entry.key, failure)
+        run.log.warning("effect %s remains in doubt, because the database does not answer: %s", entry.key, failure)
 
 
 def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None:
@@ -210,7 +210,7 @@ def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None
         run.backend.mark_in_doubt(entry)  # it was done, but the result that a later attempt needs is lost
         raise
     if not run.backend.mark_done(entry, text):
-        run.log.warning("effect %s was done, but meanwhile it was started again or settled", entry.key)
+        run.log.warning("effect %s was done, but it has been started again or settled", entry.key)
 
 
 def _what_to_look_up(entry: EffectEntry, found: FoundEffect) -> str:

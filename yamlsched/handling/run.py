@@ -196,7 +196,7 @@ def _require_open_transaction(connection: psycopg.Connection[Any]) -> None:
     if status == TransactionStatus.INERROR:
         raise YamlschedError(
             "a statement inside run.transaction() failed, and its error was caught: nothing can be committed. "
-            "Put a statement that may fail into a block of its own: with connection.transaction(): ..."
+            "Put a statement that may fail into a nested block: with connection.transaction(): ..."
         )
     if status != TransactionStatus.INTRANS:
         raise YamlschedError("run.transaction() was ended inside its block, by a commit or rollback")

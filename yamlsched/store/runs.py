@@ -114,7 +114,7 @@ async def claim(
             (claimed.runs if row.kind == "claimed" else claimed.dead).append(run)
     claimed.is_contended = exclusive < heads and len(claimed.runs) < limit
     if exclusive == heads < limit:
-        claimed.after = 0  # the walk reached the end: the next one starts anew
+        claimed.after = 0  # the walk reached the end: the next one starts again
     claimed.runs.sort()
     return claimed
 
@@ -184,7 +184,7 @@ async def heartbeat(
 async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> dict[int, str]:
     """Return, by id, whose ``runs`` are: ``OURS``, ``LOST``, or the status in which our claim has left a run.
 
-    ``locked_by`` is new for each claim and stays when the claim ends, so it shows which claim wrote the status.
+    ``locked_by`` is new for each claim and is kept when the claim ends, so it shows which claim wrote the status.
     """
     cursor = await connection.execute(load("runs")["ownership"], {"ids": [run.id for run in runs]})
     rows = {row.id: row for row in await cursor.fetchall()}
@@ -252,7 +252,7 @@ async def release_claim(
 
 
 def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None) -> bool:
-    """Write the success of a run inside its handler's own transaction; return False if the run is no longer ours."""
+    """Write the success of a run inside its handler's own transaction; return False if the run was lost."""
     run_id, attempt, token = fence
     parameters = {"id": run_id, "attempt": attempt, "token": token, "result": result}
     return connection.execute(load("runs")["succeed_in"], parameters).rowcount == 1

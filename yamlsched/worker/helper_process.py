@@ -1,4 +1,4 @@
-"""Work that would hold up the worker, done in a forked process of its own."""
+"""Work that would block the worker, done in a forked process."""
 
 from __future__ import annotations
 
