@@ -74,37 +74,31 @@ returning e.key;
 delete from yamlsched.effects e
 where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed' and e.entry = %(entry)s::uuid;
 
--- name: settle_done
--- A person has found out that an effect in doubt did happen. An effect is also in doubt if the attempt that claimed it is
--- over and no other has used it since, and if in_doubt="skip" counted it as done.
-with settled as (
+-- name: settle
+-- A person has found out whether an effect in doubt happened. If it did not, the next attempt does it. An effect is also in
+-- doubt if the attempt that claimed it is over and no other has used it since, and if in_doubt="skip" counted it as done.
+with unsettled as (
+    select e.id, e.namespace, e.key, e.run_id
+    from yamlsched.effects e
+    where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
+      and not (e.state = 'claimed' and exists (
+          select from yamlsched.job_runs r
+          where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
+            and (r.status = 'running' or r.held_until > clock_timestamp())))
+    for update
+), done as (
     update yamlsched.effects e
     set state = 'done', result = %(result)s::jsonb, done_at = clock_timestamp(), doubted_at = null
-    where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
-      and not (e.state = 'claimed' and exists (
-          select from yamlsched.job_runs r
-          where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-            and (r.status = 'running' or r.held_until > clock_timestamp())))
-    returning e.namespace, e.key, e.run_id
+    from unsettled u
+    where e.id = u.id and %(happened)s
+), reset as (
+    delete from yamlsched.effects e using unsettled u
+    where e.id = u.id and not %(happened)s
 )
 insert into yamlsched.operator_actions (namespace, who, verb, target, detail)
-select s.namespace, %(who)s, 'settle', 'run:' || s.run_id, jsonb_build_object('effect', s.key, 'as', 'done')
-from settled s;
-
--- name: settle_not_done
--- A person has found out that the effect did not happen: the next attempt does it.
-with settled as (
-    delete from yamlsched.effects e
-    where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
-      and not (e.state = 'claimed' and exists (
-          select from yamlsched.job_runs r
-          where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-            and (r.status = 'running' or r.held_until > clock_timestamp())))
-    returning e.namespace, e.key, e.run_id
-)
-insert into yamlsched.operator_actions (namespace, who, verb, target, detail)
-select s.namespace, %(who)s, 'settle', 'run:' || s.run_id, jsonb_build_object('effect', s.key, 'as', 'not done')
-from settled s;
+select u.namespace, %(who)s, 'settle', 'run:' || u.run_id,
+       jsonb_build_object('effect', u.key, 'as', case when %(happened)s then 'done' else 'not done' end)
+from unsettled u;
 
 -- name: find
 -- The state of an effect, and the run that entered it.

@@ -82,10 +82,10 @@ def enqueue(
     """Enqueue a run of ``job`` in the caller's transaction. With an AsyncConnection, await the result.
 
     ``payload`` becomes the handler's keyword arguments. If a run with this ``key`` exists, none is created, and the
-    result names that run. If another open transaction enqueued the same key, this one waits for its end. Raises
+    result names that run. If another open transaction has enqueued this key, the call waits for its end. Raises
     Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not a JSON object or exceeds
     64 KiB, a ``run_at`` that is out of range or has no time zone, and a key that is not valid or that another job has.
-    ``priority`` None is the job's.
+    Without a ``priority`` the job's applies.
     """
     batch = make_batch(job, [{} if payload is None else payload], [key], run_at, priority)
     parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
@@ -94,11 +94,7 @@ def enqueue(
 
 @overload
 def enqueue_many(
-    connection: Sync,
-    job: str,
-    payloads: Iterable[Payload],
-    keys: Keys = None,
-    **options: Unpack[Options],
+    connection: Sync, job: str, payloads: Iterable[Payload], keys: Keys = None, **options: Unpack[Options]
 ) -> list[Enqueued]: ...
 
 
@@ -120,7 +116,7 @@ def enqueue_many(
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
     """Enqueue a run of ``job`` for each of ``payloads``, all or none, in one statement. The results keep their order.
 
-    ``keys`` has a key, or None, for each payload. Everything else is as for ``enqueue``.
+    ``keys`` has a key, or None, for each payload. Everything else works as in ``enqueue``.
     """
     parameters = _parameters(make_batch(job, payloads, keys, run_at, priority), namespace)
     return _execute(connection, "enqueue_many", parameters, list)  # type: ignore[no-any-return]

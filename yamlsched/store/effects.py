@@ -100,6 +100,5 @@ def settle(
     connection: Connection[Any], namespace: str, key: str, who: str, happened: bool, result: str | None = None
 ) -> bool:
     """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not in doubt."""
-    statement = load("effects")["settle_done" if happened else "settle_not_done"]
-    parameters = {"namespace": namespace, "key": key, "who": who, "result": result}
-    return connection.execute(statement, parameters).rowcount == 1
+    parameters = {"namespace": namespace, "key": key, "who": who, "happened": happened, "result": result}
+    return connection.execute(load("effects")["settle"], parameters).rowcount == 1
