@@ -32,15 +32,15 @@ def payload(text: str) -> dict[str, Any]:
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise click.BadParameter(f'{source}the key "{twice}" occurs twice')
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise click.BadParameter(f'{source}the key "{repeated}" occurs twice')
         return dict(pairs)
 
     try:
         value = json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        near = error.doc[error.pos : error.pos + 20].split("\n")[0]
-        found = f"at {near!r}" if near else "where it ends"
+        rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
+        found = f"at {rest!r}" if rest else "where it ends"
         place = f"{source}line {error.lineno}, column {error.colno}"
         raise click.BadParameter(f"{place}: invalid JSON {found}: write for example '{{\"user_id\": 12}}'") from None
     except RecursionError:
@@ -87,22 +87,24 @@ def command(
 
     with settings.connect_in(namespace) as (connection, namespace):
         payloads.check(settings.file, namespace, job, arguments or {}, paths)
-        made = actions.enqueue(
+        result = actions.enqueue(
             connection, namespace, job, arguments or {}, key=key, at=at, priority=priority, who=by or actions.operator()
         )
     if settings.wants_json:
         click.echo(
-            _output.document(run_id=made.run_id, created=made.created, status=made.status, pruned_at=made.pruned_at)
+            _output.document(
+                run_id=result.run_id, created=result.created, status=result.status, pruned_at=result.pruned_at
+            )
         )
-    elif made.pruned_at is not None:
+    elif result.pruned_at is not None:
         click.echo(
-            f'nothing created: key "{key}" was used by run {made.run_id}, which was pruned on '
-            f"{_output.instant(made.pruned_at)}; use another key to do it again"
+            f'nothing created: key "{key}" was used by run {result.run_id}, which was pruned on '
+            f"{_output.instant(result.pruned_at)}; use another key to do it again"
         )
-    elif not made.created:
-        who = "a run that has been pruned" if made.run_id is None else f"run {made.run_id}"
-        click.echo(f'nothing created: {who} has the key "{key}"{f" and is {made.status}" if made.status else ""}')
+    elif not result.created:
+        who = "a run that has been pruned" if result.run_id is None else f"run {result.run_id}"
+        click.echo(f'nothing created: {who} has the key "{key}"{f" and is {result.status}" if result.status else ""}')
     else:
-        due = f", due {_output.instant(made.run_at)}" if at is not None else ""
-        click.echo(f"run {made.run_id} created{due}{f'; {made.note}' if made.note else ''}")
+        due = f", due {_output.instant(result.run_at)}" if at is not None else ""
+        click.echo(f"run {result.run_id} created{due}{f'; {result.note}' if result.note else ''}")
     return 0
