@@ -26,7 +26,7 @@ from yamlsched.errors import NoDatabase, Refused
     "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
 @click.option(
-    "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from. Can be repeated."
+    "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from; may be repeated."
 )
 @click.pass_obj
 def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
