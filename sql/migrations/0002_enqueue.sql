@@ -1,6 +1,6 @@
 -- Enqueue from any language, inside the application's own transaction. Creates functions only.
 
--- What is wrong with one run that somebody wants to enqueue, or null. Inlined by the planner: no call for each row.
+-- The error of one run to enqueue, or null. The planner inlines it, so there is no call per row.
 create function yamlsched.enqueue_fault(job_type text, payload jsonb, key text) returns text
     language sql stable parallel safe
 as $$
@@ -12,15 +12,15 @@ as $$
                    job_type, octet_length(payload::text))
         when key = '' then 'an idempotency key cannot be empty: leave it out (null) for a run without a key'
         when length(key) > 500 then format('an idempotency key has %s characters, over the limit of 500', length(key))
-        -- of whatever job, also of one that is scheduled later, so that no caller can take the place of a slot
+        -- for every job name, also of a job that is scheduled later, so that no caller can take the place of a slot
         when key ~ '^[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$' then
             format('key "%s" has a reserved form: the slots of job "%s" have such keys', key, split_part(key, ':', 1))
         when key like 'on\_dead:%' then format('key "%s" is reserved for runs that call on_dead', key)
     end
 $$;
 
--- The key of the run that calls on_dead: one for each death, and a run that was retried may die again. Its first death
--- has the plain key, a later one the number of its attempts behind.
+-- The key of the run that calls on_dead: one for each death, because a retried run may die again. The key of a later death
+-- ends with the run's number of attempts.
 create function yamlsched.on_dead_key(namespace text, run_id bigint, attempts integer) returns text
     language sql stable parallel safe
     set search_path = pg_catalog, pg_temp
@@ -33,11 +33,11 @@ as $$
                 else 'on_dead:' || on_dead_key.run_id end
 $$;
 
--- Enqueue runs of one job, in order, by one statement. What a payload does not say, the job's own payload in
--- schedules.yaml says. Answers with a row for each position (from 1): the run's id, and whether it was made now. An
--- existing run with the same key is returned as it is; a null id means that the key was used by a run that has been
--- pruned. Every run is checked before the first is written. Another transaction that enqueues the same key is waited
--- for: if it commits, its run is the answer, if it rolls back, ours is made.
+-- Enqueue runs of one job, in order, by one statement. Keys that a payload does not have come from the job's own payload
+-- in schedules.yaml. Returns a row for each position (from 1): the run's id, and whether the run was created. An existing
+-- run with the same key is returned unchanged; a null id means that the key was used by a run that has been pruned. Every
+-- run is checked before the first is written. The function waits for another transaction that enqueues the same key: if
+-- that commits, its run is returned, and if it rolls back, a run is created.
 create function yamlsched.enqueue_many(
     job_type         text,
     payloads         jsonb[],
@@ -128,8 +128,8 @@ begin
         get diagnostics rows_made = row_count;
         exit when idempotency_keys is null;
 
-        -- A later statement sees what was committed while the insert waited, a prune for example. What is used must
-        -- not stay; whether it is used is asked here and not before, or a prune in between would not be seen.
+        -- This later statement sees what was committed while the insert waited, such as a prune. Runs whose key is used
+        -- are deleted again. The check is here, and not before the insert, which would miss a prune in between.
         if exists (select from yamlsched.used_keys u
                    where u.namespace = definition.namespace and u.idempotency_key = any (idempotency_keys)) then
             delete from yamlsched.job_runs r

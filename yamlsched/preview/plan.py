@@ -92,7 +92,7 @@ def _account(
     now: datetime,
     is_recomputed: bool,
 ) -> None:
-    """Add to ``plan`` what becomes of due slots: of a changed job all, of another those that a sync would handle now.
+    """Add to ``plan`` what happens to due slots: all of a changed job, else those that a sync processes now.
 
     ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
     """

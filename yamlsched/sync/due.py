@@ -156,7 +156,7 @@ def _account_for_batch(
 
 
 def _retry_on_key_conflict(connection: Connection[Any], write: Callable[[bool], DueResult]) -> DueResult:
-    """Return ``write(read_keys)`` in a transaction of its own, tried again while keys conflict with other sessions."""
+    """Return ``write(read_keys)`` in its own transaction, retried while keys conflict with other sessions."""
     for attempt in range(MAX_TRIES):
         with suppress(_KeyConflict), connection.transaction():
             return write(attempt > 0)

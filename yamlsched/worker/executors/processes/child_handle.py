@@ -18,7 +18,7 @@ from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
 from yamlsched.worker.forking import Pipe
 
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
-MAX_READS = 16  # of one child's reports in a row, so that a child that writes endlessly does not hold up the others
+MAX_READS = 16  # of one child's reports in a row, so that a child that writes endlessly does not block the others
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +122,7 @@ class ChildHandle:
                 yield successes, None if report is None else Report.decode(report)
 
     def succeed(self, successes: list[tuple[int, float]]) -> list[Attempt]:
-        """Return the attempts at these indexes, which it holds no more, and set the seconds that they took."""
+        """Return the attempts at these indexes, which it no longer holds, and set the seconds that they took."""
         attempts, pop = [], self.assigned.pop
         for index, took in successes:
             if (attempt := pop(index, None)) is not None:
@@ -172,7 +172,7 @@ class ChildHandle:
         os.close(null)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal it and what it has started: it leads a process group of its own."""
+        """Signal it and what it has started: it leads its own process group."""
         for send in (os.killpg, os.kill):
             try:
                 send(self.pid, number)

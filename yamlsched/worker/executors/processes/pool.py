@@ -110,7 +110,7 @@ class ProcessPool:
                 child.send(self._next_message(max(1, len(self._waiting) // max(1, permits - len(busy)))))
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
         except EnvironmentFailed as error:
-            if not self.running():  # else one of the children at work will take it
+            if not self.running():  # otherwise a running child takes it
                 self._events.put(ExecutorFailed(error))
 
     def _next_message(self, limit: int) -> list[Attempt]:
