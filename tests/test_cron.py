@@ -217,8 +217,8 @@ REFUSED = [
     # the whole
     ("", "", "empty", "five fields"),
     ("   ", "   ", "empty", "five fields"),
-    ("* * * *", "* * * *", "4 fields where cron has five", "minute hour day-of-month month day-of-week"),
-    ("now", "now", "1 field where cron has five", "minute hour"),
+    ("* * * *", "* * * *", "4 fields, but cron has five", "minute hour day-of-month month day-of-week"),
+    ("now", "now", "1 field, but cron has five", "minute hour"),
     ("0 30 2 * * *", "0 30 2 * * *", "seconds and years are not supported", 'write "30 2 * * *"'),
     ("0 30 2 * * * 2026", "0 30 2 * * * 2026", "seconds and years are not supported", 'write "30 2 * * *"'),
     ("* * * * * * * *", "* * * * * * * *", "8 fields", "minute hour"),

@@ -199,10 +199,10 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
     parts = [match.group() for match in matches]
     count = len(fields.FIELDS)
     if len(parts) in (count + 1, count + 2):
-        message = f"{len(parts)} fields where cron has five ({FIELD_NAMES}): seconds and years are not supported"
+        message = f"{len(parts)} fields, but cron has five ({FIELD_NAMES}): seconds and years are not supported"
         remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
         raise CronError(message, shift, end, remedy)
     if len(parts) != count:
         found = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        raise CronError(f"{found} where cron has five", shift, end, f"write {FIELD_NAMES}")
+        raise CronError(f"{found}, but cron has five", shift, end, f"write {FIELD_NAMES}")
     return parts, [shift + match.start() for match in matches]
