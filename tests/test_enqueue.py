@@ -301,7 +301,10 @@ def test_keys_of_slots_and_of_on_dead_calls_are_reserved_in_python_and_in_sql(db
 
 @pytest.mark.parametrize(
     "columns, message",
-    [({"enabled": False}, 'job "mail" is disabled in schedules.yaml'), ({"retired_at": LATER}, 'no job "mail"')],
+    [
+        ({"enabled": False}, 'job "mail" is not enabled in schedules.yaml'),
+        ({"retired_at": LATER}, 'no job "mail"'),
+    ],
 )
 def test_a_disabled_or_retired_job_is_refused(db, columns, message):
     a_job(db, "mail", **columns)

@@ -87,7 +87,7 @@ def test_a_waiting_run_becomes_due_and_keeps_its_status_and_attempts(db: Db) -> 
             "dead",
             {},
             {"enabled": False},
-            "belongs to purge, which is disabled in schedules.yaml: no worker would claim it",
+            "belongs to purge, which is not enabled in schedules.yaml: no worker would claim it",
         ),
         (
             "dead",
@@ -571,7 +571,7 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
     [
         (["purgee"], 1, 'no job "purgee" in namespace "default". Did you mean "purge"?'),
         (["gone"], 1, 'job "gone" was removed from schedules.yaml on 2026-01-14: restore it to enqueue it'),
-        (["off"], 1, 'job "off" is disabled in schedules.yaml'),
+        (["off"], 1, 'job "off" is not enabled in schedules.yaml'),
         (["purge", "--key", "purge:2026-01-14"], 1, 'key "purge:2026-01-14" has a reserved form'),
         (
             ["purge", "--key", "taken"],

@@ -186,7 +186,7 @@ def test_show_suggests_the_next_command(db: Db, cli: Cli) -> None:
     failed = a_run(db, a_job(db, "sync"), "failed")
 
     assert f"next      yamlsched retry {dead}\n" in cli("show", dead).out
-    assert "next      its job is disabled in schedules.yaml: no worker claims it" in cli("show", waiting).out
+    assert "next      its job is not enabled in schedules.yaml: no worker claims it" in cli("show", waiting).out
     assert "next      its job is paused: yamlsched resume mail" in cli("show", paused).out
     assert (
         f"next      it is retried automatically; to retry it now: yamlsched retry {failed}\n" in cli("show", failed).out

@@ -134,3 +134,17 @@ def test_a_target_whose_tables_are_missing_is_migrated_only_if_it_may_be(target:
         tick(empty, WorkOptions(), print)
 
     assert not tick(replace(empty, may_migrate=True), WorkOptions(), print).has_findings
+
+
+@pytest.mark.parametrize("options, has_log", [((), True), (("-q",), False), (("--log-format", "json"), True)])
+def test_the_verb_sync_logs_as_its_options_say(
+    target: Target, dsn: str, options: tuple[str, ...], has_log: bool
+) -> None:
+    write(target, yearly={"cron": YEARLY})
+
+    arguments = ["sync", "--file", str(target.file), "--dsn", dsn, *options]
+    ended = CliRunner().invoke(cli, arguments, standalone_mode=False)
+
+    assert ended.return_value == 0
+    assert ("sync.applied" in ended.stderr) is has_log
+    assert ended.stderr.startswith("{") is ("json" in options)

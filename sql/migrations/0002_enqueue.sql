@@ -79,7 +79,7 @@ begin
     end if;
     if not definition.enabled then
         raise exception using errcode = 'YS002',
-            message = format('job "%s" is disabled in schedules.yaml', definition.job_type);
+            message = format('job "%s" is not enabled in schedules.yaml', definition.job_type);
     end if;
     if parent_id is not null and not has_table_privilege(caller, 'yamlsched.job_runs', 'update') then
         raise exception using errcode = 'YS003',

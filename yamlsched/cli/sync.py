@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._flow import show_messages, target, target_options
+from yamlsched.cli._flow import configure_log, show_messages, target, target_options
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ MAX_LISTED_JOBS = 20
 def command(settings: Settings, /, **options: Any) -> int:
     from yamlsched.service.sync import sync
 
+    configure_log(settings)
     result = sync(target(settings, options))
     show_messages(result.messages)
     if settings.wants_json:

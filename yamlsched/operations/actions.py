@@ -163,7 +163,7 @@ def _not_retried(run: LockedRun, is_expected: bool) -> str:
     if run.retired_at is not None:
         return f"belongs to {run.job_type}, which was removed from schedules.yaml: no worker would claim it"
     if not run.enabled:
-        return f"belongs to {run.job_type}, which is disabled in schedules.yaml: no worker would claim it"
+        return f"belongs to {run.job_type}, which is not enabled in schedules.yaml: no worker would claim it"
     if run.status == Status.SUCCEEDED and is_expected:
         return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
     return f"is now {run.status}"

@@ -229,7 +229,7 @@ def next_step(run: history.StoredRun, in_doubt: Sequence[str] = ()) -> str:
     if is_waiting and run.retired_at is not None:
         return "its job was removed from schedules.yaml: no worker claims it, and it is cancelled after a day"
     if is_waiting and not run.enabled:
-        return "its job is disabled in schedules.yaml: no worker claims it"
+        return "its job is not enabled in schedules.yaml: no worker claims it"
     if is_waiting and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
     if run.status == Status.FAILED:
