@@ -239,11 +239,11 @@ with recursive clock as materialized (
            d.priority, d.max_attempts
     from died b
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts from yamlsched.job_definitions j
-        where j.id = b.definition_id and j.on_dead is not null
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead from yamlsched.job_definitions j
+        where j.id = b.definition_id
         offset 0
     ) d
-    where coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+    where d.on_dead is not null and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 ), claimed as (
     update yamlsched.job_runs r
@@ -376,11 +376,11 @@ with outcome as materialized (
            d.priority, d.max_attempts
     from finished f
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts from yamlsched.job_definitions j
-        where j.id = f.definition_id and j.on_dead is not null
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead from yamlsched.job_definitions j
+        where j.id = f.definition_id
         offset 0
     ) d
-    where f.status = 'dead' and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
+    where f.status = 'dead' and d.on_dead is not null and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select f.id, f.run_at from finished f;

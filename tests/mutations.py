@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 600
 
 # file -> names of its fast tests
 TESTS = {
-    "sql/runs.sql": ["fences", "store_runs", "claims", "outcomes"],
+    "sql/runs.sql": ["fences", "store_runs", "claims", "priority", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
     "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],

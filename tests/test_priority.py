@@ -98,6 +98,20 @@ def test_what_waits_at_a_higher_level_but_is_not_due_holds_nothing_up(db: Db, ds
     assert claimed(db, dsn, 10) == [{LOW: 1}]
 
 
+@pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
+def test_behind_many_runs_that_may_not_be_claimed_only_those_of_the_level_are(
+    db: Db, dsn: str, exclusive: bool
+) -> None:
+    # given many runs of a paused job, and behind them runs of one job at two levels
+    paused, job = a_job(db, "paused", paused_at=at("2026-01-14 12:00")), a_job(db)
+    for _ in range(80):
+        a_run(db, paused, priority=1, run_at="(now() - interval '1 hour')", exclusive=exclusive)
+    for priority in (2, 1, 2):
+        a_run(db, job, priority=priority, exclusive=exclusive)
+
+    assert claimed(db, dsn, 1) == [{HIGH: 1}]
+
+
 def test_a_lost_run_is_claimed_again_at_its_level(db: Db, dsn: str) -> None:
     job, lost = a_job(db), "(now() - interval '1 hour')"
     for priority in (3, 1):
