@@ -21,6 +21,7 @@ from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
+LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for other levels when runs were created
 LOST_CLAIM_SECONDS = 3.0  # for which a claim whose answer was lost may still be on its way to the server
 MAX_RUNS = 10_000  # in one claim
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
@@ -40,9 +41,11 @@ class Claims:
         self._session, self._namespace, self._name = session, namespace, name
         # by chance, so that lower levels also get their share where each worker claims one run and exits
         self._levels = [Level(priority, owed=random.random()) for priority in Priority]
-        self._must_look = True  # at which levels runs are due
-        self._look_at = 0.0  # when it must look again
+        self._looked_at = self._look_at = (
+            0.0  # when it has looked at which levels runs are due, and when it looks again
+        )
         self._changes = 0  # calls of `look_now`: a change during a claim came too late for it
+        self._seen = -1  # changes before it looked
         self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
@@ -50,18 +53,22 @@ class Claims:
     @property
     def is_exhausted(self) -> bool:
         """Whether the last claims found less than they asked for, and nothing has changed since."""
-        return not self._must_look and all(level.is_exhausted for level in self._levels)
+        return self._seen == self._changes and all(level.is_exhausted for level in self._levels)
 
     def set_exhausted(self) -> None:
         """Note that nothing can be claimed until the next poll."""
         for level in self._levels:
             level.is_exhausted = True
-        self._must_look, self._look_at = False, clock.now() + POLL_INTERVAL_SECONDS
+        self._seen, self._look_at = self._changes, clock.now() + POLL_INTERVAL_SECONDS
 
     def look_now(self) -> None:
         """Note that something may be due."""
-        self._must_look = True
         self._changes += 1
+
+    def look_soon(self) -> None:
+        """Note that runs of any level may have been created: a busy worker must not wait for the next poll."""
+        self._changes += 1
+        self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
         """Note that a run that failed here is due again in ``seconds``."""
@@ -77,10 +84,10 @@ class Claims:
         """Have due runs looked for if it is time to."""
         now = clock.now()
         if now >= self._look_at:
-            self._must_look = True
+            self._changes += 1
         while self._retries and self._retries[0] <= now:
             heapq.heappop(self._retries)
-            self._must_look = True
+            self._changes += 1
 
     @property
     def has_lost_claims(self) -> bool:
@@ -110,7 +117,8 @@ class Claims:
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
-        if self._must_look and not await self._look():
+        has_none = all(level.is_exhausted for level in self._levels)
+        if (has_none or clock.now() >= self._look_at) and not await self._look():
             return None
         levels = [level for level in self._levels if not level.is_exhausted]
         claim, sent_at = store.ClaimResult(), clock.now()
@@ -124,8 +132,6 @@ class Claims:
                 break  # what was found can start: the worker claims again if it has room for more
         for level in levels:
             level.owed = 0.0 if level.is_exhausted else level.owed + len(claim.runs) * LOWER_SHARE
-        if claim.runs and clock.now() >= self._look_at:
-            self._must_look = True  # a busy worker may not call `check_clock` for long
         return claim, sent_at
 
     async def _look(self) -> bool:
@@ -140,7 +146,8 @@ class Claims:
             return False
         for level in self._levels:
             level.is_exhausted = level.priority not in due
-        self._must_look, self._look_at = changes != self._changes, clock.now() + POLL_INTERVAL_SECONDS
+        self._seen, self._looked_at = changes, clock.now()
+        self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
         return True
 
     async def _claim_from(self, level: Level, limit: int, scope: store.Scope) -> store.ClaimResult | None:

@@ -161,7 +161,7 @@ class Worker:
                 self.claims.look_now()
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
-                    self.claims.look_now()
+                    self.claims.look_soon()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
