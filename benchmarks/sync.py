@@ -84,6 +84,6 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     jobs = {f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0)) for n in range(count)}
     with connection.transaction():
         converge(connection, "default", jobs, NOON, recompute=False, is_behind=False)
-        files.present(connection, "default", file.presented(), NOON)
+        files.poll(connection, file.presented(), NOON, "default")  # presents the file
         files.mark_applied(connection, "default", file.presented(), {}, NOON)
     return file
