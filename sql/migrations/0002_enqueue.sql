@@ -55,7 +55,7 @@ as $$
 declare
     definition yamlsched.job_definitions;
     bad        record;
-    ids        bigint[];                 -- one for each position: what was made now is known by it
+    ids        bigint[];                 -- one for each position: shows which runs were created now
     rows_made  integer;
     tries      integer := 0;
     level      smallint := array_position(array['high', 'normal', 'low'], enqueue_many.priority);
@@ -189,7 +189,7 @@ begin
 end
 $$;
 
--- Enqueue one run. The usual case, a run that can be made, in few steps; all others are left to enqueue_many.
+-- Enqueue one run. The common case, a run that can be created, takes few steps. enqueue_many handles all others.
 create function yamlsched.enqueue(
     job_type        text,
     payload         jsonb default '{}',

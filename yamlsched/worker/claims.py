@@ -41,9 +41,8 @@ class Claims:
         self._session, self._namespace, self._name = session, namespace, name
         # by chance, so that lower levels also get their share where each worker claims one run and exits
         self._levels = [Level(priority, owed=random.random()) for priority in Priority]
-        self._looked_at = self._look_at = (
-            0.0  # when it has looked at which levels runs are due, and when it looks again
-        )
+        self._looked_at = 0.0  # when it looked at which levels runs are due
+        self._look_at = 0.0  # when it looks again
         self._changes = 0  # calls of `look_now`: a change during a claim came too late for it
         self._seen = -1  # changes before it looked
         self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
