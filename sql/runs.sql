@@ -16,18 +16,35 @@ where coalesce((select true from yamlsched.job_runs r
                 order by r.run_at, r.definition_id limit 1));
 
 -- name: claim_waiting
--- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. It starts after (`past_run_at`,
--- `past_id`), where the last one stopped, so that it does not step again over runs that are being executed, or that are
--- finished and still in the index because an old transaction might see them. Its last two columns say where it stopped.
+-- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. Without a `priority`
+-- it is the highest one that `due_levels` would return: a worker that is woken needs no other statement before this.
+-- It starts after (`past_run_at`, `past_id`), where the last one stopped, so that it does not step again over runs that
+-- are being executed, or that are finished and still in the index because an old transaction might see them. Its last
+-- two columns say where it stopped.
 -- The condition is one `case`, which the planner expects to be true for half of the rows: it knows too little about the
 -- parts, and would read and sort all that is due. The lock is on the version that is read: a run that has changed since
 -- is left out.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+), level as materialized (
+    select coalesce(%(priority)s::smallint, (
+        select l.priority
+        from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)
+        where coalesce((select true from yamlsched.job_runs r
+                        where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+                          and r.priority = l.priority and r.run_at <= (select c.now from clock c)
+                        order by r.run_at, r.id limit 1),
+                       (select true from yamlsched.job_runs r
+                        where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+                          and r.priority = l.priority and r.run_at <= (select c.now from clock c)
+                        order by r.run_at, r.definition_id limit 1))
+        order by l.priority
+        limit 1)) as priority
 ), picked as materialized (
     select w.ctid, w.run_at, w.id
     from yamlsched.job_runs w
-    where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive and w.priority = %(priority)s
+    where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive
+      and w.priority = (select l.priority from level l)
       and w.run_at <= (select c.now from clock c)
       and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
       and case when w.status = 'running' or w.attempts >= w.max_attempts    -- the latter: `claim` marks them dead
@@ -51,6 +68,7 @@ where r.ctid = any (array(select p.ctid from picked p))
 returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
           r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
           date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
+          r.priority,
           (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1) as past_run_at,
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1) as past_id;
 

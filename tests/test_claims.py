@@ -75,3 +75,50 @@ def test_while_claims_find_runs_that_lost_their_worker_every_other_claim_include
         a_run(db, a_job(db, f"nightly_{_}"), status="running", run_at=lost, locked_until=lost, attempts=1)
 
     assert asyncio.run(claims_of(dsn, 2, 2, 2, 2, 2, 2)) == [(2, 0), (0, 2), (2, 0), (0, 2), (2, 0), (0, 2)]
+
+
+async def claims_when_notified(dsn: str, limit: int, count: int) -> list[list[str]]:
+    """Return the jobs of the runs that an idle worker claims after a notification, claim by claim."""
+    session = Session(Database(dsn), WORKER_SETTINGS)
+    claims = Claims(session, "default", "web-1:1")
+    claims.set_exhausted()
+    claims.look_soon()
+    taken = []
+    for _ in range(count):
+        answer = await claims.claim(limit, Scope())
+        assert answer is not None
+        taken.append([run.job_type for run in answer[0].runs])
+    await session.drop()
+    return taken
+
+
+def test_an_idle_worker_that_is_notified_claims_the_highest_level_by_one_statement(
+    db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job, priority in (("clean_up", 3), ("send_mail", 2), ("answer_click", 1)):
+        a_run(db, a_job(db, job), priority=priority)
+    looks: list[str] = []
+    look = claims.store.due_levels
+
+    async def counted(*given: Any) -> Any:
+        looks.append("look")
+        return await look(*given)
+
+    monkeypatch.setattr(claims.store, "due_levels", counted)
+
+    assert asyncio.run(claims_when_notified(dsn, limit=5, count=1)) == [["answer_click"]]
+    assert looks == []
+
+
+@pytest.mark.parametrize("high_is_exclusive", [False, True])
+def test_what_is_due_at_lower_levels_follows_after_the_claim_of_a_notified_worker(
+    db: psycopg.Connection[Any], dsn: str, high_is_exclusive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOOK_INTERVAL_SECONDS", 0.0)
+    a_run(db, a_job(db, "clean_up"), priority=3)
+    a_run(db, a_job(db, "answer_click"), priority=1, exclusive=high_is_exclusive)
+
+    taken = asyncio.run(claims_when_notified(dsn, limit=1, count=3))
+
+    assert taken[0] == ["answer_click"]
+    assert [*taken[1], *taken[2]] == ["clean_up"]

@@ -43,7 +43,7 @@ class ClaimResult:
     ``after`` is where the next walk over jobs with exclusive runs starts; 0 means that this one reached the end.
     ``is_contended``: other workers were claiming the same runs. ``is_truncated``: many due runs that may not be claimed
     come before those that may, and ``claim_waiting`` would read them all. ``past`` is where ``claim_waiting`` stopped:
-    the ``run_at`` of the last run, as PostgreSQL writes it, and its id.
+    the ``run_at`` of the last run, as PostgreSQL writes it, and its id. ``priority`` is that of its runs.
     """
 
     runs: list[ClaimedRun] = field(default_factory=list)
@@ -53,6 +53,7 @@ class ClaimResult:
     is_contended: bool = False
     is_truncated: bool = False
     past: tuple[str, int] = BEFORE_ALL
+    priority: Priority | None = None
 
     def add(self, other: ClaimResult) -> None:
         """Add the runs of another claim."""
@@ -127,10 +128,14 @@ async def claim_waiting(
     scope: Scope = Scope(),
     past: tuple[str, int] = BEFORE_ALL,
     now: datetime | None = None,
-    priority: Priority = Priority.NORMAL,
+    priority: Priority | None = Priority.NORMAL,
 ) -> ClaimResult:
-    """Claim up to ``limit`` due runs after ``past`` that wait and may execute beside others, as most runs do."""
-    given = {"namespace": namespace, "priority": int(priority), "token": token, "limit": limit, "now": now}
+    """Claim up to ``limit`` due runs after ``past`` that wait and may execute beside others, as most runs do.
+
+    Without a ``priority`` they are of the highest one at which runs are due.
+    """
+    level = None if priority is None else int(priority)
+    given = {"namespace": namespace, "priority": level, "token": token, "limit": limit, "now": now}
     async with connection.cursor(row_factory=claimed_row) as cursor:
         await cursor.execute(
             load("runs")["claim_waiting"],
@@ -138,8 +143,8 @@ async def claim_waiting(
         )
         rows = await cursor.fetchall()
     for _, row in rows[:1]:
-        past = (row.past_run_at, row.past_id)
-    return ClaimResult(sorted(run for run, _ in rows), past=past)
+        past, priority = (row.past_run_at, row.past_id), Priority(row.priority)
+    return ClaimResult(sorted(run for run, _ in rows), past=past, priority=priority)
 
 
 def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:

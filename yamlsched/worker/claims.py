@@ -45,6 +45,7 @@ class Claims:
         self._look_at = 0.0  # when it looks again
         self._changes = 0  # calls of `look_now`: a change during a claim came too late for it
         self._seen = -1  # changes before it looked
+        self._is_notified = False  # runs were created since the last claim
         self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
@@ -67,6 +68,7 @@ class Claims:
     def look_soon(self) -> None:
         """Note that runs of any level may have been created: a busy worker must not wait for the next poll."""
         self._changes += 1
+        self._is_notified = True
         self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
@@ -117,6 +119,12 @@ class Claims:
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
         has_none = all(level.is_exhausted for level in self._levels)
+        was_notified, self._is_notified = self._is_notified, False
+        if has_none and was_notified:
+            sent_at = clock.now()
+            woken = await self._claim_highest(limit, scope)
+            if woken is None or woken.runs:
+                return None if woken is None else (woken, sent_at)
         if (has_none or clock.now() >= self._look_at) and not await self._look():
             return None
         levels = [level for level in self._levels if not level.is_exhausted]
@@ -149,6 +157,28 @@ class Claims:
         self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
         return True
 
+    async def _claim_highest(self, limit: int, scope: store.Scope) -> store.ClaimResult | None:
+        """Claim runs of the highest level with due runs. Return None without an answer.
+
+        An idle worker that is notified does this before it looks at all levels: the run starts one round trip sooner.
+        """
+        changes, token = self._changes, self._new_token()
+
+        async def ask(connection: Connection) -> store.ClaimResult:
+            return await store.claim_waiting(connection, self._namespace, token, limit, scope, priority=None)
+
+        claim = await self._answer(ask, token)
+        if claim is None or not claim.runs:
+            return claim
+        level = next(level for level in self._levels if level.priority == claim.priority)
+        level.is_exhausted, level.was_fast, level.is_fast = False, True, len(claim.runs) == limit
+        level.past = claim.past if level.is_fast else store.BEFORE_ALL
+        self._seen, self._look_at = changes, min(self._look_at, clock.now() + LOOK_INTERVAL_SECONDS)
+        return claim
+
+    def _new_token(self) -> str:
+        return f"{self._name}:{secrets.token_hex(6)}"
+
     async def _claim_from(self, level: Level, limit: int, scope: store.Scope) -> store.ClaimResult | None:
         """Claim up to ``limit`` runs of ``level``, which may take several statements. Return None without an answer."""
         found: store.ClaimResult | None = store.ClaimResult()
@@ -162,7 +192,7 @@ class Claims:
         """Claim up to ``limit`` runs of ``level``. Return None without an answer."""
         changes = self._changes
         is_fast = level.is_fast and not (level.was_fast and clock.now() >= level.complete_at)
-        token = f"{self._name}:{secrets.token_hex(6)}"
+        token = self._new_token()
 
         async def ask(connection: Connection) -> store.ClaimResult:
             given = (connection, self._namespace, token, limit, scope)
