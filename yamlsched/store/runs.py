@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
 from yamlsched.store.statements import load
@@ -136,15 +137,17 @@ async def claim_waiting(
     """
     level = None if priority is None else int(priority)
     given = {"namespace": namespace, "priority": level, "token": token, "limit": limit, "now": now}
-    async with connection.cursor(row_factory=claimed_row) as cursor:
+    async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(
             load("runs")["claim_waiting"],
             {**given, **scope.parameters, "past_run_at": past[0], "past_id": past[1]},
         )
+        make = claimed_row(cursor)
         rows = await cursor.fetchall()
-    for _, row in rows[:1]:
+    for _, row in map(make, rows[:1]):
         past, priority = (row.past_run_at, row.past_id), Priority(row.priority)
-    return ClaimResult(sorted(run for run, _ in rows), past=past, priority=priority)
+    count = len(ClaimedRun._fields)  # only these of each row: most runs are claimed here
+    return ClaimResult(sorted([ClaimedRun._make(row[:count]) for row in rows]), past=past, priority=priority)
 
 
 def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
