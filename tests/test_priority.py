@@ -8,11 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 import yamlsched
 from support.rows import a_job, a_run
 from support.rows import row as run_row
 from support.schedules import HOUR, a_file, at
+from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.operations import actions
 from yamlsched.runs import Priority
@@ -183,6 +185,19 @@ def test_an_operator_enqueues_at_a_level_and_history_shows_it_by_name(db: Db) ->
     assert run is not None
     assert run.priority == "high"
     assert [run.priority for run in history.runs(db, "default", limit=10)] == ["high"]
+
+
+@pytest.mark.parametrize(
+    "options, expected", [((), NORMAL), (("--priority", "high"), HIGH), (("--priority", "low"), LOW)]
+)
+def test_the_verb_enqueue_passes_its_priority(db: Db, dsn: str, options: tuple[str, ...], expected: Priority) -> None:
+    a_job(db, "mail")
+
+    arguments = ["enqueue", "mail", "--namespace", "default", "--dsn", dsn, *options]
+    ended = CliRunner().invoke(cli, arguments, standalone_mode=False)
+
+    assert ended.return_value == 0
+    assert db.execute("select r.priority from yamlsched.job_runs r").fetchall() == [(expected,)]
 
 
 def test_a_handler_enqueues_at_a_level() -> None:
