@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -21,6 +20,7 @@ MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 """Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is short."""
 BEFORE_ALL = ("-infinity", 0)
 """The position before every run; see ``ClaimResult.past``."""
+FIELD_COUNT = len(ClaimedRun._fields)
 OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
@@ -70,17 +70,16 @@ async def due_levels(connection: psycopg.AsyncConnection[Any], namespace: str) -
 
 
 @cache
-def _maker(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[ClaimedRun, Any]]:
-    count = len(ClaimedRun._fields)
-    if columns[:count] != ClaimedRun._fields:
+def _positions(columns: tuple[str, ...]) -> dict[str, int]:
+    """Return where a claim's columns are that follow the fields of ``ClaimedRun``, which come first."""
+    if columns[:FIELD_COUNT] != ClaimedRun._fields:
         raise TypeError(f"a claim returns the columns {columns}, which do not start with the fields of ClaimedRun")
-    rest: Any = namedtuple("rest", columns[count:])  # type: ignore[misc]
-    return lambda values: (ClaimedRun._make(values[:count]), rest._make(values[count:]))
+    return {name: place for place, name in enumerate(columns) if place >= FIELD_COUNT}
 
 
-def claimed_row(cursor: psycopg.AsyncCursor[Any]) -> Callable[[Sequence[Any]], tuple[ClaimedRun, Any]]:
-    """Return what makes pairs of the rows of a claim: the run, and the other columns by name."""
-    return _maker(tuple(column.name for column in cursor.description or ()))
+def claim_columns(cursor: psycopg.AsyncCursor[Any]) -> dict[str, int]:
+    """Return the positions of the other columns of a claim by name. Its rows stay tuples, because there are many."""
+    return _positions(tuple(column.name for column in cursor.description or ()))
 
 
 async def claim(
@@ -100,20 +99,23 @@ async def claim(
     given = {"namespace": namespace, "priority": int(priority), "token": token, "limit": limit, "now": now}
     claimed = ClaimResult()
     exclusive, heads = 0, 0
-    async with connection.cursor(row_factory=claimed_row) as cursor:
+    async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(load("runs")["claim"], {**given, "after": after, **scope.parameters, **LOST_WORKER})
-        for run, row in await cursor.fetchall():
-            if row.kind == "cut":
+        at = claim_columns(cursor)
+        kind_at, heads_at, exclusive_at, definition_at = at["kind"], at["heads"], at["exclusive"], at["definition_id"]
+        for row in await cursor.fetchall():
+            kind, run = row[kind_at], ClaimedRun._make(row[:FIELD_COUNT])
+            if kind == "cut":
                 claimed.is_truncated = True
                 continue
-            if row.kind == "lost":
+            if kind == "lost":
                 claimed.lost.append(run)
                 continue
-            heads = row.heads
-            if row.exclusive:
+            heads = row[heads_at]
+            if row[exclusive_at]:
                 exclusive += 1
-                claimed.after = max(claimed.after, row.definition_id)
-            (claimed.runs if row.kind == "claimed" else claimed.dead).append(run)
+                claimed.after = max(claimed.after, row[definition_at])
+            (claimed.runs if kind == "claimed" else claimed.dead).append(run)
     claimed.is_contended = exclusive < heads and len(claimed.runs) < limit
     if exclusive == heads < limit:
         claimed.after = 0  # the walk reached the end: the next one starts again
@@ -142,12 +144,11 @@ async def claim_waiting(
             load("runs")["claim_waiting"],
             {**given, **scope.parameters, "past_run_at": past[0], "past_id": past[1]},
         )
-        make = claimed_row(cursor)
+        at = claim_columns(cursor)
         rows = await cursor.fetchall()
-    for _, row in map(make, rows[:1]):
-        past, priority = (row.past_run_at, row.past_id), Priority(row.priority)
-    count = len(ClaimedRun._fields)  # only these of each row: most runs are claimed here
-    return ClaimResult(sorted([ClaimedRun._make(row[:count]) for row in rows]), past=past, priority=priority)
+    for row in rows[:1]:
+        past, priority = (row[at["past_run_at"]], row[at["past_id"]]), Priority(row[at["priority"]])
+    return ClaimResult(sorted([ClaimedRun._make(row[:FIELD_COUNT]) for row in rows]), past=past, priority=priority)
 
 
 def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
