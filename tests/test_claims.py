@@ -124,3 +124,14 @@ def test_what_is_due_at_lower_levels_follows_after_the_claim_of_a_notified_worke
 
     assert taken[0] == ["answer_click"]
     assert [*taken[1], *taken[2]] == ["clean_up"]
+
+
+def test_a_notified_worker_claims_less_after_the_server_has_cancelled_a_long_statement(
+    db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_RUNS", 2)  # as the limit is lowered then
+    ad_hoc = a_job(db, "ad_hoc")
+    for _ in range(5):
+        a_run(db, ad_hoc)
+
+    assert asyncio.run(claims_when_notified(dsn, limit=5, count=1)) == [["ad_hoc"] * 2]

@@ -122,7 +122,7 @@ class Claims:
         was_notified, self._is_notified = self._is_notified, False
         if has_none and was_notified:
             sent_at = clock.now()
-            woken = await self._claim_highest(limit, scope)
+            woken = await self._claim_highest(min(limit, self._limit), scope)
             if woken is None or woken.runs:
                 return None if woken is None else (woken, sent_at)
         if (has_none or clock.now() >= self._look_at) and not await self._look():
