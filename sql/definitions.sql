@@ -94,6 +94,21 @@ where d.id = any (%(ids)s)
   and r.scheduled_for is not null
   and r.exclusive <> (d.overlap <> 'allow');
 
+-- name: apply_spread
+-- Runs that have not been claimed and wait for their spread time get the one of the edited job, before its next slot: a
+-- run that waited for an old, longer spread would delay or skip the slots of the new cron expression.
+update yamlsched.job_runs r
+set run_at     = least(r.scheduled_for + make_interval(secs => s.seconds), d.next_slot_at - interval '1 second'),
+    updated_at = %(now)s
+from unnest(%(ids)s::bigint[], %(seconds)s::float8[]) as s (id, seconds)
+join yamlsched.job_definitions d on d.id = s.id
+where r.definition_id = d.id
+  and r.finished_at is null
+  and r.scheduled_for is not null
+  and r.status = 'queued'
+  and r.started_at is null
+  and r.run_at > %(now)s;
+
 -- name: cancel_retired
 -- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by then. A run whose worker
 -- died is one of them; its lost attempt is recorded as a claim would do. One batch, in the order of definitions and

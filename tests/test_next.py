@@ -164,6 +164,25 @@ def test_a_calendar_shows_where_jobs_pile_up(cli: Cli) -> None:
     assert "00:00  12 jobs, 7 times from Mon 01-12: job_0, job_1, job_10, job_11, job_2, job_3 and 6 more" in out
 
 
+def test_the_time_of_a_run_that_spread_moves_is_shown_and_counted_in_the_calendar(cli: Cli) -> None:
+    Path("schedules.yaml").write_text(
+        'version: 1\ntimezone: Europe/Berlin\njobs: {x: {handler: a.b, cron: "30 2 * * *", spread: 24h}}\n'
+    )
+
+    _, table, _ = cli("next", "x", "-n", "1", "--from", "2026-01-14T12:00Z")
+    _, on_clock_change, _ = cli("next", "x", "-n", "1", "--from", "2026-03-29T00:00Z")
+    _, calendar, _ = cli("next", "--days", "1", "--from", "2026-01-14T12:00Z")
+
+    assert "starts Thu 13:34:36 (spread)" in table
+    assert "02:30 does not exist" in on_clock_change
+    assert "; starts Sun 14:04:36 (spread)" in on_clock_change
+    # the run of the slot of today, which is before --from, and not yet that of tomorrow
+    assert calendar.splitlines()[2].split() == ["Wed", "01-14", *["."] * 13, "1", *["."] * 10]
+    assert [slot["note"] for slot in slots(cli, "x", "-n", "1", "--from", "2026-01-14T12:00Z")] == [
+        "starts Thu 13:34:36 (spread)"
+    ]
+
+
 def test_all_minutes_with_five_jobs_are_listed_or_else_those_with_the_most_jobs(cli: Cli) -> None:
     def most_at_once(each: int) -> list[str]:
         jobs = "".join(

@@ -90,7 +90,7 @@ JOBS = st.dictionaries(
             "policies": st.sampled_from([f"{o} {c}" for o in OVERLAPS for c in CATCHUPS if (o, c) != ("skip", "all")]),
             "catchup_window": st.sampled_from(["5m", "2d"]),
             "enabled": st.booleans(),
-            "spread": st.sampled_from(["0s", "10m"]),
+            "spread": st.sampled_from(["0s", "1m"]),
             "payload": st.sampled_from([{}, {"a": 1}, {"a": 1.5, "b": [None, True]}]),
             "backoff": st.sampled_from([{"policy": "steps", "delays": ["1s"]}, {"delay": "90s"}]),
         },

@@ -15,7 +15,7 @@ import pytest
 
 from support.rows import a_run
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
-from yamlsched import store
+from yamlsched import spread, store
 from yamlsched.store.definitions import cancel_retired
 from yamlsched.sync import (
     ScheduleFile,
@@ -28,7 +28,6 @@ from yamlsched.sync import (
 )
 from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.flow import sync
-from yamlsched.sync.slot_plan import spread_offset
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -101,7 +100,7 @@ def test_a_run_keeps_the_values_of_its_definition_at_its_creation(db: Db) -> Non
     [run] = db.execute("select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs").fetchall()
 
     assert (run.payload, run.max_attempts, run.status) == ({"days": 30}, 3, "queued")
-    assert run.run_at == run.scheduled_for + spread_offset("x", timedelta(minutes=10))
+    assert run.run_at == run.scheduled_for + spread.offset("x", timedelta(minutes=10))
 
 
 # -- several slots due at once -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from yamlsched.cron.expression import Cron
 from yamlsched.keys import slot_key
 from yamlsched.slots import slots
+from yamlsched.spread import offset, run_at
 from yamlsched.terminal import join_first
 from yamlsched.zones import zone
 
@@ -32,14 +33,16 @@ class ScheduledJob(NamedTuple):
     name: str
     cron: Cron
     timezone: str
+    spread: timedelta = timedelta(0)
 
 
 class Upcoming(NamedTuple):
-    """A future slot. ``local`` is aware, on the job's wall clock."""
+    """A future slot. ``local`` is aware, on the job's wall clock. ``run_at`` is when its run is due: see ``spread``."""
 
     job_type: str
     scheduled_for: datetime
     local: datetime
+    run_at: datetime
     key: str
     note: str
 
@@ -49,22 +52,37 @@ def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None 
     return heapq.merge(*(_upcoming(job, after, until) for job in jobs), key=attrgetter("scheduled_for", "job_type"))
 
 
+def starts(jobs: Iterable[ScheduledJob], after: datetime, until: datetime) -> Iterator[Upcoming]:
+    """Yield the slots whose runs are due in (after, until], by that time and then by name."""
+    return heapq.merge(*(_starts(job, after, until) for job in jobs), key=attrgetter("run_at", "job_type"))
+
+
+def _starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upcoming]:
+    found = _upcoming(job, after - offset(job.name, job.spread), until)
+    return (slot for slot in found if after < slot.run_at <= until)
+
+
 def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Iterator[Upcoming]:
     where = zone(job.timezone)
     for slot in slots(job.cron, where, after, until or after + HORIZON):
-        yield Upcoming(job.name, slot.at, slot.at.astimezone(where), slot_key(job.name, job.cron, slot), slot.note)
+        due, note = slot.at, slot.note
+        if job.spread:
+            due = run_at(job.name, job.spread, job.cron, where, slot.at)
+            note += f"{'; ' * bool(note)}starts {due.astimezone(where):%a %H:%M:%S} (spread)"
+        yield Upcoming(job.name, slot.at, slot.at.astimezone(where), due, slot_key(job.name, job.cron, slot), note)
 
 
 def calendar(found: Iterable[Upcoming], where: ZoneInfo) -> list[str]:
     """Return lines: how many jobs start in each local day and hour, and then the minutes in which most start at once.
 
     Those are the minutes in which at least ``MIN_PILE_UP_JOBS`` start, or the fullest in which two or more do.
+    ``found`` is in the order in which ``starts`` yields it.
     """
     by_hour: defaultdict[date, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     starts: defaultdict[tuple[str, tuple[str, ...]], list[date]] = defaultdict(list)
-    for at, together in groupby(found, key=lambda slot: slot.scheduled_for):
+    for at, together in groupby(found, key=lambda slot: slot.run_at.replace(second=0)):
         local = at.astimezone(where)
-        names = tuple(slot.job_type for slot in together)
+        names = tuple(sorted(slot.job_type for slot in together))
         by_hour[local.date()][local.hour].update(names)
         if len(names) > 1:
             starts[f"{local:%H:%M}", names].append(local.date())

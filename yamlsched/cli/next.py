@@ -54,7 +54,7 @@ def command(
     days: int | None,
 ) -> int:
     from yamlsched import times
-    from yamlsched.upcoming import ScheduledJob, calendar, merge
+    from yamlsched.upcoming import ScheduledJob, calendar, merge, starts
     from yamlsched.zones import zone
 
     if number and days:
@@ -71,11 +71,14 @@ def command(
     if start is not None:
         is_of_job = job and jobs and not timezone
         after = times.resolve(start, lambda: zone(jobs[0].timezone) if is_of_job else where, after, is_future=True)
-    found = merge(jobs, after, after + timedelta(days=days) if days else None)
-    if not days:
-        found = islice(found, number or 10)
+    if days:
+        until = after + timedelta(days=days)
+        found = merge(jobs, after, until) if settings.wants_json else starts(jobs, after, until)
+    else:
+        found = islice(merge(jobs, after), number or 10)
     if settings.wants_json:
-        slots = [slot._asdict() | {"local": slot.local.isoformat()} for slot in found]
+        names = ("job_type", "scheduled_for", "local", "key", "note")
+        slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in found]
         click.echo(_output.document(slots=slots))
     elif days:
         lines = calendar(found, where)
@@ -131,7 +134,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
             where = f"in environment {settings.env}" if settings.env else "without an environment"
             click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
         else:
-            jobs.append(ScheduledJob(job.name, job.cron, job.timezone))
+            jobs.append(ScheduledJob(job.name, job.cron, job.timezone, job.spread))
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 
 from yamlsched.cron import fields
 from yamlsched.cron.fields import field_values, uses_nth
@@ -15,6 +16,8 @@ MAX_CHARS = 256
 HORIZON_YEARS = 50
 REFERENCE_YEAR = 2000
 """An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid tomorrow as today."""
+CALENDAR_CYCLE_YEARS = 28
+"""After this many years every date has the same weekday again, so that all neighbouring dates have occurred."""
 MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """The days of the longest such month within that time."""
 
@@ -112,6 +115,35 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
             on_weekday.add(day)
     either = is_restricted(day_of_month) and is_restricted(day_of_week)
     return tuple(sorted(on_month_day | on_weekday if either else on_month_day & on_weekday))
+
+
+@lru_cache(maxsize=16384)
+def smallest_gap(cron: Cron) -> timedelta:
+    """Return the shortest time between two slots on the wall clock: a clock change can make one gap shorter.
+
+    >>> smallest_gap(parse_cron("0 0,1 * * *")), smallest_gap(parse_cron("0 23,1 1 * *"))
+    (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=79200))
+    """
+    over_midnight = timedelta(days=_nearest_dates(cron.date_fields), minutes=cron.times[0] - cron.times[-1])
+    return min([over_midnight, *(timedelta(minutes=b - a) for a, b in pairwise(cron.times))])
+
+
+@lru_cache(maxsize=4096)
+def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
+    """Return the smallest number of days between two matching dates."""
+    years = range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1)
+    days = (
+        date(year, month, day).toordinal()
+        for year in years
+        for month in range(1, 13)
+        for day in matching_days(date_fields, year, month)
+    )
+    nearest = 366 * CALENDAR_CYCLE_YEARS
+    for one, other in pairwise(days):
+        nearest = min(nearest, other - one)
+        if nearest == 1:
+            break
+    return nearest
 
 
 def mismatches(cron: Cron, wall: datetime) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.backoff import Backoff
-from yamlsched.cron.expression import ALIASES, Cron, parse_cron
+from yamlsched.cron.expression import ALIASES, Cron, parse_cron, smallest_gap
 from yamlsched.definitions import timezones
 from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.findings import Findings
@@ -33,7 +33,7 @@ LIMITS = {
     "timeout": (timedelta(seconds=1), MAX_DURATION),
     "lease": (timedelta(seconds=2), MAX_DURATION),
     "catchup_window": (timedelta(minutes=1), MAX_DURATION),
-    "spread": (timedelta(0), timedelta(minutes=59, seconds=59)),
+    "spread": (timedelta(0), timedelta(hours=24)),
     "delay": (timedelta(seconds=1), MAX_DURATION),
     "max_delay": (timedelta(seconds=1), MAX_DURATION),
     "delays": (timedelta(seconds=1), MAX_DURATION),
@@ -212,6 +212,7 @@ def _build_job(
             values.pop(key, None)
     else:
         _check_combinations(values, spot, defaults, reader.found)
+        _limit_spread(values, spot, reader.found)
     if not reader.found.is_valid(spot) or any(values[key] is None for key in values):
         return None
     environments = values.pop("environments", None)
@@ -233,3 +234,20 @@ def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None
         message = f"{own}: catchup: all cannot be combined with overlap: skip"
         remedy = "Runs that are created together would skip each other: write overlap: wait, or catchup: latest."
         found.error(own.child(at), "YS115", message, remedy, notes=notes)
+
+
+def _limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
+    """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
+    cron, spread = values.get("cron"), values.get("spread")
+    if not cron or not spread or spread <= smallest_gap(cron):
+        return
+    apart = smallest_gap(cron)
+    if "spread" not in own.value:
+        values["spread"] = apart
+        return
+    spot, shown = own.child("spread"), durations.show(apart)
+    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {shown}"
+    if len(cron.times) > 1 or apart < timedelta(days=1):
+        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {shown} apart"
+    notes = [(own.child("cron").key.node.start, "cron is here")]
+    found.error(spot, "YS207", message, f"Write {shown} or less.", notes=notes)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from yamlsched import backoff
+from yamlsched import backoff, spread
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.wording import join_words, quoted
 from yamlsched.durations import show
 from yamlsched.preview.model import Entry, JobChange, KeyConflict, Level, MovedSlot, Note, Side, note, warning
-from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW, spread_offset
+from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW
 from yamlsched.terminal import join_first
 from yamlsched.zones import zone
 
@@ -115,7 +115,7 @@ def _of_policies(old: Job, new: Job) -> Iterator[Note]:
             yield note(f"slots missed for more than {show(window)} are now recorded as late, not run (was {show(was)})")
         elif window > was:
             yield note(f"slots missed for up to {show(window)} are now run (was {show(was)})")
-    starts = [spread_offset(job.name, job.spread) for job in (old, new)]
+    starts = [spread.offset(job.name, job.spread) for job in (old, new)]
     if starts[0] != starts[1] and new.cron:
         before, after = (f"{show(delay)} after" if delay else "at" for delay in starts)
         yield note(f"its runs now start {after} their slot instead of {before} it")

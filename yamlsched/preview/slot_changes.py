@@ -9,14 +9,13 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from yamlsched import slots
+from yamlsched import slots, spread
 from yamlsched.cron.expression import Cron
 from yamlsched.definitions.job import Job
 from yamlsched.keys import is_daily, slot_key
 from yamlsched.preview.model import KeyConflict, MovedSlot, PileUp, SlotChanges
 from yamlsched.slots import MINUTE, Slot
 from yamlsched.store.slots import KeyHolder
-from yamlsched.sync.slot_plan import spread_offset
 from yamlsched.zones import zone
 
 DAY = timedelta(days=1)
@@ -167,8 +166,10 @@ class Start(NamedTuple):
     rule: Rule
     offset: timedelta
 
-    def minutes(self, at: datetime, until: datetime) -> frozenset[datetime]:
-        return frozenset(slot.at + self.offset for slot in self.rule.slots(at, until))
+    def minutes(self, at: datetime, until: datetime, is_edited: bool) -> frozenset[datetime]:
+        """Return the minutes of (at, until] in which the job starts; an edited job has no slots from before ``at``."""
+        slots = self.rule.slots(at if is_edited else at - self.offset, until - self.offset)
+        return frozenset(slot.at + self.offset for slot in slots)
 
 
 def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime) -> tuple[PileUp, ...]:
@@ -177,7 +178,7 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
     Busy jobs are left out, because they share their minutes with every job.
     """
     busy = lru_cache(maxsize=None)(lambda rule: is_busy(rule, at, until))
-    minutes = lru_cache(maxsize=None)(lambda start: start.minutes(at, until))
+    minutes = lru_cache(maxsize=None)(lambda start: start.minutes(at, until, start in edited))
     old_starts, new_starts = (
         {name: start for name, start in _starts(jobs).items() if not busy(start.rule)} for jobs in (before, after)
     )
@@ -205,7 +206,7 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
 def _starts(jobs: Mapping[str, Job]) -> dict[str, Start]:
     rules = {name: rule(job) for name, job in jobs.items()}
     return {
-        name: Start(found, spread_offset(name, jobs[name].spread) // MINUTE * MINUTE)
+        name: Start(found, spread.offset(name, jobs[name].spread) // MINUTE * MINUTE)
         for name, found in rules.items()
         if found is not None
     }

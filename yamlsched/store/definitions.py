@@ -77,6 +77,13 @@ def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
     return read(connection, [row.id for row in rows])
 
 
+def apply_spread(connection: Connection[Any], offsets: Mapping[int, timedelta], now: datetime) -> None:
+    """Give runs that wait for their spread time the new one; ``offsets`` are from the slot, by definition."""
+    seconds = [offset.total_seconds() for offset in offsets.values()]
+    parameters = {"ids": list(offsets), "seconds": seconds, "now": now}
+    connection.execute(load("definitions")["apply_spread"], parameters)
+
+
 def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
     """Return the ids of the definitions that have a slot to come."""
     rows = connection.execute(load("definitions")["ids_with_next_slot"], {"namespace": namespace}).fetchall()

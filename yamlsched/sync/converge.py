@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from yamlsched import spread
 from yamlsched.definitions.job import Job, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
@@ -79,6 +80,10 @@ def converge(
     overlap = [d.id for d in differences if d.id is not None and d.changes_overlap]
     if overlap:
         definitions.apply_overlap(connection, overlap, instant)
+    edited = {name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])}
+    if edited:
+        offsets = {d.id: spread.offset(name, jobs[name].spread) for name, d in edited.items()}
+        definitions.apply_spread(connection, offsets, instant)
     return Changes(
         now=instant,
         added=tuple(d.job_type for d in differences if d.id is None),
@@ -88,6 +93,12 @@ def converge(
         owed=owed,
         unreadable=tuple(found for found in unreadable if found not in owed.unreadable),
     )
+
+
+def _has_other_starts(before: Definition, job: Job) -> bool:
+    """Return whether an edit changes when the runs of slots start."""
+    schedule = job.cron.source if job.cron else None
+    return (before.schedule, before.timezone, before.spread) != (schedule, job.timezone, job.spread)
 
 
 def _is_ahead(definition: Definition, now: datetime) -> bool:

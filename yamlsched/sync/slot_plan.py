@@ -6,7 +6,6 @@ reads the slots alone; ``decide`` adds unfinished runs and used keys.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -14,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched import slots
+from yamlsched import slots, spread
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.keys import slot_key
 from yamlsched.slots import Slot
@@ -193,8 +192,7 @@ def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str
         elif holder is not None and not holder.is_of(definition.job_type, slot.at):
             reason = "key_taken"
         elif holder is None:
-            run_at = slot.at + spread_offset(definition.job_type, definition.spread)
-            runs.append(NewRun(definition.id, key, slot.at, run_at))
+            runs.append(NewRun(definition.id, key, slot.at, _run_at(definition, slot.at)))
             earliest_open = min(earliest_open or slot.at, slot.at)
         if not reason:
             adjoins, follows = False, None
@@ -207,14 +205,11 @@ def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str
     return SlotPlan(definition, runs, gaps, move)
 
 
-@lru_cache(maxsize=4096)
-def spread_offset(job_type: str, spread: timedelta) -> timedelta:
-    """Return by how much ``spread`` moves the runs of a job: whole seconds in [0, spread), the same on every host."""
-    seconds = int(spread.total_seconds())
-    if seconds <= 0:
-        return timedelta(0)
-    digest = hashlib.sha256(job_type.encode()).digest()
-    return timedelta(seconds=int.from_bytes(digest[:8], "big") % seconds)
+def _run_at(definition: Definition, slot_at: datetime) -> datetime:
+    if definition.schedule is None or not definition.spread:
+        return slot_at
+    cron, where = parse_cron(definition.schedule), zone(definition.timezone)
+    return spread.run_at(definition.job_type, definition.spread, cron, where, slot_at)
 
 
 _next = lru_cache(maxsize=16384)(slots.next_slot)

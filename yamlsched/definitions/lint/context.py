@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 
-from yamlsched.cron.expression import Cron, matching_days
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Loaded
 from yamlsched.definitions.wording import quoted
-
-DAY = 1440
 
 
 class Linter:
@@ -52,17 +47,3 @@ class Linter:
 
     def is_written(self, job: Job, *keys: str) -> bool:
         return any(self.loaded.written(job.name, key) for key in keys)
-
-
-@lru_cache(maxsize=16384)
-def interval(cron: Cron) -> timedelta:
-    """Return the shortest time between two slots on the wall clock."""
-    days: list[int] = []
-    for month in range(1, 13):
-        first = datetime(2024, month, 1).toordinal()
-        days += [first + day - 1 for day in matching_days(cron.date_fields, 2024, month)]
-    apart = min((b - a for a, b in itertools.pairwise(days)), default=366)
-    times = cron.times
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    gaps.append(apart * DAY - times[-1] + times[0])
-    return timedelta(minutes=min(gaps))

@@ -12,11 +12,13 @@ from yamlsched import slots, zones
 from yamlsched.cron import fields
 from yamlsched.cron.expression import Cron, day_fields_warning, is_restricted, matching_days, parse_cron
 from yamlsched.definitions.job import Job
-from yamlsched.definitions.lint.context import DAY, Linter
+from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.wording import join_words, quoted
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+DAY = 1440
+"""The minutes of a day."""
 GO_BACK = "(clocks go back): runs only the first time"
 
 

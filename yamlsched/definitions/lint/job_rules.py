@@ -10,9 +10,9 @@ from typing import Any
 
 from yamlsched import backoff as delays
 from yamlsched import durations
-from yamlsched.cron.expression import Cron
+from yamlsched.cron.expression import Cron, smallest_gap
 from yamlsched.definitions.job import Catchup, Job, Overlap
-from yamlsched.definitions.lint.context import Linter, interval
+from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.load import Calls
 from yamlsched.definitions.timezones import ABBREVIATIONS
 
@@ -41,9 +41,9 @@ def retries(linter: Linter, job: Job, cron: Cron) -> None:
         return
     longest = replace(job.backoff, jitter=0.0)
     total = sum((delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)), timedelta(0))
-    if total > interval(cron):
+    if total > smallest_gap(cron):
         effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
-        every = durations.show(interval(cron))
+        every = durations.show(smallest_gap(cron))
         message = f"retries take up to {durations.show(total)}, but slots come every {every}: a failing run {effect}"
         linter.warn("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
 
@@ -51,15 +51,15 @@ def retries(linter: Linter, job: Job, cron: Cron) -> None:
 def timeout(linter: Linter, job: Job, cron: Cron) -> None:
     if job.overlap is not Overlap.WAIT or not linter.is_written(job, "timeout"):
         return
-    if job.timeout > interval(cron):
-        apart = durations.show(interval(cron))
+    if job.timeout > smallest_gap(cron):
+        apart = durations.show(smallest_gap(cron))
         message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
         linter.warn("YS407", job, "timeout", message, remedy)
 
 
 def catchup(linter: Linter, job: Job, cron: Cron) -> None:
-    if job.catchup is Catchup.ALL and interval(cron) < FREQUENT_INTERVAL:
+    if job.catchup is Catchup.ALL and smallest_gap(cron) < FREQUENT_INTERVAL:
         message = f"after a day of downtime it runs {len(cron.times):,} times"
         linter.warn("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
 
