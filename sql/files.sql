@@ -8,6 +8,10 @@
 -- and path, else (a new name) that of this file within an hour. A file in force is kept in force by that for 2 hours at
 -- most.
 --
+-- The namespace is that of the file, or one that --namespace sets. A place (host, path and environment; for a new
+-- environment, host and path) remembers its namespace: with another one, by an option that was set or left out, nothing
+-- is written before an operator's sync. other_namespace is the remembered one then.
+--
 -- Due jobs and runs are found by index; the probes are scalar subqueries, which no plan can turn into a table scan.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
@@ -16,14 +20,28 @@ with clock as materialized (
         select f.namespace
         from yamlsched.schedule_files f
         where f.hash = %(hash)s and f.environment = %(environment)s
+          and case when %(namespace_override)s::text is null then not f.overrides_namespace
+                   else f.namespace = %(namespace_override)s::text end
         limit 1
     )) as namespace
+), elsewhere as materialized (
+    select p.namespace
+    from known k
+    cross join lateral (
+        select f.namespace, f.overrides_namespace
+        from yamlsched.schedule_files f
+        where f.host = %(host)s and f.path = %(path)s
+        order by (f.environment = %(environment)s) desc, f.last_presented_at desc, f.id desc
+        limit 1
+    ) p
+    where (p.overrides_namespace or %(namespace_override)s::text is not null)
+      and p.namespace <> coalesce(%(namespace_override)s::text, k.namespace)
 ), presented as (
     insert into yamlsched.schedule_files as f
-        (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
-         first_presented_at, presented_since_at, last_presented_at, presented_for)
-    select k.namespace, %(hash)s, %(environment)s, %(host)s, %(path)s, %(yamlsched_version)s, %(tzdata_version)s,
-           %(tzdata_version)s, c.now, s.since, c.now,
+        (namespace, hash, environment, host, path, overrides_namespace, yamlsched_version, tzdata_version,
+         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, presented_for)
+    select k.namespace, %(hash)s, %(environment)s, %(host)s, %(path)s, %(namespace_override)s::text is not null,
+           %(yamlsched_version)s, %(tzdata_version)s, %(tzdata_version)s, c.now, s.since, c.now,
            greatest(interval '5 minutes',
                     case when not %(by_hand)s then 2 * coalesce(c.now - p.last, s.last) end)
     from known k
@@ -40,9 +58,9 @@ with clock as materialized (
         from yamlsched.schedule_files f
         where f.host = %(host)s and f.path = %(path)s and f.environment = %(environment)s
     ) p
-    where k.namespace is not null
+    where k.namespace is not null and (%(by_hand)s or not exists (select from elsewhere))
     on conflict (namespace, hash, environment, host, path) do update
-    set last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
+    set overrides_namespace = excluded.overrides_namespace, last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
         presented_for = greatest(excluded.presented_for,
                                  f.last_presented_at + f.presented_for - excluded.last_presented_at),
         host_tzdata_version = excluded.host_tzdata_version,
@@ -92,7 +110,8 @@ select (select max(m.version) from yamlsched.migrations m) as version,
            limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - interval '5 minutes', true), false)
-           as needs_housekeeping
+           as needs_housekeeping,
+       (select e.namespace from elsewhere e) as other_namespace
 from clock c
 cross join known k
 left join lateral (
@@ -118,24 +137,34 @@ select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s
 -- name: keep_presenting
 -- A host whose file cannot be read, or is refused, continues to present the file that it presented last, with a mark if
 -- its file has errors. A host with a new name (a container) presents the file of its path that was applied last: in the
--- namespace of its file, or, if that is unknown, in the one to which all files of that path belong.
+-- namespace of its file, or, if that is unknown, in the one to which all files of that path belong. A place that remembers
+-- another namespace than that of --namespace, or than the file's without it, presents nothing.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), own as materialized (
     select p.id
     from yamlsched.schedule_files p
     where p.host = %(host)s and p.path = %(path)s and p.environment = %(environment)s
+      and case when %(namespace_override)s::text is null then not p.overrides_namespace
+               else p.namespace = %(namespace_override)s::text end
     order by p.last_presented_at desc, p.id desc
     limit 1
 ), other as materialized (
     select p.namespace, p.hash
     from yamlsched.schedule_files p
     where not exists (select from own)
+      and not exists (  -- a place that remembers another namespace
+          select
+          from yamlsched.schedule_files q
+          where q.host = %(host)s and q.path = %(path)s
+            and (q.overrides_namespace or %(namespace_override)s::text is not null))
+      and p.overrides_namespace = (%(namespace_override)s::text is not null)
       and p.path = %(path)s and p.environment = %(environment)s
       and case when %(namespace)s::text is not null then p.namespace = %(namespace)s::text
                else not exists (
                    select from yamlsched.schedule_files q
-                   where q.path = p.path and q.environment = p.environment and q.namespace <> p.namespace) end
+                   where q.path = p.path and q.environment = p.environment and q.namespace <> p.namespace
+                     and not q.overrides_namespace) end
     order by (select max(a.applied_at)
               from yamlsched.schedule_files a
               where a.namespace = p.namespace and a.hash = p.hash and a.environment = p.environment) desc nulls last,
@@ -156,10 +185,10 @@ with clock as materialized (
     returning f.namespace
 ), added as (
     insert into yamlsched.schedule_files as f
-        (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, host_tzdata_version,
-         first_presented_at, presented_since_at, last_presented_at, refused_at, mistakes)
-    select o.namespace, o.hash, %(environment)s, %(host)s, %(path)s, %(yamlsched_version)s, %(tzdata_version)s,
-           %(tzdata_version)s, c.now,
+        (namespace, hash, environment, host, path, overrides_namespace, yamlsched_version, tzdata_version,
+         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, refused_at, mistakes)
+    select o.namespace, o.hash, %(environment)s, %(host)s, %(path)s, %(namespace_override)s::text is not null,
+           %(yamlsched_version)s, %(tzdata_version)s, %(tzdata_version)s, c.now,
            (select coalesce(min(p.presented_since_at), c.now)
             from yamlsched.schedule_files p
             where p.hash = o.hash and p.namespace = o.namespace and p.environment = %(environment)s
@@ -199,7 +228,19 @@ select c.now,
        i.yamlsched_version as in_force_yamlsched,
        i.tzdata_version as in_force_tzdata,
        n.last_at as newer_presented_at,
-       coalesce(n.is_presented, false) as is_newer_presented
+       coalesce(n.is_presented, false) as is_newer_presented,
+       %(namespace)s::text as namespace,
+       %(namespace_override)s::text is not null as overrides_namespace,
+       (select p.namespace
+        from (
+            select f.namespace, f.overrides_namespace
+            from yamlsched.schedule_files f
+            where f.host = %(host)s and f.path = %(path)s
+            order by (f.environment = %(environment)s) desc, f.last_presented_at desc, f.id desc
+            limit 1
+        ) p
+        where (p.overrides_namespace or %(namespace_override)s::text is not null)
+          and p.namespace <> %(namespace)s::text) as other_namespace
 from clock c
 cross join this_file o
 left join lateral (

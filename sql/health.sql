@@ -65,7 +65,8 @@ with in_force as materialized (
     where f.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
       and not exists (
           select from yamlsched.schedule_files g
-          where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
+          where g.host = f.host and g.path = f.path and g.environment = f.environment
+            and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
     group by f.hash, f.environment
 )
 select coalesce(i.hash, p.hash) as hash, coalesce(i.environment, p.environment) as environment,
@@ -84,7 +85,8 @@ where f.namespace = %(namespace)s and f.refused_at is not null
   and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
   and not exists (
       select from yamlsched.schedule_files g
-      where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
+      where g.host = f.host and g.path = f.path and g.environment = f.environment
+        and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
 order by f.refused_at, place;
 
 -- name: clock

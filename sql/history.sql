@@ -9,12 +9,33 @@ select f.namespace from yamlsched.schedule_files f
 order by namespace;
 
 -- name: namespace_of_file
--- The namespace of a file: found by its content, else by its host and path.
-select f.namespace
-from yamlsched.schedule_files f
-where f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s)
-order by (f.hash = %(hash)s) desc, f.last_presented_at desc
-limit 1;
+-- The namespace of a file: the one that --namespace set when this host presented this path last, else the one found by
+-- its content, else by its host and path.
+select coalesce((
+    select p.namespace
+    from (
+        select f.namespace, f.overrides_namespace
+        from yamlsched.schedule_files f
+        where f.host = %(host)s and f.path = %(path)s
+        order by f.last_presented_at desc, f.id desc
+        limit 1
+    ) p
+    where p.overrides_namespace
+), (
+    select f.namespace
+    from yamlsched.schedule_files f
+    where (f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s)) and not f.overrides_namespace
+    order by (f.hash = %(hash)s) desc, f.last_presented_at desc
+    limit 1
+)) as namespace;
+
+-- name: presents
+-- Whether this host presented this path for a namespace that --namespace set.
+select exists (
+    select
+    from yamlsched.schedule_files f
+    where f.host = %(host)s and f.path = %(path)s and f.namespace = %(namespace)s and f.overrides_namespace
+) as presents;
 
 -- name: jobs
 -- The jobs of a namespace by name, retired ones included.

@@ -63,8 +63,16 @@ def test_a_verb_has_only_the_global_options_that_it_uses() -> None:
         text = CliRunner().invoke(cli, [verb, "-h"], standalone_mode=False).output
         return re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", text.partition("\nGlobal options:\n")[2])
 
-    assert global_options("tick") == ["--file", "--dsn", "--env", "--log-format", "--quiet", "--verbose"]
-    assert global_options("runs") == ["--file", "--dsn", "--format"]
+    assert global_options("tick") == [
+        "--file",
+        "--dsn",
+        "--env",
+        "--namespace",
+        "--log-format",
+        "--quiet",
+        "--verbose",
+    ]
+    assert global_options("runs") == ["--file", "--dsn", "--namespace", "--format"]
     assert global_options("validate") == ["--file", "--env", "--format"]
     assert global_options("schema") == []
     assert yamlsched("runs", "--log-format", "json").returncode == 2

@@ -401,6 +401,23 @@ def test_status_and_doctor_show_a_host_of_another_environment(db: Db, cli: Cli) 
     assert (check.level, check.what[:38]) == ("warn", 'the namespace belongs to environment "')
 
 
+def test_two_environments_of_one_host_do_not_hide_each_others_files(db: Db) -> None:
+    # given a host with a refused file of production, which presents a file of staging a moment later
+    now = datetime.now(UTC)
+    since = now - timedelta(minutes=20)
+    a_file_row(db, environment="production", applied_at=now - HOUR, refused_at=since, mistakes=2, last_presented_at=now)
+    later = {"presented_since_at": since, "last_presented_at": now + timedelta(seconds=1)}
+    a_file_row(db, environment="staging", applied_at=None, **later)
+
+    seen = health.read(db, "default", HOUR)
+
+    assert [file.mistakes for file in seen.refused] == [2]
+    assert {file.environment: file.presented_by for file in seen.files} == {
+        "production": ["web-1:/srv/schedules.yaml"],
+        "staging": ["web-1:/srv/schedules.yaml"],
+    }
+
+
 # -- status
 
 

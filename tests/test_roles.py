@@ -21,7 +21,7 @@ from support.rows import a_file_row, a_job, a_run, value
 from yamlsched import store
 from yamlsched.client import enqueue, enqueue_many
 from yamlsched.errors import Refused
-from yamlsched.operations import actions, doctor, health, pausing, retention
+from yamlsched.operations import actions, doctor, health, namespaces, pausing, retention
 from yamlsched.store.statements import sql_folder
 
 Db = psycopg.Connection[Any]
@@ -84,6 +84,13 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
             granted.execute("update yamlsched.job_runs set status = 'queued'")
         with pytest.raises(DENIED):
             enqueue(granted, "purge")
+
+
+def test_a_reader_sees_all_namespaces(granted: Db) -> None:
+    a_job(granted, namespace="web1")
+    with connect_as(granted, "yamlsched_reader"):
+        in_use, unused = namespaces.read_all(granted, health.Thresholds())
+    assert ([one.health.namespace for one in in_use], unused) == (["web1"], [])
 
 
 def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(granted: Db) -> None:

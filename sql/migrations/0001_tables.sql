@@ -248,6 +248,7 @@ create table yamlsched.schedule_files (
     environment       text not null,   -- '' if none is set
     host              text not null,
     path              text not null,
+    overrides_namespace boolean not null default false,  -- --namespace or YAMLSCHED_NAMESPACE set the namespace
     yamlsched_version text not null,   -- of the tick that applied it last; before that, of the first to present it
     tzdata_version    text not null,   -- likewise
     host_tzdata_version text not null default '',  -- of this host, when it presented the file last

@@ -33,7 +33,6 @@ job_options = _filters.combine(
     click.option("--all", "everything", is_flag=True, help="All jobs of the namespace."),
     _filters.by_option,
     _filters.yes_option,
-    _filters.namespace_option,
 )
 """The options that select jobs, for a verb that passes them to ``change_jobs``."""
 
@@ -48,7 +47,8 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
     from yamlsched.operations import actions, history
     from yamlsched.runs import Status
 
-    names, by, yes, dry_run, namespace = map(selection.pop, ("names", "by", "yes", "dry_run", "namespace"))
+    names, by, yes, dry_run = map(selection.pop, ("names", "by", "yes", "dry_run"))
+    namespace: str | None = None
     if names and any(selection.values()):
         raise click.UsageError(f"name the runs to {verb}, or select them by options, not both")
     if not names and not any(selection.values()):
@@ -59,7 +59,7 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
     rejected: list[ActionResult] = []
     with settings.connect() as connection:
         if not names or not all(map(history.is_id, names)):
-            namespace = history.namespace_of(connection, namespace, settings.file)
+            namespace = history.namespace_of(connection, settings.namespace, settings.file)
         if names:
             ids, rejected = actions.find_each(connection, namespace or "", names)
         else:
@@ -88,7 +88,6 @@ def change_jobs(
     everything: bool,
     by: str | None,
     yes: bool,
-    namespace: str | None,
     among: Callable[[psycopg.Connection[Any], Sequence[int]], list[int]] | None = None,
 ) -> int:
     """Select jobs by the values of ``job_options``, confirm, ``act`` on them, and print the results.
@@ -100,7 +99,7 @@ def change_jobs(
 
     if everything == bool(names or tags):
         raise click.UsageError("which jobs? Name them, or pass --tag or --all")
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         ids = history.present_jobs(connection, namespace, names, tags)
         if not names:
             ids = among(connection, ids) if among else ids

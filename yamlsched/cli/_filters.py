@@ -49,9 +49,6 @@ def combine(*options: Option) -> Option:
     return decorate
 
 
-namespace_option = click.option(
-    "--namespace", metavar="NAME", help="The namespace (the file's; without a file, the only one in the database)."
-)
 path_option = click.option(
     "--path", "paths", multiple=True, metavar="DIR", help="Also look for handlers in this folder; may be repeated."
 )
@@ -79,9 +76,8 @@ filter_options = combine(
         "the last 90 minutes.",
     ),
     click.option("--until", type=time, metavar="TIME", help="Runs before this time."),
-    namespace_option,
 )
-"""The options that ``build_filter`` gets, and ``--namespace``."""
+"""The options that ``build_filter`` gets."""
 
 
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:

@@ -87,6 +87,7 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
         file=settings.file,
         database=settings.database,
         environment=settings.env,
+        namespace=settings.namespace,
         handler_folders=tuple(options["paths"]),
         checks_handlers=not options["skip_handler_checks"],
         may_migrate=migrate or settings.is_embedded,

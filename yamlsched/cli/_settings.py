@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ class Settings:
     file: Path = Path("schedules.yaml")
     dsn: str | None = None
     env: str | None = None
+    namespace: str | None = None
     format: str = "text"
     verbosity: int = 0
     log_format: str = "text"
@@ -55,12 +57,12 @@ class Settings:
         return not self.dsn or self.dsn == "embedded"
 
     @contextmanager
-    def connect_in(self, namespace: str | None) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    def connect_in(self) -> Iterator[tuple[psycopg.Connection[Any], str]]:
         """Yield a connection and the namespace to use: the one that was passed, else that of the file."""
         from yamlsched.operations import history
 
         with self.connect() as connection:
-            yield connection, history.namespace_of(connection, namespace, self.file)
+            yield connection, history.namespace_of(connection, self.namespace, self.file)
 
     @contextmanager
     def connect(self, migrate: bool = False, for_handler: bool = False) -> Iterator[psycopg.Connection[Any]]:
@@ -79,6 +81,26 @@ class Settings:
             if for_handler:
                 with store.connect_for_handler(dsn) as handler_connection:
                     yield handler_connection
+
+
+NAMESPACE = "[a-z][a-z0-9_]{0,62}"
+"""As in the schema, which an idle tick does not read."""
+
+
+def _namespace(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return a namespace; that of a host name is in lower case, with underscores for dots and dashes."""
+    if value is None:
+        return None
+    name = value.lower().replace(".", "_").replace("-", "_")
+    if not re.fullmatch(NAMESPACE, name):
+        raise click.BadParameter(
+            f"{value!r} is not a valid namespace: a letter, then up to 62 letters, digits and underscores (dots and "
+            "dashes become underscores). If the host's name is too long or starts with a digit, pass "
+            '"host_$(hostname -s)"',
+            context,
+            option,
+        )
+    return name
 
 
 def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, click.Option]:
@@ -106,6 +128,13 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             metavar="NAME",
             envvar=variable("ENV"),
             help="The environment, such as production (YAMLSCHED_ENV).",
+        ),
+        click.Option(
+            ["--namespace"],
+            metavar="NAME",
+            envvar=variable("NAMESPACE"),
+            callback=_namespace,
+            help="The namespace, such as a host's name (YAMLSCHED_NAMESPACE; the file's, else the only one).",
         ),
         click.Option(
             ["--format"],

@@ -31,7 +31,7 @@ MAX_SLOTS_UNCONFIRMED = 100
 """More slots need a confirmation."""
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @click.argument("job")
 @click.option(
     "--from",
@@ -46,7 +46,6 @@ MAX_SLOTS_UNCONFIRMED = 100
 @click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
 @_filters.by_option
 @_filters.yes_option
-@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -57,7 +56,6 @@ def command(
     dry_run: bool,
     by: str | None,
     yes: bool,
-    namespace: str | None,
 ) -> int:
     from yamlsched import times
     from yamlsched.operations import actions
@@ -71,7 +69,7 @@ def command(
         if done % CHUNK_SLOTS == 0:
             click.echo(f"{done} slots ...", err=True)
 
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         where = zone(definition.timezone)
         began = now(connection)

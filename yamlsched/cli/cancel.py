@@ -17,7 +17,7 @@ or a key. Options without --status select all unfinished runs. A retry makes a c
 UNFINISHED = ("queued", "failed", "running")
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @_bulk.run_options
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
 @click.pass_obj

@@ -163,7 +163,7 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
 
     with settings.connect() as connection:
         if is_new:
-            namespace = history.namespace_of(connection, None, settings.file)
+            namespace = history.namespace_of(connection, settings.namespace, settings.file)
             now: identity.Identity | None = identity.renew(connection, namespace, by or actions.operator())
         else:
             now = identity.read(connection)

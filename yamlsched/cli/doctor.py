@@ -10,20 +10,19 @@ from yamlsched.cli._settings import Settings, Verb
 
 @click.command(
     cls=Verb,
-    uses="file dsn env",
+    uses="file dsn env namespace",
     help="Check the setup and say what to fix. Covers the file, handlers, database, role, clocks and ticks. Exit 1 if a"
     " check fails.",
 )
 @_filters.path_option
-@_filters.namespace_option
 @click.pass_obj
-def command(settings: Settings, /, paths: tuple[str, ...], namespace: str | None) -> int:
+def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
     from yamlsched.operations import doctor
 
     loaded, checks = doctor.schedule(settings.file, settings.env, paths)
     is_valid = loaded is None or not loaded.has_errors
     checks += doctor.database(
-        settings.database(), settings.is_embedded, namespace, settings.file, settings.env, is_valid
+        settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
     )
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:

@@ -52,7 +52,11 @@ def payload(text: str) -> dict[str, Any]:
     return value
 
 
-@click.command(cls=Verb, help="Create a run of JOB. If --key already has a run, show that run and create none.")
+@click.command(
+    cls=Verb,
+    uses="file dsn namespace",
+    help="Create a run of JOB. If --key already has a run, show that run and create none.",
+)
 @click.argument("job")
 @click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
@@ -69,7 +73,6 @@ def payload(text: str) -> dict[str, Any]:
 )
 @_filters.path_option
 @_filters.by_option
-@_filters.namespace_option
 @click.pass_obj
 def command(
     settings: Settings,
@@ -81,12 +84,12 @@ def command(
     priority: Any,
     paths: tuple[str, ...],
     by: str | None,
-    namespace: str | None,
 ) -> int:
-    from yamlsched.operations import actions, payloads
+    from yamlsched.operations import actions, history, payloads
 
-    with settings.connect_in(namespace) as (connection, namespace):
-        payloads.check(settings.file, namespace, job, arguments or {}, paths)
+    with settings.connect_in() as (connection, namespace):
+        is_own = history.is_own_file(connection, namespace, settings.file)
+        payloads.check(settings.file, namespace, job, arguments or {}, paths, is_own)
         result = actions.enqueue(
             connection, namespace, job, arguments or {}, key=key, at=at, priority=priority, who=by or actions.operator()
         )

@@ -25,7 +25,7 @@ WHEEL = "vendor/yamlsched-*.whl"
 
 @click.command(
     cls=Verb,
-    uses="file env",
+    uses="file env namespace",
     formats=("text",),
     help="Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is commented and comes "
     "with its schema. Existing files are never overwritten.",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all hosts.
@@ -15,14 +14,13 @@ For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporte
 """
 
 
-@click.command(cls=Verb, formats=("text",), help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", formats=("text",), help=HELP)
 @click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file atomically.")
-@_filters.namespace_option
 @click.pass_obj
-def command(settings: Settings, /, textfile: Path | None, namespace: str | None) -> int:
+def command(settings: Settings, /, textfile: Path | None) -> int:
     from yamlsched.operations import metrics
 
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         content = metrics.text(connection, namespace)
     if textfile:
         metrics.write(textfile, content)

@@ -17,7 +17,7 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
 """
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @_bulk.job_options
 @click.option("--reason", metavar="TEXT", help="Why; shown in status.")
 @click.option(

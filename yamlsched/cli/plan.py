@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from yamlsched.cli._settings import Settings, Verb
 
 @click.command(
     cls=Verb,
-    uses="file dsn env",
+    uses="file dsn env namespace",
     formats=_preview.FORMATS,
     help="Show what the next sync would change in the database. Lists jobs that change, runs to create, and slots to "
     "skip with the reason, and says whether a tick would apply the file. Changes nothing.",
@@ -27,10 +28,11 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     from yamlsched.definitions.formats import as_text
     from yamlsched.definitions.load import load
     from yamlsched.preview import plan
-    from yamlsched.sync import Verdict
+    from yamlsched.sync import REFUSED
 
     schedule = target(settings, options).read_file()
     loaded = load(schedule.data, str(settings.file), settings.env or None)
+    loaded = replace(loaded, namespace=settings.namespace or loaded.namespace)
     errors = checks.check(loaded, settings.file, schedule.handler_path).errors
     if errors:
         click.echo(as_text(errors, []), err=True)
@@ -38,5 +40,5 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     with settings.connect() as connection:
         preview = plan.read(connection, schedule, loaded, days)
     _preview.echo(preview, settings.format)
-    is_refused = preview.plan is not None and preview.plan.verdict is Verdict.OTHER_ENVIRONMENT
+    is_refused = preview.plan is not None and preview.plan.verdict in REFUSED
     return FINDINGS if is_refused or (is_exit_code and preview.has_changes) else OK

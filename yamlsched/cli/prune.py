@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import _filters, _output
+from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
@@ -19,14 +19,13 @@ Ticks do the same every few minutes, in small batches. Keys outlive their runs; 
 """
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @click.option("--seconds", type=click.FloatRange(0), help="Stop after this many seconds; later ticks prune the rest.")
-@_filters.namespace_option
 @click.pass_obj
-def command(settings: Settings, /, seconds: float | None, namespace: str | None) -> int:
+def command(settings: Settings, /, seconds: float | None) -> int:
     from yamlsched.operations import retention
 
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         budget = float("inf") if seconds is None else seconds
         with _output.live_line() as show:
             done = retention.housekeep(connection, namespace, budget, progress=lambda done: show(pruned(done)))

@@ -10,7 +10,9 @@ from yamlsched.cli import _bulk
 from yamlsched.cli._settings import Settings, Verb
 
 
-@click.command(cls=Verb, help="Resume paused jobs. The slots of the pause are not run: see backfill.")
+@click.command(
+    cls=Verb, uses="file dsn namespace", help="Resume paused jobs. The slots of the pause are not run: see backfill."
+)
 @_bulk.job_options
 @click.pass_obj
 def command(settings: Settings, /, **selection: Any) -> int:

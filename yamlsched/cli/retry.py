@@ -20,7 +20,7 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 """
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @_bulk.run_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
 @click.option("--force", is_flag=True, help="Also retry runs that succeeded.")
@@ -36,6 +36,7 @@ def command(
     settings: Settings, /, dead: bool, force: bool, payload: dict[str, Any] | None, paths: list[str], **selection: Any
 ) -> int:
     from yamlsched.operations import actions, payloads
+    from yamlsched.operations.history import is_own_file
     from yamlsched.store import history
 
     if dead:
@@ -49,7 +50,8 @@ def command(
         if payload is not None and (run := history.run(connection, ids[0])):
             if run.dead_run_id is not None:
                 raise Refused(f"run {run.id} is an on_dead call, which gets the dead run and no payload")
-            payloads.check(settings.file, run.namespace, run.job_type, payload, paths)
+            is_own = is_own_file(connection, run.namespace, settings.file)
+            payloads.check(settings.file, run.namespace, run.job_type, payload, paths, is_own)
         return actions.retry(connection, ids, who, force=force, expected=expected, payload=payload)
 
     return _bulk.change_runs(settings, "retry", act, selection)

@@ -19,7 +19,7 @@ CSV_COLUMNS = (
 )
 
 
-@click.command(cls=Verb, formats=("text", "json", "csv"), help="List runs, newest first.")
+@click.command(cls=Verb, uses="file dsn namespace", formats=("text", "json", "csv"), help="List runs, newest first.")
 @_filters.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
 @click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold.")
@@ -28,10 +28,10 @@ CSV_COLUMNS = (
     "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: runs older than this id."
 )
 @click.pass_obj
-def command(settings: Settings, /, namespace: str | None, limit: int, before: int | None, **given: Any) -> int:
+def command(settings: Settings, /, limit: int, before: int | None, **given: Any) -> int:
     from yamlsched.operations import history
 
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         filter = _filters.build_filter(connection, namespace, settings.file, **given)
         # one more than the limit, to know whether there is another page
         rows = history.runs(connection, namespace, filter, limit + 1, before)

@@ -17,18 +17,15 @@ the provider, by the idempotency key that `show` prints.
 """
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @click.argument("key")
 @click.option(
     "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt performs it."
 )
 @click.option("--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads.")
 @_filters.by_option
-@_filters.namespace_option
 @click.pass_obj
-def command(
-    settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None, namespace: str | None
-) -> int:
+def command(settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None) -> int:
     from yamlsched.operations import actions, effects
 
     if happened is None:
@@ -39,7 +36,7 @@ def command(
         value = None if result is None else json.loads(result)
     except ValueError:
         raise click.BadParameter(f"{result!r} is not valid JSON: write for example '\"<id@example.org>\"'") from None
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         what = effects.settle(connection, namespace, key, by or actions.operator(), happened, value)
     click.echo(_output.document(key=key, done=happened) if settings.wants_json else what)
     return 0

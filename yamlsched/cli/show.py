@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import _filters, _output
+from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.runs import between, took
 
@@ -22,20 +22,22 @@ MAX_LINES = 12
 
 
 @click.command(
-    cls=Verb, help="Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or a key."
+    cls=Verb,
+    uses="file dsn namespace",
+    help="Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or a key.",
 )
 @click.argument("name", metavar="RUN")
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
-@_filters.namespace_option
 @click.pass_obj
-def command(settings: Settings, /, name: str, full: bool, namespace: str | None) -> int:
+def command(settings: Settings, /, name: str, full: bool) -> int:
     from yamlsched.operations import history
     from yamlsched.store.history import now
 
+    namespace = ""
     with settings.connect() as connection:
         if not history.is_id(name):
-            namespace = history.namespace_of(connection, namespace, settings.file)
-        details = history.run_details(connection, history.find(connection, namespace or "", name))
+            namespace = history.namespace_of(connection, settings.namespace, settings.file)
+        details = history.run_details(connection, history.find(connection, namespace, name))
         instant = now(connection)
     if settings.wants_json:
         parts = {name: getattr(details, name) for name in ("run", "effects", "children", "actions")}

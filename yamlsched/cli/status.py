@@ -20,7 +20,9 @@ MAX_HOSTS_LISTED = 8
 
 
 @click.command(
-    cls=Verb, help="Show the health of the jobs. With --check, print one line for each problem, and exit 1 if any."
+    cls=Verb,
+    uses="file dsn namespace",
+    help="Show the health of the jobs. With --check, print one line for each problem, and exit 1 if any.",
 )
 @click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
 @click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job.")
@@ -49,7 +51,7 @@ MAX_HOSTS_LISTED = 8
     help="Tolerated time since the last tick.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
-@_filters.namespace_option
+@click.option("--all-namespaces", is_flag=True, help="Show all namespaces of the database, worst first.")
 @click.pass_obj
 def command(
     settings: Settings,
@@ -60,13 +62,17 @@ def command(
     max_late: timedelta,
     max_tick_age: timedelta,
     show_all: bool,
-    namespace: str | None,
+    all_namespaces: bool,
 ) -> int:
     from yamlsched.operations import health
 
-    with settings.connect_in(namespace) as (connection, namespace):
-        now = health.read(connection, namespace, within)
     thresholds = health.Thresholds(max_dead, within, max_late, max_tick_age)
+    if all_namespaces:
+        from yamlsched.cli import _namespaces
+
+        return _namespaces.show(settings, thresholds, check, show_all)
+    with settings.connect_in() as (connection, namespace):
+        now = health.read(connection, namespace, within)
     problems = health.problems(now, thresholds)
     if settings.wants_json:
         click.echo(_output.document(**health.summary(now, thresholds)))

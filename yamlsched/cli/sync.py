@@ -20,7 +20,7 @@ MAX_LISTED_JOBS = 20
 
 @click.command(
     cls=Verb,
-    uses="file dsn env logging",
+    uses="file dsn env namespace logging",
     help="Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick would hold back, or "
     "one for another environment.",
 )

@@ -17,7 +17,7 @@ CLAIM_SECONDS = 55.0
 
 @click.command(
     cls=Verb,
-    uses="file dsn env logging",
+    uses="file dsn env namespace logging",
     formats=("text",),
     help="Sync, run everything that is due, then exit: the crontab line. Meant to be called each minute. Applies "
     "schedules.yaml if it changed. Prints nothing if nothing happened.",

@@ -28,7 +28,7 @@ def when(text: str) -> times.TimeInput:
     return _filters.time(re.sub("^-(?=[0-9dhms]+$)", "", text))
 
 
-@click.command(cls=Verb, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @click.argument("job")
 @click.option(
     "--at",
@@ -37,16 +37,15 @@ def when(text: str) -> times.TimeInput:
     help="2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 for all of that day, 20:48 (local, the last one), "
     "now, or 90m for 90 minutes ago. Without it, the job's latest slot.",
 )
-@_filters.namespace_option
 @click.pass_obj
-def command(settings: Settings, job: str, at: times.TimeInput | None, namespace: str | None) -> int:
+def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
     from yamlsched.cli import _output
     from yamlsched.operations.backfill import definition_for
     from yamlsched.operations.why import explain_day, explain_slot, latest_slot
     from yamlsched.store.history import now
     from yamlsched.zones import zone
 
-    with settings.connect_in(namespace) as (connection, namespace):
+    with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         instant = now(connection)
         if at is None:

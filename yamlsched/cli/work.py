@@ -13,7 +13,7 @@ from yamlsched.cli._settings import Settings, Verb
 
 @click.command(
     cls=Verb,
-    uses="file dsn env logging",
+    uses="file dsn env namespace logging",
     formats=("text",),
     help="Run everything that is due, then exit; does not sync. With --loop, keep running, sync each minute, and start "
     "enqueued runs within milliseconds: for containers and systemd, instead of a crontab line.",

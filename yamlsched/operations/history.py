@@ -93,6 +93,13 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
     return known[0] if known else "default"
 
 
+def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
+    """Return whether this host presents ``file`` for a ``namespace`` that an option sets."""
+    with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
+        return history.presents(connection, namespace, socket.gethostname(), os.path.abspath(file))
+    return False
+
+
 def _namespace_in(data: bytes, file: Path) -> str:
     from yamlsched.definitions.load import load
 

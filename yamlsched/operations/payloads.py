@@ -12,10 +12,18 @@ from yamlsched.definitions.paths import import_path
 from yamlsched.errors import Refused
 
 
-def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any], paths: Sequence[str | Path] = ()) -> None:
+def check(
+    file: Path,
+    namespace: str,
+    job: str,
+    payload: Mapping[str, Any],
+    paths: Sequence[str | Path] = (),
+    is_own: bool = False,
+) -> None:
     """Check ``payload``, merged over the job's own. Without the file, or the job in it, every payload is accepted.
 
-    So it is for a job of another ``namespace`` than the file's: its handler may be another one. ``paths`` are further
+    So it is for a job of another ``namespace`` than the file's, unless this host presents the file for it (``is_own``):
+    its handler may be another one. ``paths`` are further
     folders with handlers. Raises Refused if no call of the handler could succeed: the run would be dead at once.
     """
     try:
@@ -23,7 +31,7 @@ def check(file: Path, namespace: str, job: str, payload: Mapping[str, Any], path
     except OSError:
         return
     found = loaded.jobs.get(job)
-    if found is None or loaded.namespace != namespace:
+    if found is None or (loaded.namespace != namespace and not is_own):
         return
     path = import_path(file, loaded.paths, paths)
     if error := handlers.payload_problem(found.handler, {**found.payload, **payload}, path):

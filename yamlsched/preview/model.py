@@ -13,7 +13,7 @@ from typing import Any
 
 from yamlsched.definitions.job import Job, Retention
 from yamlsched.store.files import FileState
-from yamlsched.sync import FileVersion, Verdict
+from yamlsched.sync import REFUSED, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
 
 MAX_JSON_SLOTS = 100
@@ -239,7 +239,7 @@ class SyncPlan:
     @property
     def explanation(self) -> str:
         """Why a tick would not apply the file; empty if it would."""
-        if self.verdict in (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT):
+        if self.verdict is Verdict.HELD_BACK or self.verdict in REFUSED:
             return explain(self.verdict, self.state, self.path, self.version)
         return ""
 

@@ -44,6 +44,7 @@ VERDICTS = {
     Verdict.APPLY: "the next tick applies it",
     Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
     Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
+    Verdict.OTHER_NAMESPACE: "a tick refuses it; this is what yamlsched sync would do",
 }
 
 

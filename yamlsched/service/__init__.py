@@ -40,20 +40,23 @@ OnMessages = Callable[[Sequence[str]], None]
 class Target:
     """A schedule and its database.
 
-    ``database`` yields a DSN that can be used as long as the context lasts. ``handler_folders`` are folders to import
-    handlers from, in addition to the file's own. ``may_migrate``: create or upgrade the tables where that is needed.
+    ``database`` yields a DSN that can be used as long as the context lasts. ``namespace`` replaces
+    that of the file. ``handler_folders`` are folders to import handlers from, in addition to the file's own.
+    ``may_migrate``: create or upgrade the tables where that is needed.
     """
 
     file: Path
     database: Callable[[], AbstractContextManager[str]]
     environment: str | None = None
+    namespace: str | None = None
     handler_folders: tuple[str, ...] = ()
     checks_handlers: bool = True
     may_migrate: bool = False
 
     def read_file(self) -> ScheduleFile:
         """Return the file as this host presents it. Raises EnvironmentFailed if it cannot be read."""
-        return ScheduleFile.read(self.file, self.environment, self.handler_folders if self.checks_handlers else None)
+        folders = self.handler_folders if self.checks_handlers else None
+        return ScheduleFile.read(self.file, self.environment, folders, self.namespace)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,10 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 class Snapshot(NamedTuple):
-    """What one poll of the database returns. Without a namespace the file is unknown, and all the rest is null."""
+    """What one poll of the database returns. Without a namespace the file is unknown, and all the rest is null.
+
+    ``other_namespace`` is that for which this host presented the path before, if an option switches it now.
+    """
 
     version: int
     now: datetime
@@ -32,13 +35,15 @@ class Snapshot(NamedTuple):
     has_due_jobs: bool
     has_claimable_runs: bool
     needs_housekeeping: bool
+    other_namespace: str | None
 
 
 class FileState(NamedTuple):
     """How a file stands among those that are presented in its namespace.
 
     ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that was applied after
-    it was last presented, and ``is_newer_presented`` whether one still is.
+    it was last presented, and ``is_newer_presented`` whether one still is. ``other_namespace`` is as in Snapshot;
+    ``overrides_namespace``: ``namespace`` is not the file's own.
     """
 
     now: datetime
@@ -54,6 +59,9 @@ class FileState(NamedTuple):
     in_force_tzdata: str | None
     newer_presented_at: datetime | None
     is_newer_presented: bool
+    namespace: str = "default"
+    overrides_namespace: bool = False
+    other_namespace: str | None = None
 
 
 class TimeZoneData(NamedTuple):

@@ -3,9 +3,20 @@
 An idle tick imports this: see model.py.
 """
 
-from yamlsched.sync.model import FileVersion, ScheduleFile, SyncResult, Verdict, current, is_current, needs_sync, poll
+from yamlsched.sync.model import (
+    REFUSED,
+    FileVersion,
+    ScheduleFile,
+    SyncResult,
+    Verdict,
+    current,
+    is_current,
+    needs_sync,
+    poll,
+)
 
 __all__ = [
+    "REFUSED",
     "FileVersion",
     "ScheduleFile",
     "SyncResult",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import FileState, Snapshot
 from yamlsched.sync import converge, in_force
-from yamlsched.sync.model import ScheduleFile, SyncResult, Verdict, current, is_older, newest_version
+from yamlsched.sync.model import REFUSED, ScheduleFile, SyncResult, Verdict, current, is_older, newest_version
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -51,7 +51,8 @@ class FileSync:
             return
         self.result.namespace = loaded.namespace
         # before the transaction, which may be long: the next tick of this host presents the file, too
-        store.poll(self.connection, self.schedule.presented(), self.now, loaded.namespace)
+        snapshot = store.poll(self.connection, self.schedule.presented(), self.now, loaded.namespace)
+        self.result.messages += in_force.moves(self.schedule, snapshot)
         with self.connection.transaction():
             timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
             store.lock_namespace(self.connection, loaded.namespace, timeout)
@@ -100,6 +101,8 @@ class FileSync:
     def _read(self) -> tuple[Loaded, Checked]:
         """Read and check the file; its valid jobs are those of the result."""
         loaded = load.load(self.schedule.data, self.schedule.path, self.schedule.environment or None)
+        if self.schedule.namespace_override is not None:
+            loaded = replace(loaded, namespace=self.schedule.namespace_override)
         checked = checks.check(loaded, Path(self.schedule.path), self.schedule.handler_path)
         self.result.jobs, self.result.is_readable = checked.jobs, loaded.is_readable
         return loaded, checked
@@ -115,19 +118,22 @@ class FileSync:
     def _is_held_back(self, state: FileState) -> bool:
         """Return whether the verdict is not to apply the file, and report why."""
         verdict = self.result.verdict
-        if verdict not in (Verdict.HELD_BACK, Verdict.OTHER_ENVIRONMENT):
+        if verdict is not Verdict.HELD_BACK and verdict not in REFUSED:
             return False
         self.result.messages.append(in_force.explain(verdict, state, self.schedule.path, self.schedule.version))
-        self.result.has_findings |= verdict is Verdict.OTHER_ENVIRONMENT or in_force.is_held_too_long(state)
+        self.result.has_findings |= verdict in REFUSED or in_force.is_held_too_long(state)
         return True
 
     def _check_environment(self) -> FileState | None:
-        """Report if the namespace belongs to another environment: then nothing is claimed either."""
+        """Report if the namespace belongs to another environment, or is not this host's: then nothing is claimed."""
         if self.result.namespace is None:
             return None
         state = self._state()
-        if in_force.is_of_another_environment(state, self.schedule.version):
+        if state.other_namespace is not None and not self.schedule.by_hand:
+            self.result.verdict = Verdict.OTHER_NAMESPACE
+        elif in_force.is_of_another_environment(state, self.schedule.version):
             self.result.verdict = Verdict.OTHER_ENVIRONMENT
+        if self.result.verdict in REFUSED:
             self._is_held_back(state)
         return state
 

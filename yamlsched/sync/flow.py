@@ -15,7 +15,7 @@ from yamlsched.errors import Refused
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import Snapshot
-from yamlsched.sync import due
+from yamlsched.sync import due, in_force
 from yamlsched.sync.apply import FileSync
 from yamlsched.sync.model import ScheduleFile, SyncResult, current, is_older, poll
 
@@ -41,9 +41,10 @@ def sync(
     """
     deadline = time.monotonic() + MAX_SYNC_SECONDS
     snapshot = snapshot or poll(connection, schedule, now)
-    result = current(snapshot, schedule)
-    if result is None:
-        result = SyncResult(snapshot.namespace)
+    known = current(snapshot, schedule)
+    result = known or SyncResult(snapshot.namespace)
+    result.messages += in_force.moves(schedule, snapshot)
+    if known is None:
         file_sync = FileSync(connection, schedule, result, now, at_once)
         try:
             file_sync.apply_if_due()

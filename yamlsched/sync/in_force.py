@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from datetime import datetime, timedelta
 
-from yamlsched.store.files import FileState
-from yamlsched.sync.model import FileVersion, Verdict
+from yamlsched.store.files import FileState, Snapshot
+from yamlsched.sync.model import FileVersion, ScheduleFile, Verdict
 from yamlsched.times import rfc3339
 
 ROLLBACK_AFTER = timedelta(minutes=5)
@@ -15,6 +15,8 @@ FINDING_AFTER = timedelta(minutes=10)
 
 def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
     """Return what to do with a file. ``at_once``: an operator decided to apply it."""
+    if state.other_namespace is not None and not at_once:
+        return Verdict.OTHER_NAMESPACE
     if state.in_force_id is None:
         return Verdict.APPLY
     if (state.in_force_hash, state.in_force_environment) == (version.hash, version.environment):
@@ -48,7 +50,14 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
         f"in force is {state.in_force_path} of host {state.in_force_host} "
         f"(hash {(state.in_force_hash or '')[:8]}), since {_utc(state.in_force_since)}"
     )
-    sync = f"yamlsched sync --env {shlex.quote(version.environment)}" if version.environment else "yamlsched sync"
+    options = [("--env", version.environment), ("--namespace", state.namespace if state.overrides_namespace else "")]
+    sync = " ".join(["yamlsched sync", *(f"{name} {shlex.quote(value)}" for name, value in options if value)])
+    if verdict is Verdict.OTHER_NAMESPACE:
+        return (
+            f'{path} is not applied: this host presented it for namespace "{state.other_namespace}" before, and now '
+            f'for "{state.namespace}", so nothing is scheduled or run here. Correct --namespace or '
+            f'YAMLSCHED_NAMESPACE, in the crontab too; "{sync}" moves this host to namespace "{state.namespace}"'
+        )
     if verdict is Verdict.OTHER_ENVIRONMENT:
         return (
             f"{path} is not applied: its namespace belongs to {_environment(state.in_force_environment)}, and this "
@@ -61,6 +70,18 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
         f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
+
+
+def moves(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:
+    """Return a message if an operator's sync changes the namespace for which this host presents the file."""
+    before, namespace = snapshot.other_namespace, snapshot.namespace
+    if not schedule.by_hand or before is None or namespace is None:
+        return []
+    return [
+        f'this host presented {schedule.path} for namespace "{before}" until now, and presents it for "{namespace}" '
+        f'from now on: its ticks are refused unless they have namespace "{namespace}", too. The jobs of "{before}" '
+        "are not retired"
+    ]
 
 
 def disabled(environment: str) -> str:

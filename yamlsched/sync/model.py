@@ -72,6 +72,11 @@ class Verdict(StrEnum):
     APPLY = "apply"
     HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
     OTHER_ENVIRONMENT = "other_environment"
+    OTHER_NAMESPACE = "other_namespace"  # this host presented the path for another one, and an option switches it
+
+
+REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
+"""Nothing is scheduled or run on a host with such a file."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class ScheduleFile:
 
     ``handler_path`` are folders, in addition to the file's, for checking handlers before the file is applied;
     None: they are not checked. ``by_hand``: an operator presents it once, not a tick each minute.
+    ``namespace_override`` replaces the namespace of the file.
     """
 
     data: bytes = field(repr=False)
@@ -88,12 +94,20 @@ class ScheduleFile:
     host: str = field(default_factory=socket.gethostname)
     handler_path: tuple[str, ...] | None = None
     by_hand: bool = False
+    namespace_override: str | None = None
 
     @classmethod
-    def read(cls, path: Path, environment: str | None, handler_path: tuple[str, ...] | None = ()) -> ScheduleFile:
+    def read(
+        cls,
+        path: Path,
+        environment: str | None,
+        handler_path: tuple[str, ...] | None = (),
+        namespace_override: str | None = None,
+    ) -> ScheduleFile:
         """Read the file. Raises EnvironmentFailed if it cannot be read."""
         data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
-        return cls(data, os.path.abspath(path), environment or "", handler_path=handler_path)
+        place = os.path.abspath(path)
+        return cls(data, place, environment or "", handler_path=handler_path, namespace_override=namespace_override)
 
     @cached_property
     def sha256(self) -> str:
@@ -107,7 +121,8 @@ class ScheduleFile:
 
     def presented(self) -> dict[str, Any]:
         """Return the parameters of the statements on files."""
-        return {**self.version._asdict(), "host": self.host, "path": self.path, "by_hand": self.by_hand}
+        place = {"host": self.host, "path": self.path, "namespace_override": self.namespace_override}
+        return {**self.version._asdict(), **place, "by_hand": self.by_hand}
 
 
 @dataclass
@@ -131,8 +146,8 @@ class SyncResult:
 
     @property
     def may_claim(self) -> bool:
-        """Return whether this host may create and claim runs: not those of another environment."""
-        return self.namespace is not None and self.verdict is not Verdict.OTHER_ENVIRONMENT
+        """Return whether this host may create and claim runs: not those of another environment or namespace."""
+        return self.namespace is not None and self.verdict not in REFUSED
 
     def add_findings(self, *messages: str) -> None:
         """Add messages about what needs attention."""
@@ -159,7 +174,8 @@ def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Return whether the file is in force and needs no reading."""
     version = schedule.version
     is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
-    return is_same and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
+    is_switched = snapshot.other_namespace is not None and not schedule.by_hand
+    return is_same and not is_switched and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
 
 
 def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:

@@ -1,0 +1,364 @@
+"""--namespace and YAMLSCHED_NAMESPACE: one file for many hosts, and a namespace for each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.command_line import Cli, command_line
+from support.rows import a_file_row, a_job, a_run
+from support.schedules import MINUTE, a_bad_file, a_file, at, runs
+from yamlsched.sync import ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
+from yamlsched.sync.flow import sync
+
+Db = psycopg.Connection[Any]
+NOON = at("2026-01-14 12:00")
+JOB = {"cron": "* * * * *"}
+ENVIRONMENTS = "environments: [staging, production]"
+SCHEDULE = """\
+version: 1
+jobs:
+  rotate: {handler: rotation.rotate, cron: "0 3 * * *"}
+"""
+
+
+def on(host: str, namespace: str | None = None, **more: Any) -> ScheduleFile:
+    """Build the file that all hosts have, as a host presents it."""
+    file = a_file(host, x=JOB, **more)
+    return replace(file, namespace_override=namespace)
+
+
+def tick(db: Db, file: ScheduleFile, minute: int = 0) -> SyncResult:
+    snapshot = poll(db, file, NOON + minute * MINUTE)
+    if not needs_sync(snapshot, file):
+        return SyncResult(snapshot.namespace, Verdict.CURRENT)
+    return sync(db, file, NOON + minute * MINUTE, snapshot=snapshot)
+
+
+def by_hand(db: Db, file: ScheduleFile, minute: int) -> SyncResult:
+    return sync(db, replace(file, by_hand=True), NOON + minute * MINUTE, at_once=True)
+
+
+def namespaces(db: Db) -> list[str]:
+    rows = db.execute("select distinct namespace from yamlsched.job_definitions order by 1").fetchall()
+    return [row[0] for row in rows]
+
+
+# -- what a tick does --------------------------------------------------------------------------------------------------
+
+
+def test_hosts_with_one_file_have_jobs_of_their_own(db: Db) -> None:
+    for minute in range(3):
+        for host in ("web1", "web2"):
+            assert tick(db, on(host, host), minute).has_findings is False
+
+    assert namespaces(db) == ["web1", "web2"]
+    assert len(runs(db)) == 2  # one of each: the second waits for the first
+    assert is_current(poll(db, on("web1", "web1"), NOON + 3 * MINUTE), on("web1", "web1"))
+
+
+@pytest.mark.parametrize("other", [None, "web2"])
+def test_a_tick_with_another_namespace_than_before_does_nothing(db: Db, other: str | None) -> None:
+    # given a host that ticks for its namespace, and another one that the file was applied to
+    tick(db, on("web1", "web1"))
+    tick(db, on("else", other))
+
+    # when it ticks without the option, or with another name
+    result = tick(db, on("web1", other), 2)
+
+    # then nothing is scheduled or claimed for either namespace, and the message says why
+    assert (result.verdict, result.may_claim, result.has_findings) == (Verdict.OTHER_NAMESPACE, False, True)
+    assert f'for namespace "web1" before, and now for "{other or "default"}"' in result.messages[0]
+    assert runs(db) == []
+
+    # and the next tick of its own namespace continues
+    result = tick(db, on("web1", "web1"), 3)
+    assert (result.may_claim, result.has_findings, len(runs(db))) == (True, False, 1)
+
+
+@pytest.mark.parametrize("other", [None, "web2"])
+def test_another_namespace_is_refused_before_the_file_was_ever_applied_to_it(db: Db, other: str | None) -> None:
+    tick(db, on("web1", "web1"))
+
+    for minute in (1, 2):
+        result = tick(db, on("web1", other), minute)
+        assert (result.verdict, result.has_findings) == (Verdict.OTHER_NAMESPACE, True)
+
+    assert namespaces(db) == ["web1"]
+
+
+def test_a_host_whose_namespace_was_the_files_is_not_switched_by_an_option(db: Db) -> None:
+    tick(db, on("web1"))
+
+    result = tick(db, on("web1", "web1"), 1)
+
+    assert result.verdict is Verdict.OTHER_NAMESPACE
+    assert namespaces(db) == ["default"]
+
+
+def test_the_guard_holds_while_the_file_is_invalid(db: Db) -> None:
+    tick(db, on("web1", "web1"))
+    tick(db, on("else"))
+
+    result = tick(db, a_bad_file("web1"), 2)
+
+    assert (result.verdict, result.may_claim) == (Verdict.OTHER_NAMESPACE, False)
+    assert tick(db, on("web1", "web1"), 3).may_claim
+
+
+def test_an_invalid_file_is_reported_in_the_namespace_of_the_option(db: Db) -> None:
+    tick(db, on("web1", "web1"))
+
+    result = tick(db, replace(a_bad_file("web1"), namespace_override="web1"), 1)
+
+    assert (result.namespace, result.may_claim, result.has_findings) == ("web1", True, True)
+    row: Any = db.execute("select namespace, mistakes from yamlsched.schedule_files where mistakes > 0").fetchone()
+    assert row == ("web1", 1)
+    assert len(runs(db)) == 1
+
+
+def test_a_file_that_cannot_be_parsed_and_another_namespace_do_nothing(db: Db) -> None:
+    tick(db, on("web1", "web1"))
+    tick(db, on("else"))
+
+    unreadable = ScheduleFile(b"version: [", "/app/schedules.yaml", "", "web1")
+
+    assert tick(db, unreadable, 2).may_claim is False
+    assert tick(db, replace(unreadable, namespace_override="web2"), 2).may_claim is False
+    assert tick(db, replace(unreadable, namespace_override="web1"), 2).may_claim is True
+
+
+def test_a_new_host_without_the_option_uses_the_namespace_of_the_file(db: Db) -> None:
+    # given hosts with namespaces of their own, which have the same file
+    for host in ("web1", "web2"):
+        tick(db, on(host, host))
+
+    # then a host without the option is in none of them
+    assert tick(db, on("web3"), 1).namespace == "default"
+    assert namespaces(db) == ["default", "web1", "web2"]
+
+
+def test_sync_by_hand_moves_a_host_and_says_so(db: Db) -> None:
+    tick(db, on("web1", "web1"))
+
+    moved = by_hand(db, on("web1", "web2"), 1)
+
+    assert moved.namespace == "web2"
+    assert 'for namespace "web1" until now, and presents it for "web2" from now on' in moved.messages[0]
+    assert len(moved.messages) == 1
+    assert moved.has_findings is False
+    assert tick(db, on("web1", "web2"), 2).has_findings is False
+    assert tick(db, on("web1", "web1"), 3).verdict is Verdict.OTHER_NAMESPACE
+
+    # and back, to a file that is in force there
+    back = by_hand(db, on("web1", "web1"), 4)
+    assert 'for namespace "web2" until now' in back.messages[0]
+    assert tick(db, on("web1", "web1"), 5).has_findings is False
+
+
+def test_the_option_may_name_the_namespace_of_the_file(db: Db) -> None:
+    for minute in range(4):
+        assert tick(db, on("web1", "default" if minute % 2 else None), minute).has_findings is False
+    assert namespaces(db) == ["default"]
+
+
+def test_an_edit_may_change_the_namespace_of_a_file_without_the_option(db: Db) -> None:
+    tick(db, on("web1"))
+    assert tick(db, on("web1", top="namespace: billing"), 1).has_findings is False
+    assert tick(db, on("web1", "billing", top="namespace: sales"), 2).has_findings is False
+    assert namespaces(db) == ["billing", "default"]
+
+
+def test_the_environments_of_a_host_may_have_namespaces_of_their_own(db: Db) -> None:
+    staging = on("web1", "web1_staging", environment="staging", top=ENVIRONMENTS)
+    production = on("web1", "web1", environment="production", top=ENVIRONMENTS)
+    tick(db, production)
+
+    # the first time, this is a switch like any other
+    assert tick(db, staging, 1).verdict is Verdict.OTHER_NAMESPACE
+    by_hand(db, staging, 2)
+
+    for minute in (3, 4):
+        assert tick(db, staging, minute).has_findings is False
+        assert tick(db, production, minute).has_findings is False
+
+
+def test_a_shell_without_the_variables_of_the_crontab_is_refused(db: Db) -> None:
+    tick(db, on("web1", "web1", environment="production", top=ENVIRONMENTS))
+    assert tick(db, on("web1", top=ENVIRONMENTS), 1).verdict is Verdict.OTHER_NAMESPACE
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Cli:
+    (tmp_path / "schedules.yaml").write_text(SCHEDULE)
+    (tmp_path / "rotation.py").write_text("def rotate(generation=1): ...\n")
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def test_the_option_precedes_the_variable_which_precedes_the_file(
+    cli: Cli, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YAMLSCHED_NAMESPACE", "web1")
+    assert cli("tick").code == 0
+    assert namespaces(db) == ["web1"]
+
+    refused = cli("tick", "--namespace", "web2")
+    assert refused.code == 1
+    assert '"yamlsched sync --namespace web2" moves this host to namespace "web2"' in refused.err
+    for words in (("sync", "--namespace", "web2"), ("--namespace", "web2", "sync")):
+        assert cli(*words).code == 0
+    assert namespaces(db) == ["web1", "web2"]
+
+    monkeypatch.delenv("YAMLSCHED_NAMESPACE")
+    refused = cli("tick")
+    assert refused.code == 1
+    assert '"yamlsched sync" moves this host to namespace "default"' in refused.err
+    assert namespaces(db) == ["web1", "web2"]
+    for verb in (("work",), ("work", "--loop")):
+        assert cli(*verb).code == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "namespace"),
+    [("web1", "web1"), ("Web-01.Example.com", "web_01_example_com"), ("h" * 63, "h" * 63)],
+)
+def test_a_host_name_is_a_namespace(cli: Cli, db: Db, host: str, namespace: str) -> None:
+    assert cli("tick", "--namespace", host).code == 0
+    assert namespaces(db) == [namespace]
+    assert json.loads(cli("status", "--namespace", host, "--format", "json").out)["namespace"] == namespace
+
+
+@pytest.mark.parametrize("host", ["", "h" * 64, "10-0-0-1", "-web", "web 1", "wéb", "web1\n"])
+def test_a_name_that_cannot_be_a_namespace_is_a_usage_error_that_says_what_to_pass(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    done = cli("tick", "--namespace", host)
+    assert (done.code, done.out) == (2, "")
+    assert "is not a valid namespace" in done.err
+    assert "host_$(hostname -s)" in done.err
+    if host:  # an empty variable is one that is not set
+        monkeypatch.setenv("YAMLSCHED_NAMESPACE", host)
+        assert cli("tick").code == 2
+
+
+def test_other_verbs_use_the_namespace_for_which_this_host_presents_its_file(cli: Cli, db: Db) -> None:
+    assert cli("tick", "--namespace", "web1").code == 0
+    tick(db, replace(ScheduleFile.read(Path("schedules.yaml"), None), host="web2", namespace_override="web2"))
+
+    assert json.loads(cli("status", "--format", "json").out)["namespace"] == "web1"
+    assert cli("enqueue", "rotate").code == 0
+    assert json.loads(cli("runs", "--format", "json").out)["namespace"] == "web1"
+    assert json.loads(cli("runs", "--format", "json", "--namespace", "web2").out)["runs"] == []
+
+
+def test_a_payload_is_checked_in_the_namespace_of_the_option(cli: Cli) -> None:
+    assert cli("tick", "--namespace", "web1").code == 0
+    done = cli("enqueue", "rotate", "--payload", '{"generation": 2, "colour": "red"}')
+    assert (done.code, "colour" in done.err) == (1, True)
+
+
+def test_plan_shows_the_namespace_of_the_option_and_a_switch(cli: Cli) -> None:
+    assert cli("tick", "--namespace", "web1").code == 0
+    same, other = (json.loads(cli("plan", "--format", "json", *w).out) for w in (("--namespace", "web1"), ()))
+    assert (same["namespace"], same["verdict"]) == ("web1", "current")
+    assert (other["namespace"], other["verdict"]) == ("default", "other_namespace")
+    assert cli("plan").code == 1
+
+
+# -- status --all-namespaces -------------------------------------------------------------------------------------------
+
+
+def sound(db: Db, namespace: str, **tick: Any) -> int:
+    """Insert a namespace with one job, which a host of that name ticks for."""
+    row = {"last_presented_at": datetime.now(UTC) - timedelta(seconds=30), **tick}
+    a_file_row(db, namespace=namespace, host=namespace, overrides_namespace=True, **row)
+    return a_job(db, "rotate", namespace=namespace, schedule=None, next_slot_at=None)
+
+
+def test_status_shows_all_namespaces_the_worst_first(cli: Cli, db: Db) -> None:
+    # given a healthy namespace, one with two dead runs of one job, one without ticks, one that nobody uses any more
+    sound(db, "web1")
+    failing = sound(db, "web2")
+    for _ in range(2):
+        a_run(db, failing, "dead")
+    sound(db, "web3", last_presented_at=datetime.now(UTC) - timedelta(hours=7))
+    retired = sound(db, "web4", last_presented_at=datetime.now(UTC) - timedelta(hours=7))
+    db.execute("update yamlsched.job_definitions set retired_at = now() where id = %s", [retired])
+
+    # when
+    screen, check = cli("status", "--all-namespaces"), cli("status", "--all-namespaces", "--check")
+    document = json.loads(cli("status", "--all-namespaces", "--format", "json").out)
+
+    # then
+    assert re.sub(r"[34]\ds ago", "30s ago", screen.out) == ALL_NAMESPACES
+    assert (screen.code, check.code) == (0, 1)
+    assert check.out.splitlines() == [
+        "web3: no tick for 7h, the last came from web3",
+        "web2: rotate: 2 runs died within 1h: OSError: no route to host",
+    ]
+    assert [one["namespace"] for one in document["namespaces"]] == ["web3", "web2", "web1"]
+    assert (document["healthy"], document["unused"]) == (False, ["web4"])
+    one = json.loads(cli("status", "--namespace", "web2", "--format", "json").out)
+    assert document["namespaces"][1].keys() == one.keys() - {"format_version"}
+    assert "unfinished runs and hosts: web4" in cli("status", "--all-namespaces", "--all").out
+
+
+ALL_NAMESPACES = """\
+NAMESPACE  STATE      JOBS  LAST TICK  BY    OPEN  DEAD IN A DAY
+web3       1 problem  1     7h ago     web3  -     -
+web2       1 problem  1     30s ago    web2  -     2
+web1       ok         1     30s ago    web1  -     -
+1 namespace without jobs, unfinished runs and hosts; --all lists them
+
+Needs attention
+  web3: no tick for 7h, the last came from web3
+      yamlsched status --namespace web3
+  web2: rotate: 2 runs died within 1h: OSError: no route to host
+      yamlsched status --namespace web2
+"""
+
+
+def test_all_namespaces_are_well(cli: Cli, db: Db) -> None:
+    assert cli("status", "--all-namespaces").out == "no namespaces yet: run yamlsched sync to apply a schedules.yaml\n"
+    for number in range(31):
+        sound(db, f"web{number}")
+
+    assert cli("status", "--all-namespaces", "--check") == (0, "ok: 31 namespaces, 31 jobs\n", "")
+    assert "and 31 more are healthy: --all lists them" in cli("status", "--all-namespaces").out
+    assert "web30 " in cli("status", "--all-namespaces", "--all").out
+
+
+def test_all_namespaces_are_shown_on_a_host_with_a_namespace_and_without_a_file(
+    cli: Cli, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound(db, "web1")
+    sound(db, "web2")
+    Path("schedules.yaml").unlink()
+    monkeypatch.setenv("YAMLSCHED_NAMESPACE", "web1")
+    assert cli("status", "--all-namespaces", "--check").out == "ok: 2 namespaces, 2 jobs\n"
+
+
+def test_a_host_that_is_gone_is_retired_by_an_empty_file(cli: Cli, db: Db, tmp_path: Path) -> None:
+    # given a host that ticked, and was removed with a run that is due
+    tick(db, on("web1", "web1"))
+    db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '1 day'")
+    assert cli("status", "--all-namespaces", "--check").code == 1
+
+    # when
+    (tmp_path / "empty.yaml").write_text("version: 1\njobs: {}\n")
+    assert cli("sync", "--namespace", "web1", "--file", "empty.yaml").code == 0
+    assert cli("cancel", "--namespace", "web1", "--status", "queued", "--yes").code in (0, 1)
+    db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '1 day'")
+
+    # then
+    assert cli("status", "--all-namespaces", "--check") == (0, "ok: 0 namespaces, 0 jobs\n", "")
