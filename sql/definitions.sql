@@ -62,8 +62,8 @@ order by d.job_type;
 -- name: names_of
 select d.job_type from yamlsched.job_definitions d where d.id = any (%(ids)s) order by d.job_type;
 
--- name: handlers
-select d.job_type, d.handler
+-- name: targets
+select d.job_type, d.handler, d.command
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null;
 

@@ -24,7 +24,7 @@ from yamlsched.client import RunAt
 from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handling.once import effect_key
 from yamlsched.handling.run import AttemptState, Run
-from yamlsched.runs import EnqueueBatch
+from yamlsched.runs import ClaimedRun, EnqueueBatch
 
 __all__ = ["IN_DOUBT", "Enqueue", "FakeRun", "call", "provider_key"]
 
@@ -99,6 +99,15 @@ def call(handler: Callable[..., Any], run: FakeRun) -> Any:
         value = asyncio.run(_awaited(value))
     text = jsonb.encode_result(run.result if run.committed else value, "the result")
     return None if text is None else json.loads(text)
+
+
+def claimed(run: FakeRun) -> ClaimedRun:
+    """Return ``run`` as a worker has claimed it."""
+    slot = None if run.scheduled_for is None else run.scheduled_for.isoformat()
+    payload = client.encode_payload(run.job_type, run.payload)
+    return ClaimedRun(
+        run.id, run.job_type, run.key, slot, run.attempt, run.max_attempts, payload, run.is_catchup, 0.0, ""
+    )
 
 
 async def _awaited(value: Any) -> Any:

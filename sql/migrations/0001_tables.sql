@@ -27,7 +27,12 @@ create table yamlsched.job_definitions (
     id             bigint generated always as identity primary key,
     namespace      text not null,
     job_type       text not null,
-    handler        text not null,      -- for display only; a worker uses its own file
+    handler        text,               -- this or command; both for display only: a worker uses its own file
+    command        text[] not null default '{}',
+    env            jsonb not null default '{}',
+    cwd            text,
+    stdin          text,
+    exit_codes     jsonb not null default '{}',
     payload        jsonb not null default '{}',
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
@@ -35,6 +40,7 @@ create table yamlsched.job_definitions (
     max_attempts   integer not null check (max_attempts between 1 and 100),
     backoff        jsonb not null,
     timeout        interval not null,
+    kill_after     interval not null default '10 seconds',
     lease          interval not null check (lease >= interval '2 seconds'),
     overlap        text not null check (overlap in ('wait', 'skip', 'allow')),
     catchup        text not null check (catchup in ('latest', 'all', 'none')),
@@ -56,6 +62,7 @@ create table yamlsched.job_definitions (
     created_at     timestamptz not null default clock_timestamp(),
     updated_at     timestamptz not null default clock_timestamp(),
     unique (namespace, job_type),
+    constraint handler_or_command check ((handler is null) = (command <> '{}')),
     constraint pause_is_whole check (paused_at is not null or (paused_until is null and paused_by is null and paused_reason is null)),
     constraint cursor_needs_a_schedule check (schedule is not null or next_slot_at is null)
 );

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,15 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import NoDatabase, Refused
 
+if TYPE_CHECKING:
+    from yamlsched.definitions.job import Job
+
 
 @click.command(
     cls=Verb,
     uses="file dsn env",
-    help="Call the handler of JOB in this process, for development. Creates no run, and only shows the runs that the "
-    "handler enqueues. run.transaction() does commit if a database is available.",
+    help="Call the handler of JOB in this process, or run its command, for development. Creates no run, and only shows "
+    "the runs that the handler enqueues. run.transaction() does commit if a database is available.",
 )
 @click.argument("job")
 @click.option(
@@ -46,6 +49,9 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
     arguments = {**found.payload, **(payload or {})}
+    if found.command:
+        return _run_command(settings, found, arguments)
+    assert found.handler is not None
     with contextlib.ExitStack() as stack:
         dsn, connection = "", None
         with contextlib.suppress(NoDatabase):
@@ -65,3 +71,26 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
         click.echo(f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}", err=True)
     click.echo(json.dumps({"format_version": 1, "result": result} if settings.wants_json else result))
     return 0
+
+
+def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
+    """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to stderr."""
+    from yamlsched import durations, programs
+    from yamlsched.runs import EndKind
+    from yamlsched.testing import FakeRun, claimed
+
+    run = FakeRun(job_type=job.name, payload=payload, max_attempts=job.max_attempts)
+    options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
+    end, status = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
+    if settings.wants_json:
+        click.echo(json.dumps({"format_version": 1, "result": None, "exit_code": status, "end": str(end.kind)}))
+    if end.is_success:
+        return 0
+    reason = ": ".join(filter(None, (end.error_type, end.error)))
+    outcome = "the attempt has failed"
+    if end.kind is EndKind.DISCARDED:
+        outcome = "the run would be dead"
+    elif end.delay is not None:
+        outcome += f", and would be retried after {durations.show(end.delay)}"
+    click.echo(f"{reason} ({outcome})", err=True)
+    return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield (
         "run",
         f"{run.id} of {run.job_type}"
-        + (f": on_dead call for run {run.dead_run_id}" if is_call else f" ({run.handler})"),
+        + (f": on_dead call for run {run.dead_run_id}" if is_call else f" ({run.handler or shlex.join(run.command)})"),
     )
     yield "key", run.key or "none"
     yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(waits_for(run, now)))

@@ -14,7 +14,7 @@ from yamlsched.cron.expression import ALIASES, Cron, parse_cron, smallest_gap
 from yamlsched.definitions import timezones
 from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.findings import Findings
-from yamlsched.definitions.job import ENUMS, TYPES, Catchup, Job, Overlap, Retention
+from yamlsched.definitions.job import ENUMS, TYPES, Catchup, ExitCodes, Job, Overlap, Retention
 from yamlsched.definitions.node import Spot
 from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.wording import quoted
@@ -37,10 +37,14 @@ LIMITS = {
     "delay": (timedelta(seconds=1), MAX_DURATION),
     "max_delay": (timedelta(seconds=1), MAX_DURATION),
     "delays": (timedelta(seconds=1), MAX_DURATION),
+    "retry_after": (timedelta(seconds=1), MAX_DURATION),
+    "kill_after": (timedelta(0), timedelta(hours=1)),
 }
-RETRY_DELAYS = ("delay", "max_delay", "delays")
-CRON_ONLY = tuple(SCHEMA["definitions"]["job"]["dependencies"])
-"""The keys that have no effect on a job without cron."""
+RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
+NEEDED_KEYS: dict[str, list[str]] = SCHEMA["definitions"]["job"]["dependencies"]
+"""The keys without which others have no effect."""
+CRON_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["cron"])
+COMMAND_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["command"])
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
@@ -67,7 +71,8 @@ class Reader:
 
     def duration(self, spot: Spot) -> timedelta | None:
         value = parse_duration(spot.value)
-        name = next(key for key in reversed(spot.path) if isinstance(key, str))
+        path = spot.path[:-1] if "retry_after" in spot.path else spot.path
+        name = next(key for key in reversed(path) if isinstance(key, str))
         low, high = LIMITS.get(name, (timedelta(0), MAX_DURATION))
         if low <= value <= high:
             return value
@@ -146,6 +151,31 @@ class Reader:
             values["delays"] = tuple(map(self.duration, spot.child("delays").children()))
         return Backoff(**values) if self.found.is_valid(spot) else None
 
+    def env(self, spot: Spot) -> dict[str, str]:
+        return {name: item.value for name, item in spot.value.items()}
+
+    def exit_codes(self, spot: Spot) -> ExitCodes | None:
+        listed: dict[int, Spot] = {}
+        for child in spot.children():
+            for item in child.children():
+                code = int(item.path[-1] if child.path[-1] == "retry_after" else item.value)
+                first = listed.setdefault(code, item)
+                if first is not item:
+                    notes = [(first.key.node.start, "the first one is here")]
+                    message = f"{spot}: exit code {code} is listed twice"
+                    self.found.error(item.key, "YS120", message, "Remove one of the two.", notes=notes)
+                elif code == 0 and "success" not in spot.value:
+                    message = f"{spot}: exit code 0 is in {child.path[-1]}, and success is [0] by default"
+                    self.found.error(item.key, "YS120", message, "Write success: too, without 0.")
+        default = ExitCodes()
+        values = {key: tuple(item.value for item in spot.child(key).children()) for key in spot.value}
+        delays = {code: delay for code, delay in default.retry_after.items() if code not in listed}
+        if "retry_after" in spot.value:
+            items = spot.child("retry_after").children()
+            delays = {int(item.path[-1]): self.duration(item) or timedelta(0) for item in items}
+        codes = ExitCodes(values.get("success", default.success), values.get("discard", ()), delays)
+        return codes if self.found.is_valid(spot) else None
+
 
 def _enum_reader(kind: type[Enum]) -> Callable[[Reader, Spot], Enum]:
     return lambda reader, spot: kind[spot.value.upper()]
@@ -155,6 +185,8 @@ READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
     int: Reader.integer,
     timedelta: Reader.duration,
     tuple[str, ...]: Reader.strings,
+    dict[str, str]: Reader.env,
+    ExitCodes: Reader.exit_codes,
     Backoff: Reader.backoff,
     **{kind: _enum_reader(kind) for kind in ENUMS},
 }
@@ -204,13 +236,14 @@ def _build_job(
         return None
     values = {"timezone": timezone, **inherited}
     is_enqueued_only = "cron" not in spot.value and (*spot.path, "cron") not in reader.found.intended
+    has_command = "command" in spot.value or (*spot.path, "command") in reader.found.intended
+    unused = CRON_ONLY * is_enqueued_only + COMMAND_ONLY * (not has_command)
     for key in spot.value:
-        if not (is_enqueued_only and key in CRON_ONLY):
+        if key not in unused:
             values[key] = reader.read(spot.child(key))
-    if is_enqueued_only:
-        for key in CRON_ONLY:
-            values.pop(key, None)
-    else:
+    for key in unused:
+        values.pop(key, None)
+    if not is_enqueued_only:
         _check_combinations(values, spot, defaults, reader.found)
         _limit_spread(values, spot, reader.found)
     if not reader.found.is_valid(spot) or any(values[key] is None for key in values):

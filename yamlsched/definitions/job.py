@@ -6,6 +6,7 @@ in job_definitions (``to_row``), read back (``from_row``) and shown (``to_yaml``
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields
@@ -53,9 +54,19 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class ExitCodes:
+    """How the exit code of a command ends the attempt; every other code fails it. No code is in two of them."""
+
+    success: tuple[int, ...] = (0,)
+    discard: tuple[int, ...] = ()
+    retry_after: Mapping[int, timedelta] = field(default_factory=lambda: {os.EX_TEMPFAIL: timedelta(minutes=15)})
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job as it applies on this host: defaults merged in, ``enabled`` combined with the environment.
 
+    It has a ``handler`` or a ``command``, which ``env``, ``cwd``, ``stdin``, ``exit_codes`` and ``kill_after`` are for.
     The fields are in the order in which a reviewer reads them.
     """
 
@@ -63,13 +74,19 @@ class Job:
     _: KW_ONLY
     cron: Cron | None = None
     timezone: str = "UTC"
-    handler: str
+    handler: str | None = None
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    stdin: str | None = None
+    exit_codes: ExitCodes = ExitCodes()
     payload: dict[str, Any] = field(default_factory=dict)
     enabled: bool = True
     priority: Priority = Priority.NORMAL
     max_attempts: int = 5
     backoff: Backoff = Backoff()
     timeout: timedelta = timedelta(hours=1)
+    kill_after: timedelta = timedelta(seconds=10)
     lease: timedelta = timedelta(minutes=2)
     overlap: Overlap = Overlap.WAIT
     catchup: Catchup = Catchup.LATEST
@@ -154,6 +171,19 @@ def _show_backoff(backoff: Backoff) -> dict[str, Any]:
     return {key: value for key, value in _store_backoff(backoff).items() if key not in unused}
 
 
+def _store_exit_codes(codes: ExitCodes) -> dict[str, Any]:
+    return {
+        "success": list(codes.success),
+        "discard": list(codes.discard),
+        "retry_after": {str(code): durations.show(delay) for code, delay in codes.retry_after.items()},
+    }
+
+
+def _load_exit_codes(row: Mapping[str, Any]) -> ExitCodes:
+    delays = {int(code): durations.parse(delay) for code, delay in row["retry_after"].items()}
+    return ExitCodes(tuple(row["success"]), tuple(row["discard"]), delays)
+
+
 def _show_list(values: tuple[str, ...]) -> list[str] | None:
     return list(values) or None
 
@@ -176,6 +206,7 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     Cron | None: (_cron_text, _load_cron, _cron_text),
     timedelta: (_store_duration, _same, durations.show),
     Backoff: (_store_backoff, _load_backoff, _show_backoff),
+    ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
     tuple[str, ...]: (list, tuple, _show_list),
     str: (_same, _same, _show_string),
     **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},

@@ -29,6 +29,9 @@ MAX_NUMBER_CHARS = 4_000
 CHARS_PER_UNIT = 64
 """A string counts as one value, and as one more for each of these."""
 
+EXIT_CODE_MAPPING = ["exit_codes", "retry_after"]
+"""The keys that lead to the one mapping whose keys may be numbers."""
+
 EventParser = getattr(yaml, "CLoader", yaml.Loader)
 
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -76,6 +79,11 @@ class _Open:
     has_errors: bool
     nodes: list[Node] = field(default_factory=list)
 
+    @property
+    def key(self) -> Any:
+        """The key whose value is being read; None in a list, or at a key."""
+        return self.nodes[-1].value if self.is_mapping and len(self.nodes) % 2 else None
+
 
 class _Builder:
     def __init__(self, found: Findings) -> None:
@@ -105,7 +113,7 @@ class _Builder:
                     stack.append(self.open(event, len(stack)))
                     continue
                 elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                    node = self.close(stack.pop(), event.end_mark.index)
+                    node = self.close(stack.pop(), event.end_mark.index, stack)
                 else:
                     if kind is yaml.DocumentStartEvent and root is not None:
                         start, message = event.start_mark.index, "a second document starts here"
@@ -231,11 +239,12 @@ class _Builder:
             start = self.skip(PROPERTIES, start, len(self.text))
         return _Open(is_mapping, start, event.anchor, has_errors)
 
-    def close(self, opened: _Open, end: int) -> Node:
+    def close(self, opened: _Open, end: int, stack: list[_Open]) -> Node:
+        """Return the node of a collection that has ended; ``stack`` has those around it."""
         nodes = opened.nodes
         node = Node(nodes, opened.start, end, size=1 + sum(n.size for n in nodes))
         if opened.is_mapping:
-            node.value = self.mapping(nodes)
+            node.value = self.mapping(nodes, stack)
         node.height = 1 + max((n.height for n in nodes), default=0)
         node.has_errors = any(n.has_errors for n in nodes)
         if opened.has_errors:
@@ -244,13 +253,15 @@ class _Builder:
             self.anchors[opened.anchor] = node
         return node
 
-    def mapping(self, nodes: list[Node]) -> dict[str, Node]:
+    def mapping(self, nodes: list[Node], stack: list[_Open]) -> dict[str, Node]:
         """Return the values by their keys. Keys of the mapping itself win over those of a merge key."""
         values: dict[str, Node] = {}
         merged: Node | None = None
         for key, item in zip(nodes[::2], nodes[1::2], strict=True):
             name = key.value
             item.key = key
+            if type(name) is int and [opened.key for opened in stack[-2:]] == EXIT_CODE_MAPPING:
+                key.value = name = str(name)
             if type(name) is not str:
                 if name is not BAD:
                     yaml_errors.report_invalid_key(key, self.found)

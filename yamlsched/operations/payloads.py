@@ -31,7 +31,7 @@ def check(
     except OSError:
         return
     found = loaded.jobs.get(job)
-    if found is None or (loaded.namespace != namespace and not is_own):
+    if found is None or found.handler is None or (loaded.namespace != namespace and not is_own):
         return
     path = import_path(file, loaded.paths, paths)
     if error := handlers.payload_problem(found.handler, {**found.payload, **payload}, path):

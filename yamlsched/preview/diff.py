@@ -15,7 +15,7 @@ from yamlsched.preview.model import Change, Entry, FieldChange, JobChange, Note,
 from yamlsched.store.slots import KeyHolder
 
 UNKNOWN_ENVIRONMENT = "YS116"
-DEFAULTS = Entry(Job("", handler=""), True, None)
+DEFAULTS = Entry(Job(""), True, None)
 """What a job that exists on one side only is compared with."""
 
 
@@ -164,7 +164,7 @@ def _with_renames(
     jobs: list[JobChange], old_jobs: Mapping[str, Job], new_jobs: Mapping[str, Job]
 ) -> Iterator[JobChange]:
     """Add to new jobs that look like a removed one what the new name means."""
-    removed: dict[tuple[str | None, ...], list[str]] = {}
+    removed: dict[tuple[str | tuple[str, ...] | None, ...], list[str]] = {}
     for job in jobs:
         if job.change is Change.REMOVED:
             removed.setdefault(_identity(old_jobs[job.job_type]), []).append(job.job_type)
@@ -180,8 +180,8 @@ def _with_renames(
         yield job
 
 
-def _identity(job: Job) -> tuple[str | None, ...]:
-    return (job.handler, job.cron.expression if job.cron else None, job.timezone)
+def _identity(job: Job) -> tuple[str | tuple[str, ...] | None, ...]:
+    return (job.handler, job.command, job.cron.expression if job.cron else None, job.timezone)
 
 
 def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:

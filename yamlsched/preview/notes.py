@@ -84,8 +84,8 @@ def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None)
 
 def _of_runs(old: Job, new: Job) -> Iterator[Note]:
     """Yield how runs execute, are retried and end."""
-    if old.handler != new.handler:
-        yield note("runs that are already queued also use the new handler")
+    if (old.handler, old.command) != (new.handler, new.command):
+        yield note(f"runs that are already queued also use the new {'command' if new.command else 'handler'}")
     if old.payload != new.payload and new.cron:
         yield note("runs created after the edit get the new payload; earlier runs keep theirs")
     if _gives_up(old) != _gives_up(new):

@@ -36,7 +36,7 @@ INDENT = " " * 4
 SIGNS = {Change.ADDED: "+", Change.REMOVED: "-", Change.CHANGED: "~"}
 MARKS = {Level.WARNING: "!", Level.NOTE: "*"}
 PLAIN_YAML = re.compile(r"[A-Za-z0-9_./:+-][A-Za-z0-9_./:+ -]*")
-IDENTIFYING_FIELDS = ("cron", "timezone", "handler")
+IDENTIFYING_FIELDS = ("cron", "timezone", "handler", "command")
 """All that is shown of a removed job."""
 VERDICTS = {
     Verdict.CURRENT: "this file is in force",

@@ -115,10 +115,10 @@ def names(connection: Connection[Any], namespace: str) -> list[str]:
     return [row.job_type for row in rows]
 
 
-def handlers(connection: Connection[Any], namespace: str) -> dict[str, str]:
-    """Return the handlers of the jobs that are not retired."""
-    rows = connection.execute(load("definitions")["handlers"], {"namespace": namespace}).fetchall()
-    return {row.job_type: row.handler for row in rows}
+def targets(connection: Connection[Any], namespace: str) -> dict[str, tuple[str | None, tuple[str, ...]]]:
+    """Return the handlers and commands of the jobs that are not retired."""
+    rows = connection.execute(load("definitions")["targets"], {"namespace": namespace}).fetchall()
+    return {row.job_type: (row.handler, tuple(row.command)) for row in rows}
 
 
 def put(connection: Connection[Any], jobs: Sequence[Mapping[str, Any]]) -> None:

@@ -63,7 +63,8 @@ class StoredRun(RunRow):
     result: Any
     last_stack: str | None
     parent_id: int | None
-    handler: str
+    handler: str | None
+    command: list[str]
     owner: str
     timezone: str
     enabled: bool

@@ -180,8 +180,8 @@ def inspect_file(
 def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: SyncResult) -> dict[str, Job]:
     """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 
-    While the file is held back, only those whose handler is that of the file in force: a service that shares the
-    namespace by mistake may have a job of the same name.
+    While the file is held back, only those whose handler or command is that of the file in force: a service that shares
+    the namespace by mistake may have a job of the same name.
     """
     jobs = result.jobs
     if jobs is None:
@@ -189,8 +189,8 @@ def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: 
         jobs = result.jobs = loaded.jobs
         _report_left_out(schedule, loaded, jobs, sum(one.severity == "error" for one in loaded.diagnostics))
     if result.verdict is Verdict.HELD_BACK and result.namespace is not None:
-        handlers = definitions.handlers(connection, result.namespace)
-        jobs = {name: job for name, job in jobs.items() if handlers.get(name) == job.handler}
+        known = definitions.targets(connection, result.namespace)
+        jobs = {name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)}
     return jobs
 
 

@@ -22,6 +22,16 @@ class Attempt:
     is_lost: bool = False  # another claim has the run, or it was cancelled: the outcome is discarded
     is_blocked: bool = False  # the server did not write its outcome, because of a lock or a timeout
 
+    @property
+    def is_command(self) -> bool:
+        """Whether it executes a program, and not a handler."""
+        return bool(self.job.command) and not self.run.is_on_dead_call
+
+    @property
+    def kill_after(self) -> float:
+        """Seconds between SIGTERM and SIGKILL to a program."""
+        return self.job.kill_after.total_seconds()
+
     def mark_lost(self, why: str) -> bool:
         """Note and log that the run does not belong to this attempt any more; return False if that is known already.
 

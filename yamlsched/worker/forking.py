@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from yamlsched.errors import EnvironmentFailed
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 Pipe = tuple[int, int]
 """The descriptor to read from, and the one to write to."""
@@ -68,7 +68,7 @@ def detach(parent: int, keep: Iterable[int]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _ignore)  # not SIG_IGN, which the programs that handlers start would inherit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
-    _die_with(parent)
+    die_with(parent)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in _open_descriptors():
         if descriptor not in keep and descriptor != null:
@@ -91,7 +91,7 @@ def _open_descriptors() -> list[int]:
     return found
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Let the kernel kill this process when its parent dies, where it can: its handler would never be stopped.
 
     ``parent`` is its process id from before the fork: it may have died since.
@@ -100,3 +100,15 @@ def _die_with(parent: int) -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def survive_parent() -> None:
+    """Undo ``die_with``: this process has something to do when its parent has died."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, 0)
+
+
+def adopt_orphans(does_adopt: bool) -> None:
+    """Let processes whose parents die become children of this one, where the kernel can, so that it reaps them."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, int(does_adopt))

@@ -36,7 +36,6 @@ from yamlsched.worker.workload import Limits, Workload
 
 AWAY_TIMEOUT_SECONDS = 30.0  # for which a worker that holds no lease waits for a database that is away
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
-STOP_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL, for handlers, after the grace period
 MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, estimated by the size of those claimed before
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
@@ -116,8 +115,7 @@ class Worker:
     def _submit(self, runs: list[ClaimedRun], sent_at: float) -> None:
         jobs, executable = self.workload.jobs, []
         attempts = [
-            Attempt(run, jobs.get(run.job_type) or Job(name=run.job_type, handler=""), sent_at + run.lease, sent_at)
-            for run in runs
+            Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
         ]
         self.leases.add(attempts)
         for attempt in attempts:
@@ -280,7 +278,7 @@ class Worker:
             self.leases.check()
             self.claims.check_clock()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
-                self._stop_handlers(STOP_GRACE_SECONDS)
+                self._stop_executing()
             self._release_idle_capacity()
             self.events.wake()
 
@@ -338,10 +336,10 @@ class Worker:
             self.executor.release_unstarted()
         else:
             self.stop_handlers_at = clock.now()
-            self._stop_handlers(grace=0)
+            self._stop_executing(grace=0)
         self.events.wake()
 
-    def _stop_handlers(self, grace: float) -> None:
+    def _stop_executing(self, grace: float | None = None) -> None:
         executing = [attempt for attempt in self.attempts if attempt.took is None]
         for attempt in executing:
             attempt.stopped = attempt.stopped or STOPPED
@@ -351,7 +349,7 @@ class Worker:
         """Stop all handlers after a failure, and release their runs if the database can be reached."""
         self.stopped_at = self.stop_handlers_at = clock.now()
         self.executor.release_unstarted()
-        self._stop_handlers(grace=0)
+        self._stop_executing(grace=0)
         deadline = clock.now() + STOP_TIMEOUT_SECONDS
         while self.attempts and clock.now() < deadline and self.database.away_since is None:
             if any(task.done() for task in own_tasks):

@@ -13,4 +13,6 @@ SCHEMA: Schema = json.loads(FILE.read_text("utf-8"))
 JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
 NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
 PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
+VARIABLE: str = JOB_KEYS["env"]["propertyNames"]["pattern"]
+EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNames"]["pattern"]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]

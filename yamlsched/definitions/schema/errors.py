@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +28,16 @@ SYNONYMS = {
     "args": "payload",
     "attempts": "max_attempts",
     "callable": "handler",
-    "command": "handler",
+    "argv": "command",
+    "cmd": "command",
+    "command_line": "command",
     "concurrency": "overlap",
     "cronjobs": "jobs",
     "disabled": "enabled",
-    "env": "environments",
+    "directory": "cwd",
     "environment": "environments",
+    "environment_variables": "env",
+    "exec": "command",
     "expression": "cron",
     "func": "handler",
     "function": "handler",
@@ -42,23 +48,31 @@ SYNONYMS = {
     "misfire": "catchup",
     "module": "handler",
     "on_failure": "on_dead",
+    "program": "command",
     "params": "payload",
     "retries": "max_attempts",
     "retry": "backoff",
     "run": "handler",
     "schedule": "cron",
     "schedules": "jobs",
+    "script": "command",
+    "shell": "command",
     "task": "handler",
     "tasks": "jobs",
     "time_limit": "timeout",
     "tz": "timezone",
+    "workdir": "cwd",
+    "working_directory": "cwd",
     "zone": "timezone",
 }
 """What other schedulers call our keys."""
+MAX_COMMAND_LINE_CHARS = 200
+NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
+"""What only a shell acts on."""
 MISSING = {
     "version": "Write version: 1 as the first line.",
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
-    "handler": "Add the Python function to call, for example handler: handlers.cleanup.run",
+    "handler": "Add the Python function to call, for example handler: handlers.cleanup.run, or a command: [program].",
 }
 """What to do about each required key."""
 
@@ -91,6 +105,8 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
         return "Write a number, without quotes."
     if expected == "integer":
         return "Write it without a fraction."
+    if expected == "array" and path[-1] == "command":
+        return _argv(str(value))
     if expected == "array":
         return f"Write a list: [{value}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
     if expected == "object":
@@ -98,6 +114,17 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
         return "Write keys and values below it." if path else "Start with version: 1 and jobs:"
     return ""
+
+
+def _argv(line: str) -> str:
+    """Return how to write a command line as a list."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = []
+    if words and len(line) < MAX_COMMAND_LINE_CHARS and not NEEDS_SHELL.search(line):
+        return f"Write a list: {json.dumps(words, ensure_ascii=False)}"
+    return "Write a list: [program, argument], or for a shell [/bin/sh, -c, '...']"
 
 
 def _not_a_choice(spot: Spot, schema: Schema, found: Findings) -> None:
@@ -180,6 +207,8 @@ def _place_of(spot: Spot) -> str:
     if not parent and key in JOB_KEYS:
         is_inheritable = key in SCHEMA["properties"]["defaults"]["properties"]
         return "It belongs in a job, or in defaults for all jobs." if is_inheritable else "It belongs in a job."
+    if parent[:1] == ["jobs"] and key == "user":
+        return "A command runs as the user of the worker."
     if parent and key in JOB_KEYS["backoff"]["properties"]:
         return "It belongs in backoff."
     if parent and key in SCHEMA["properties"]:
@@ -200,12 +229,28 @@ def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
         found.error(Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start))
 
 
-def _without_cron(spot: Spot, schema: Schema, found: Findings) -> None:
-    for key, needed in schema["dependencies"].items():
+def _without_effect(spot: Spot, schema: Schema, found: Findings) -> None:
+    for key, [needed] in schema["dependencies"].items():
         child = spot.get(key)
-        if child and (*spot.path, needed[0]) not in found.intended and child.path not in found.invalid:
-            message = f"{key} of {spot} has no effect without cron"
-            found.error(child.key, "YS114", message, "Remove it, or give the job a cron expression.")
+        is_needed = needed not in spot.value and (*spot.path, needed) not in found.intended
+        if child and is_needed and child.path not in found.invalid:
+            message = f"{key} of {spot} has no effect without {needed}"
+            what = "a cron expression" if needed == "cron" else "a command"
+            found.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
+
+
+def _handler_or_command(spot: Spot, schema: Schema, found: Findings) -> None:
+    """Report a job that has neither, or both."""
+    if not isinstance(spot.value, dict):
+        return
+    if "handler" in spot.value and "command" in spot.value:
+        both = sorted((spot.child(key) for key in ("handler", "command")), key=lambda child: child.key.node.start)
+        notes = [(both[0].key.node.start, "the first one is here")]
+        message = f"{spot} has a handler and a command"
+        found.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
+    elif not any((*spot.path, key) in found.intended for key in ("handler", "command")) and not spot.node.has_errors:
+        message = f'{spot} has no key "handler" or "command"'
+        found.error(spot.key, "YS103", message, MISSING["handler"])
 
 
 def policy_and_delays(spot: Spot, schema: Schema, found: Findings) -> None:
@@ -224,7 +269,7 @@ Report = Callable[[Spot, Schema, Findings], None]
 REPORTERS: dict[str, Report] = {
     "additionalProperties": _unknown_keys,
     "const": _not_the_version,
-    "dependencies": _without_cron,
+    "dependencies": _without_effect,
     "enum": _not_a_choice,
     "maxItems": _too_long,
     "maxLength": _too_long,
@@ -232,11 +277,12 @@ REPORTERS: dict[str, Report] = {
     "minItems": _too_short,
     "minLength": _too_short,
     "minimum": _out_of_range,
+    "oneOf": _handler_or_command,
     "pattern": _no_match,
     "required": _missing_keys,
     "type": wrong_type,
     "uniqueItems": _not_unique,
 }
 """The function that reports violations of each keyword."""
-LAST = (_missing_keys, _without_cron, policy_and_delays)
+LAST = (_missing_keys, _handler_or_command, _without_effect, policy_and_delays)
 """These run last, because they depend on the others: a misspelt key is not missing."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from yamlsched import durations
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.node import Spot
-from yamlsched.definitions.schema import HANDLER, NAME, PATH
+from yamlsched.definitions.schema import EXIT_CODE, HANDLER, NAME, PATH, VARIABLE
 from yamlsched.definitions.wording import quoted
 
 MAX_GUESS_CHARS = 300
@@ -106,9 +106,31 @@ def not_a_relative_path(spot: Spot, found: Findings) -> None:
     found.error(spot, "YS118", f"{spot}{reason}", "Write a path relative to this file, such as src or ../lib.")
 
 
+def not_a_variable(spot: Spot, found: Findings) -> None:
+    name = str(spot.value)
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+        message, remedy = f"{name} is set by the worker", "Choose another name."
+    else:
+        message = f"{quoted(name)} is not a name of an environment variable"
+        remedy = "Use letters, digits and _ only; the first one is not a digit."
+    found.error(spot, "YS106", f"{_mapping(spot)}: {message}", remedy)
+
+
+def not_an_exit_code(spot: Spot, found: Findings) -> None:
+    message = f"{_mapping(spot)}: {quoted(spot.value)} is not an exit code"
+    found.error(spot, "YS105", message, "Write a number from 0 to 255.")
+
+
+def _mapping(key: Spot) -> Spot:
+    """Return what messages call the mapping that has ``key``."""
+    return Spot(key.node, key.path[:-1])
+
+
 PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     durations.PATTERN: not_a_duration,
     NAME: not_a_name,
     HANDLER: not_a_handler,
     PATH: not_a_relative_path,
+    VARIABLE: not_a_variable,
+    EXIT_CODE: not_an_exit_code,
 }

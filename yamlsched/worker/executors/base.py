@@ -69,9 +69,10 @@ class Executor(Protocol):
     def running(self) -> int:
         """Return how many attempts are executing."""
 
-    def stop(self, attempts: Iterable[Attempt], grace: float) -> None:
+    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
         """Stop ``attempts``, whose ``stopped`` is the reason; kill them after ``grace`` seconds.
 
+        None: after the time that suits each, for a command its ``kill_after``.
         Attempts that it does not hold any more are ignored.
         """
 

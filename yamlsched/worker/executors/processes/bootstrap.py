@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from yamlsched.handling.sessions import ConnectionPermits, sessions
 from yamlsched.worker import forking
+from yamlsched.worker.executors.processes.commands import CommandRunner
 from yamlsched.worker.executors.processes.protocol import Channel
 from yamlsched.worker.executors.processes.runner import Runner, standard_streams
 from yamlsched.worker.workload import Workload
@@ -56,7 +57,8 @@ def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
             os.environ["PGTZ"] = environment.pgtz
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
         sys.path[:0] = [folder for folder in workload.search_path() if folder not in sys.path[:1]]
-        runner = Runner(channel, workload.dsn, workload.namespace)
+        commands = CommandRunner(channel, parent, str(workload.file.parent))
+        runner = Runner(channel, workload.dsn, workload.namespace, commands)
     except BaseException as error:
         os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
         os._exit(SETUP_EXIT)

@@ -8,7 +8,10 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from yamlsched.definitions.job import Job
+from yamlsched.programs import Program, signal_group
 from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executors.processes import bootstrap, protocol
@@ -82,8 +85,8 @@ class ChildHandle:
             assigned[index] = attempt
             run, job = attempt.run, attempt.job
             dead_run_id = run.dead_run_id if run.key else None
-            handler = job.handler if dead_run_id is None else job.on_dead or ""
-            tasks.append((index, handler, run.payload, dead_run_id, job.timeout.total_seconds(), tuple(run)))
+            target = _target(job) if dead_run_id is None else job.on_dead or ""
+            tasks.append((index, target, run.payload, dead_run_id, job.timeout.total_seconds(), tuple(run)))
             self.memory.clear(index)
             index = (index + 1) % MAX_TASKS
         self.next_index = index
@@ -180,18 +183,31 @@ class ChildHandle:
                 continue
             return
 
+    def signal_program(self, number: int) -> None:
+        """Signal the process group of the command that it executes, if any."""
+        if group := self.memory.group:
+            signal_group(group, number)
+
+    def kill(self) -> None:
+        """Kill it, and all that it has started."""
+        self.signal_program(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+
     def stop(self, attempt: Attempt, grace: float) -> list[Attempt]:
-        """Stop the handler of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds later.
+        """Stop the handler or the command of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds later.
 
         Returns the attempts that it has not started, so that nothing but ``attempt`` is hit.
         """
         withdrawn = self.retire()
         if self.running() is attempt:  # else it had not started, or it ended this moment and its report is on its way
             if grace <= 0:
-                self.signal(signal.SIGKILL)
+                self.kill()
             elif self.kill_at is None:
                 self.memory.request_stop()  # a SIGTERM that is not announced is ignored
-                self.signal(signal.SIGTERM)
+                if attempt.is_command:
+                    self.signal_program(signal.SIGTERM)
+                else:
+                    self.signal(signal.SIGTERM)
             self.kill_by(clock.now() + grace)
         return withdrawn
 
@@ -206,7 +222,7 @@ class ChildHandle:
 
     def kill_if_due(self, now: float) -> None:
         if self.kill_at is not None and now >= self.kill_at:
-            self.signal(signal.SIGKILL)
+            self.kill()
             self.kill_at = now + KILL_GRACE_SECONDS
 
     def close(self) -> None:
@@ -235,6 +251,11 @@ def fork(environment: bootstrap.Environment) -> ChildHandle:
         os.set_blocking(descriptor, False)
     loop = asyncio.get_running_loop()
     return ChildHandle(pid, commands, results, memory, Output(output), loop, idle_since=clock.now())
+
+
+def _target(job: Job) -> str | tuple[Any, ...]:
+    """Return what a child executes for a run of ``job``: a program, or the handler at a path."""
+    return tuple(Program.of(job)) if job.command else job.handler or ""
 
 
 def exit_cause(status: int, when: str = " during the run") -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handling.sessions import ConnectionPermits
+from yamlsched.programs import with_last_lines
 from yamlsched.runs import AttemptEnd, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
@@ -205,6 +206,7 @@ class ProcessPool:
             else:
                 has_started = True
                 self._end(child, attempt, AttemptEnd(EndKind.RAISED, _how_it_died(child, state, status), WORKER_DIED))
+                child.signal_program(signal.SIGKILL)
                 with contextlib.suppress(OSError):
                     os.killpg(child.pid, signal.SIGKILL)  # what the handler had started, and would outlive it
         child.assigned.clear()
@@ -226,12 +228,13 @@ class ProcessPool:
         self._end(child, attempt, AttemptEnd(EndKind.RAISED, why, WORKER_DIED))
         return True
 
-    def stop(self, attempts: Iterable[Attempt], grace: float = KILL_GRACE_SECONDS) -> None:
-        """Stop handlers by SIGTERM, and by SIGKILL ``grace`` seconds later."""
+    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
+        """Stop attempts by SIGTERM, and by SIGKILL ``grace`` seconds later."""
         assigned = {attempt: child for child in self._children.values() for attempt in child.assigned.values()}
         for attempt in attempts:
             if (child := assigned.get(attempt)) is not None:
-                self._requeue(child.stop(attempt, grace))
+                own_grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
+                self._requeue(child.stop(attempt, own_grace if grace is None else grace))
         self._return_stopped()
 
     def release_unstarted(self) -> None:
@@ -265,7 +268,7 @@ class ProcessPool:
         while self._children:
             if clock.now() > deadline:
                 for child in self._children.values():
-                    child.signal(signal.SIGKILL)
+                    child.kill()
             self._reap()
             await asyncio.sleep(0.002)
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
@@ -323,7 +326,7 @@ class ProcessPool:
             if child.pid in self._children:
                 if attempt := child.running():
                     attempt.stopped = attempt.stopped or BAD_FRAME
-                child.signal(signal.SIGKILL)
+                child.kill()
         self._dispatch_soon()
 
     def _handle_successes(self, child: ChildHandle, successes: list[tuple[int, float]]) -> None:
@@ -358,6 +361,8 @@ class ProcessPool:
                 child.output.drop()
             else:
                 end = end._replace(output=child.output.take())
+        if attempt.is_command:
+            end = with_last_lines(end, end.output)
         del self._failed_starts[attempt]
         self._events.put(Ended(attempt, end))
 

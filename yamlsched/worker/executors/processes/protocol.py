@@ -4,7 +4,8 @@ A frame is its length (4 bytes) and a marshalled value. Parent to child: a list 
 parent: the plain successes since the last frame, each as its index and the seconds that it took, and one report or
 None. In the shared memory each task has two bytes at its index: its state, written by the child, and whether it was
 withdrawn before it started, written by the parent. Two more bytes are for the child as a whole: that it is ready for
-tasks, and that the parent wants its handler stopped. They are correct at any instant at which the child dies.
+tasks, and that the parent wants its handler stopped. The last four are the process group of the command that it
+executes, or 0. They are correct at any instant at which the child dies.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MAX_TASKS = 2048
 """Tasks that a child can hold at once."""
 NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
 READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
+GROUP = 2 * MAX_TASKS + 4
+GROUP_ID = struct.Struct("=i")
 RESUME = "resume"  # the parent has read the output of the last attempt
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
@@ -36,7 +39,7 @@ class Channel(NamedTuple):
     memory: Memory
 
 
-Task: TypeAlias = tuple[int, str, str, int | None, float, tuple[Any, ...]]
+Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tuple[Any, ...]]
 """A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because that is quickest."""
 
 
@@ -75,7 +78,7 @@ class Memory:
     """The shared bytes of one child."""
 
     def __init__(self) -> None:
-        self._bytes = mmap.mmap(-1, 2 * MAX_TASKS + 2)
+        self._bytes = mmap.mmap(-1, GROUP + GROUP_ID.size)
 
     def set_ready(self) -> None:
         """Child: report that it is set up, and waits for tasks."""
@@ -94,6 +97,15 @@ class Memory:
     def is_stop_requested(self) -> bool:
         """Child: whether the parent has asked it to stop its handler."""
         return bool(self._bytes[STOP])
+
+    def set_group(self, group: int) -> None:
+        """Child, or its program before it starts: set the program's process group; 0: it needs no signal any more."""
+        GROUP_ID.pack_into(self._bytes, GROUP, group)
+
+    @property
+    def group(self) -> int:
+        """Parent: the process group of the program that the child is executing, or 0."""
+        return int(GROUP_ID.unpack_from(self._bytes, GROUP)[0])
 
     def clear(self, index: int) -> None:
         """Parent: prepare the index for a new task."""

@@ -30,6 +30,7 @@ from yamlsched.handling.backends import PostgresBackend
 from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
 from yamlsched.runs import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
+from yamlsched.worker.executors.processes.commands import CommandRunner
 from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, RESUME, Channel, Frames, Report, Task, frame
 from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
 
@@ -49,9 +50,9 @@ class Stopped(BaseException):
 class Runner:
     """One child process, from fork to exit."""
 
-    def __init__(self, channel: Channel, dsn: str, namespace: str) -> None:
+    def __init__(self, channel: Channel, dsn: str, namespace: str, commands: CommandRunner) -> None:
         self.channel, self.memory = channel, channel.memory
-        self.dsn, self.namespace = dsn, namespace
+        self.dsn, self.namespace, self.commands = dsn, namespace, commands
         self.pid = os.getpid()
         self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:3]]
         self.tasks: deque[Task] = deque()
@@ -104,7 +105,7 @@ class Runner:
     def execute(
         self,
         index: int,
-        path: str,
+        target: str | tuple[Any, ...],
         payload: str,
         dead_run_id: int | None,
         timeout: float,
@@ -112,14 +113,14 @@ class Runner:
     ) -> None:
         """Execute the task at ``index`` and report its end.
 
-        ``path`` names the handler. ``dead_run_id`` is the run whose death an on_dead handler is called for. ``timeout``
-        is in seconds. ``run`` has the values of a ClaimedRun.
+        ``target`` is the path of the handler, or a Program. ``dead_run_id`` is the run whose death an on_dead handler
+        is called for. ``timeout`` is in seconds. ``run`` has the values of a ClaimedRun.
         """
         if not self.memory.start(index):
             self._send(time.perf_counter(), Report(index, None))
             return
         self.started, self.import_seconds = time.perf_counter(), 0.0
-        end = self._attempt(path, payload, dead_run_id, timeout, run)
+        end = self._attempt(target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
         self._flush_output()
@@ -148,15 +149,17 @@ class Runner:
                 self._receive()
 
     def _attempt(
-        self, path: str, text: str, dead_run_id: int | None, timeout: float, values: tuple[Any, ...]
+        self, target: str | tuple[Any, ...], text: str, dead_run_id: int | None, timeout: float, values: tuple[Any, ...]
     ) -> AttemptEnd | None:
-        """Call the handler; return None if it returned nothing and there is nothing else to report.
+        """Call the handler, or run the program; return None if it returned nothing and there is nothing else to report.
 
         This is the one place where any exception is caught: each is the end of the attempt.
         """
         run: Run | None = None
         try:
-            is_on_dead_call = dead_run_id is not None
+            if not isinstance(target, str):
+                return self.commands.execute(target, ClaimedRun._make(values))
+            path, is_on_dead_call = target, dead_run_id is not None
             payload = {} if text == "{}" or is_on_dead_call else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
                 handler = self.handlers[path] = resolve(path)

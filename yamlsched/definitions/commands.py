@@ -1,0 +1,86 @@
+"""Whether the program of a command can be started on this host."""
+
+from __future__ import annotations
+
+import os
+from os.path import exists, isdir, isfile
+from typing import NamedTuple
+
+from yamlsched.definitions.wording import quoted
+
+MAX_FIRST_LINE_BYTES = 256
+
+
+class Obstacle(NamedTuple):
+    """Why a program cannot be started, and what to do about it."""
+
+    message: str
+    remedy: str
+
+
+def directory_obstacle(folder: str) -> Obstacle | None:
+    """Return why no program can be started in ``folder``; None if one can."""
+    if not exists(folder):
+        return Obstacle(f"the directory {quoted(folder)} does not exist", "Create it, or correct cwd.")
+    if not isdir(folder):
+        return Obstacle(f"{quoted(folder)} is not a directory", "Correct cwd.")
+    if not os.access(folder, os.X_OK):
+        return Obstacle(f"the directory {quoted(folder)} cannot be entered", "Permit it to the user of the worker.")
+    return None
+
+
+def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | None:
+    """Return why ``program`` cannot be started in ``folder``; None if nothing is known against it.
+
+    A name without a slash is searched in the directories of ``search_path``, as PATH lists them.
+    """
+    if not program:
+        return Obstacle("the program is an empty string", "Write its name first: [program, argument].")
+    if "/" not in program:
+        return None if which(program, folder, search_path) else not_on_path(program, search_path)
+    path = os.path.join(folder, program)
+    if not exists(path):
+        if " " in program:
+            return Obstacle(f"{quoted(program)} does not exist", "Write each argument as an item of its own.")
+        return Obstacle(f"{quoted(program)} does not exist", "Correct the path, or install the program on this host.")
+    if not isfile(path):
+        return Obstacle(f"{quoted(program)} is not a file", "Write the path of the program.")
+    if not os.access(path, os.X_OK):
+        return Obstacle(f"{quoted(program)} is not executable", f"Run: chmod +x {program}")
+    return interpreter_obstacle(program, path)
+
+
+def not_on_path(program: str, search_path: str) -> Obstacle:
+    if " " in program:
+        return Obstacle(f"there is no program {quoted(program)}", "Write each argument as an item of its own.")
+    message = f"there is no program {quoted(program)} in PATH"
+    return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {search_path}).")
+
+
+def which(program: str, folder: str, search_path: str) -> str | None:
+    """Return the path of the program that a name without a slash means in ``folder``; None if there is none."""
+    for entry in search_path.split(os.pathsep):
+        path = os.path.join(folder, entry, program)
+        if isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def interpreter_obstacle(program: str, path: str) -> Obstacle | None:
+    """Return an obstacle if the first line of a script names an interpreter that does not exist."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(MAX_FIRST_LINE_BYTES)
+    except OSError:
+        return None  # a program may be executable and not readable
+    if not first.startswith(b"#!"):
+        return None
+    line = first[2:].decode("utf-8", "replace")
+    interpreter = line.strip(" \t\n").split(" ")[0].split("\t")[0]
+    if exists(interpreter):
+        return None
+    if interpreter.endswith("\r"):
+        message = f"the first line of {quoted(program)} ends with a carriage return"
+        return Obstacle(message, "Save the file with Unix line endings.")
+    message = f"the first line of {quoted(program)} names {quoted(interpreter)}, which does not exist"
+    return Obstacle(message, "Correct that line, or install the interpreter.")
