@@ -482,6 +482,43 @@ def test_why_of_a_date_without_slots_names_the_closest_slots(cli: Cli) -> None:
     ]
 
 
+def test_why_of_a_time_that_clocks_skip_is_about_the_slot_that_ran_after_the_gap(cli: Cli) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "30 2 * * *", "timezone": "Europe/Berlin"}).data)
+    cli("sync")
+
+    code, out, err = cli("why", "x", "--at", "2026-03-29T02:30")
+
+    assert code == 0
+    assert out.startswith("x at 2026-03-29T01:00Z (Sun 2026-03-29 03:00 CEST), key x:2026-03-29\n")
+    assert err == "--at: clocks skip 02:30 on that date, so it is the end of the gap\n"
+
+
+def test_why_without_a_time_is_about_the_next_slot_if_there_was_none(cli: Cli) -> None:
+    # the only 29 February on a Monday in this half of the century, apart from that of 2016
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "30 2 * 2 1#5"}).data)
+    cli("sync")
+
+    code, out, _ = cli("why", "x")
+
+    assert (code, out.splitlines()[0]) == (0, "x at 2044-02-29T02:30Z (Mon 2044-02-29 02:30 UTC), key x:2044-02-29")
+    assert "it is in the future" in out
+
+
+def test_why_of_a_run_that_waits_for_its_spread_time_says_so(cli: Cli, db: Db) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *", "spread": "24h"}).data)
+    cli("sync")
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, scheduled_for, run_at, max_attempts) "
+        "select 'default', d.id, 'x', '2036-01-14T02:00Z', '2036-01-14T13:04:36Z', 5 from yamlsched.job_definitions d"
+    )
+
+    _, waiting, _ = cli("why", "x", "--at", "2036-01-14T02:00Z")
+    _, future, _ = cli("why", "x", "--at", "2036-01-15T02:00Z")
+
+    assert "queued, attempt 0 of 5, due at 2036-01-14T13:04:36Z (spread)" in waiting
+    assert "; spread starts its run at 2036-01-15T13:04:36Z (Tue 2036-01-15 13:04 UTC)" in future
+
+
 @pytest.mark.parametrize("back", ["2m", "-2m"])
 def test_why_accepts_a_duration_before_now(cli: Cli, back: str) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}).data)

@@ -218,7 +218,7 @@ def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
     [
         (["--cron", "61 * * * *"], 1, "^^"),
         (["--cron", "* * * * *", "--timezone", "Europe/Berln"], 1, 'Did you mean "Europe/Berlin"?'),
-        (["--cron", "* * * * *", "--from", "yesterday"], 2, "write a date such as"),
+        (["--cron", "* * * * *", "--from", "soon"], 2, "write a date such as"),
         (["--cron", "* * * * *", "-n", "0"], 2, "-n"),
         (["--cron", "* * * * *", "-n", "2", "--days", "2"], 2, "--days"),
         (["--timezone", "UTC"], 2, "--timezone"),

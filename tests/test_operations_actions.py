@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -16,7 +17,7 @@ from psycopg.types.json import Jsonb
 
 from support.command_line import Cli, command_line
 from support.rows import a_job, a_run, row, value
-from yamlsched import store
+from yamlsched import store, times
 from yamlsched.errors import Refused
 from yamlsched.operations import actions, pausing
 
@@ -381,7 +382,9 @@ def test_a_pause_first_accounts_for_owed_slots_and_stores_who_why_and_until(db: 
 
     # then the slot before the pause has its run, and the pause has its operator, reason and end
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
-    assert answer == actions.ActionResult("purge", True, "is paused, until 2026-01-14T14:00:00Z")
+    assert answer == actions.ActionResult(
+        "purge", True, "is paused, until 2026-01-14T14:00Z (Wed 2026-01-14 14:00 UTC)"
+    )
     assert definition is not None
     assert (definition.paused_at, definition.paused_until) == (NOON, NOON + timedelta(hours=2))
     assert (definition.paused_by, definition.paused_reason) == ("ann", "upgrade")
@@ -392,9 +395,9 @@ def test_a_pause_first_accounts_for_owed_slots_and_stores_who_why_and_until(db: 
 @pytest.mark.parametrize(
     "given, until, reason",
     [
-        ({}, "2026-01-14T16:00:00Z", "upgrade"),
-        ({"reason": "longer"}, "2026-01-14T16:00:00Z", "longer"),
-        ({"until": timedelta(hours=5)}, "2026-01-14T18:00:00Z", "upgrade"),
+        ({}, "2026-01-14T16:00Z", "upgrade"),
+        ({"reason": "longer"}, "2026-01-14T16:00Z", "longer"),
+        ({"until": timedelta(hours=5)}, "2026-01-14T18:00Z", "upgrade"),
     ],
 )
 def test_pausing_again_changes_only_the_given_options_and_reports_the_result(
@@ -408,7 +411,10 @@ def test_pausing_again_changes_only_the_given_options_and_reports_the_result(
     [answer] = pausing.pause(db, "default", [job], "bob", **given, now=NOON + timedelta(hours=1))
 
     # then everything else is unchanged, also the slots during and after the pause
-    assert answer.what == f"remains paused, until {until}; reason: {reason}"
+    assert (
+        answer.what
+        == f"remains paused, until {times.show(datetime.fromisoformat(until), ZoneInfo('UTC'))}; reason: {reason}"
+    )
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
     assert definition is not None
     assert (definition.paused_at, definition.paused_by, definition.paused_reason) == (NOON, "bob", reason)
@@ -457,7 +463,9 @@ def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
     a_job(db, "mail", schedule=None)
 
     paused = cli("pause", "purge", "--until", "2h", "--reason", "upgrade").out
-    assert re.fullmatch(r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ\n", paused)
+    assert re.fullmatch(
+        r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(\w{3} [\d-]+ \d\d:\d\d UTC\)\n", paused
+    )
     assert cli("resume", "mail") == (1, "", "mail is not paused\n")
     assert cli("pause", "--all").code == 2
     again = cli("pause", "--tag", "nightly", "--yes").out
@@ -586,7 +594,7 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
         (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),
         (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
         (["purge", "--at", "25:00"], 2, '"25:00" is not a valid time of day: write 00:00 to 23:59'),
-        (["purge", "--at", "tomorrow"], 2, '"tomorrow" is not a valid time: write a date such as 2026-01-14'),
+        (["purge", "--at", "soon"], 2, '"soon" is not a valid time: write a date such as 2026-01-14'),
     ],
 )
 def test_each_error_of_enqueue_is_one_line(db: Db, cli: Cli, arguments: list[str], code: int, message: str) -> None:
@@ -625,8 +633,43 @@ def test_without_a_job_it_is_read_in_the_time_zone_of_the_file(db: Db, cli: Cli,
     read = cli("runs", "--since", "2026-01-14T02:00").err
     paused = cli("pause", "--all", "--yes", "--until", "2036-01-14").out
 
-    assert "--since is read in America/New_York: 2026-01-14T07:00Z" in read
-    assert paused.count("until 2036-01-14T05:00:00Z") == 2
+    assert "--since is read in America/New_York: 2026-01-14T07:00Z (Wed 2026-01-14 02:00 EST)" in read
+    assert paused.count("until 2036-01-14T05:00Z (Mon 2036-01-14 00:00 EST)") == 2
+
+
+def test_enqueue_takes_plain_words_ahead_of_now_and_shows_how_they_were_read(db: Db, cli: Cli) -> None:
+    a_job(db, timezone="Asia/Kolkata")
+
+    weekday = cli("enqueue", "purge", "--at", "mon 08:00").out
+    local = cli("enqueue", "purge", "--run-at", "2036-01-14T08:00").out
+    document = json.loads(cli("enqueue", "purge", "--run-at", "2036-01-14T08:00", "--format", "json").out)
+
+    assert re.fullmatch(r"run \d+ created, due 2[\d-]+T02:30Z \(Mon 2[\d-]+ 08:00 IST\)\n", weekday)
+    assert re.fullmatch(r"run \d+ created, due 2036-01-14T02:30Z \(Mon 2036-01-14 08:00 IST\)\n", local)
+    assert document["run_at"] == "2036-01-14T02:30:00Z"
+
+
+def test_enqueue_says_how_it_read_a_time_that_clocks_skip_or_show_twice(db: Db, cli: Cli) -> None:
+    a_job(db, timezone="Europe/Berlin")
+
+    skipped = cli("enqueue", "purge", "--at", "2036-03-30T02:30").out
+    twice = cli("enqueue", "purge", "--at", "2036-10-26T02:30").out
+
+    assert skipped.endswith(
+        "(Sun 2036-03-30 03:00 CEST); clocks skip 02:30 on that date, so it is the end of the gap\n"
+    )
+    assert twice.endswith(
+        "; clocks show 02:30 twice on that date, and this is the first time; the second is 2036-10-26T01:30Z\n"
+    )
+
+
+def test_enqueue_refuses_a_named_day_that_has_passed(db: Db, cli: Cli) -> None:
+    a_job(db)
+
+    result = cli("enqueue", "purge", "--at", "yesterday 08:00")
+
+    assert (result.code, result.out) == (1, "")
+    assert "08:00 UTC) has passed: write a later --at, or leave it out" in result.err
 
 
 def test_at_of_enqueue_is_a_time_or_a_duration_from_now(db: Db, cli: Cli) -> None:

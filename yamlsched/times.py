@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from yamlsched import durations
 
@@ -14,10 +14,26 @@ if TYPE_CHECKING:
 
 MIN_YEAR, MAX_YEAR = 1900, 9900
 """Outside of these years another zone, or a search for the next slot, could leave the range of datetime."""
-TimeInput = date | datetime | time | timedelta
-"""A date or time without an offset is local: it is read on the wall clock of a time zone that is known later."""
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+RELATIVE_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+FORMS = (
+    "a date such as 2026-01-14, a local time such as 2026-01-14T02:00, an instant such as 2026-01-14T01:00Z, a time of "
+    'day such as 17:30, a day such as tomorrow, "tomorrow 08:00" or "mon 08:00", a duration such as 90m, or now'
+)
+"""The forms that ``parse`` accepts, as errors list them."""
 MAX_DURATION = timedelta(days=36_525)
 """The longest duration from or to now, so that adding it never overflows."""
+
+
+class NamedDay(NamedTuple):
+    """A day by its name, of ``RELATIVE_DAYS`` or ``WEEKDAYS``, and a time of day; without one, all of the day."""
+
+    name: str
+    clock: time | None = None
+
+
+TimeInput = date | datetime | time | timedelta | NamedDay
+"""A date or time without an offset is local: it is read on the wall clock of a time zone that is known later."""
 
 
 def rfc3339(instant: datetime, timespec: str = "auto") -> str:
@@ -40,37 +56,51 @@ def local_time(instant: datetime, zone: ZoneInfo) -> str:
 
 
 def parse(text: str) -> TimeInput:
-    """Parse a time as the command line accepts it: a date, a local time, an instant, a time of day, or a duration.
+    """Parse a time as the command line accepts it: a date or time, a time of day, a named day, or a duration.
 
     >>> parse("2026-01-14"), parse("17:30"), parse("90m"), parse("now")
     (datetime.date(2026, 1, 14), datetime.time(17, 30), datetime.timedelta(seconds=5400), datetime.timedelta(0))
     >>> parse("2026-01-14T02:00"), parse("2026-01-14T01:00Z").tzinfo
     (datetime.datetime(2026, 1, 14, 2, 0), datetime.timezone.utc)
+    >>> parse("mon 8:00"), parse("tomorrow")
+    (NamedDay(name='monday', clock=datetime.time(8, 0)), NamedDay(name='tomorrow', clock=None))
 
     Raises ValueError with a message that says what to write.
     """
-    if text == "now":
+    words = text.lower().split()
+    if words == ["now"]:
         return timedelta(0)
     if re.fullmatch(r"[0-9dhms]+", text):
         duration = durations.parse(text)
         if duration > MAX_DURATION:
             raise ValueError(f"{text} is longer than 100 years: write a time such as 2026-01-14T02:00Z")
         return duration
-    is_time_of_day = re.fullmatch(r"[0-9]{2}:[0-9]{2}", text)
+    clocks = [word for word in words if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", word)]
+    days = list(filter(None, map(_day_name, words)))
+    if words and len(words) == len(clocks) + len(days) and len(clocks) <= 1 and len(days) <= 1:
+        clock = _time_of_day(clocks[0]) if clocks else None
+        return NamedDay(days[0], clock) if days else clock  # type: ignore[return-value]
     try:
-        if is_time_of_day:
-            return time.fromisoformat(text)
         found = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
     except ValueError:
-        if is_time_of_day:
-            raise ValueError(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
-        raise ValueError(
-            f'"{text}" is not a valid time: write a date such as 2026-01-14, a local time such as 2026-01-14T02:00, '
-            "an instant such as 2026-01-14T01:00Z, a time of day such as 17:30, or a duration such as 90m"
-        ) from None
+        raise ValueError(f'"{text}" is not a valid time: write {FORMS}') from None
     if not MIN_YEAR <= found.year <= MAX_YEAR:
         raise ValueError(f'"{text}" is out of range: write a year from {MIN_YEAR} to {MAX_YEAR}')
     return found
+
+
+def _day_name(word: str) -> str | None:
+    """Return the name of a day that may be abbreviated: mon, tues, thursday."""
+    if word in RELATIVE_DAYS:
+        return word
+    return next((name for name in WEEKDAYS if len(word) >= 3 and name.startswith(word)), None)
+
+
+def _time_of_day(text: str) -> time:
+    try:
+        return time.fromisoformat(text.zfill(5) if len(text) < 6 else text.zfill(8))
+    except ValueError:
+        raise ValueError(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
 
 
 def is_local(value: TimeInput) -> bool:
@@ -79,15 +109,35 @@ def is_local(value: TimeInput) -> bool:
 
 
 def anchor(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> date | datetime:
-    """Return a duration or a time of day as the instant that it means at ``now``, and anything else unchanged.
+    """Return what a value means at ``now``: an instant, a local time, or a local date.
 
-    ``is_future`` decides whether both count ahead or back. ``zone`` is called only if the value depends on it.
+    ``is_future`` decides whether durations, times of day and weekdays count ahead or back. ``zone`` is called only if
+    the value depends on it.
     """
-    if isinstance(value, timedelta):
-        return now + value if is_future else now - value
-    if isinstance(value, time):
-        return (next_occurrence if is_future else last_occurrence)(value, zone(), now)
+    match value:
+        case timedelta():
+            return now + value if is_future else now - value
+        case time():
+            return (next_occurrence if is_future else last_occurrence)(value, zone(), now)
+        case NamedDay():
+            return _named_day(value, zone(), now, is_future)
     return value
+
+
+def _named_day(day: NamedDay, zone: ZoneInfo, now: datetime, is_future: bool) -> date | datetime:
+    """Return a date, or the local time on it. A weekday is the next one or the latest one, today included if past."""
+    today = now.astimezone(zone).date()
+    if day.name in RELATIVE_DAYS:
+        found = today + timedelta(days=RELATIVE_DAYS[day.name])
+        return found if day.clock is None else datetime.combine(found, day.clock)
+    dates = [today + timedelta(days=days) for days in range(-8, 9)]
+    dates = [each for each in dates if each.weekday() == WEEKDAYS.index(day.name)]
+    if day.clock is None:
+        return (
+            min(each for each in dates if each > today) if is_future else max(each for each in dates if each <= today)
+        )
+    times = [_to_utc(datetime.combine(each, day.clock), zone) for each in dates]
+    return min(each for each in times if each > now) if is_future else max(each for each in times if each <= now)
 
 
 def resolve(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> datetime:
@@ -101,7 +151,8 @@ def resolve(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_fu
 def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
     """Return the first and the last instant of ``when``: equal for a time, a whole local day for a date.
 
-    A naive time is read on the wall clock of ``zone``; if it occurs twice, the first occurrence counts.
+    A naive time is read on the wall clock of ``zone`` as slots are: if clocks show it twice, it is the first time; if
+    they skip it, it is the first instant after the gap. See docs/time.md.
     """
     if isinstance(when, datetime):
         return (_to_utc(when, zone),) * 2
@@ -125,4 +176,36 @@ def _occurrences(clock: time, zone: ZoneInfo, now: datetime) -> list[datetime]:
 
 
 def _to_utc(instant: datetime, zone: ZoneInfo) -> datetime:
-    return (instant if instant.tzinfo else instant.replace(tzinfo=zone)).astimezone(UTC)
+    if instant.tzinfo:
+        return instant.astimezone(UTC)
+    first = instant.replace(tzinfo=zone).astimezone(UTC)
+    if first.astimezone(zone).replace(tzinfo=None) == instant:
+        return first
+    # in a gap: `first` is after the clock change, and `before` before it
+    before, after = instant.replace(tzinfo=zone, fold=1).astimezone(UTC), first.replace(microsecond=0)
+    offset = after.astimezone(zone).utcoffset()
+    while after - before > timedelta(seconds=1):
+        middle = (before + (after - before) / 2).replace(microsecond=0)
+        before, after = (before, middle) if middle.astimezone(zone).utcoffset() == offset else (middle, after)
+    return after
+
+
+def show(at: datetime, zone: ZoneInfo) -> str:
+    """Return an instant in UTC and in local time, as answers show how a time was read."""
+    return f"{short_utc(at)} ({local_time(at, zone)})"
+
+
+def remark(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
+    """Return how a clock change affects what ``value`` means, as a clause; "" if none does. ``at`` is what it means."""
+    clock = value.clock if isinstance(value, NamedDay) else value.time() if isinstance(value, datetime) else value
+    if not isinstance(clock, time) or not is_local(value):
+        return ""
+    local = at.astimezone(zone)
+    if local.time() != clock:
+        return f"clocks skip {clock:%H:%M} on that date, so it is the end of the gap"
+    second = local.replace(fold=1).astimezone(UTC)
+    if second == at:
+        return ""
+    return (
+        f"clocks show {clock:%H:%M} twice on that date, and this is the first time; the second is {short_utc(second)}"
+    )

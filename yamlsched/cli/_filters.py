@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,10 +73,10 @@ filter_options = combine(
         "--since",
         type=time,
         metavar="TIME",
-        help="Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z, or 90m for "
-        "the last 90 minutes.",
+        help='Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z, 17:30 or "mon '
+        '08:00" (the last one), or 90m (the last 90 minutes).',
     ),
-    click.option("--until", type=time, metavar="TIME", help="Runs before this time."),
+    click.option("--until", type=time, metavar="TIME", help="Runs before this time; the same forms."),
 )
 """The options that ``build_filter`` gets."""
 
@@ -92,7 +93,15 @@ def build_filter(connection: Connection[Any], namespace: str, file: Path, **give
         if value is not None:
             timezone = timezone_of(connection, namespace, given["jobs"], file) if times.is_local(value) else "UTC"
             given[option] = times.resolve(value, lambda name=timezone: zone(name), at, is_future=False)  # type: ignore[misc]
-            if times.is_local(value):
-                shown = times.short_utc(given[option])
-                click.echo(f"--{option} is read in {timezone}: {shown}", err=True)
+            echo_reading(option, value, given[option], timezone)
     return Filter(**given)
+
+
+def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: str) -> None:
+    """Print how a local time was read, so that a mistake is seen."""
+    if times.is_local(value):
+        from yamlsched.zones import zone
+
+        note = times.remark(value, at, zone(timezone))
+        shown = times.show(at, zone(timezone)) + (f"; {note}" if note else "")
+        click.echo(f"--{option} is read in {timezone}: {shown}", err=True)

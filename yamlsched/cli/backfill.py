@@ -10,8 +10,7 @@ import click
 from yamlsched.cli import FINDINGS, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.errors import Refused
-from yamlsched.times import TimeInput
+from yamlsched.times import TimeInput, rfc3339
 
 if TYPE_CHECKING:
     from yamlsched.operations.backfill import BackfillResult, BackfillSlot
@@ -39,7 +38,8 @@ MAX_SLOTS_UNCONFIRMED = 100
     type=_filters.time,
     required=True,
     metavar="TIME",
-    help="2026-01-14, 2026-01-14T02:00, or with an offset.",
+    help='2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or "mon 08:00" (the '
+    "last one), or 3d (ago).",
 )
 @click.option("--to", "last", type=_filters.time, metavar="TIME", help="The same; a date includes the whole day.")
 @click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
@@ -57,9 +57,8 @@ def command(
     by: str | None,
     yes: bool,
 ) -> int:
-    from yamlsched import times
     from yamlsched.operations import actions
-    from yamlsched.operations.backfill import CHUNK_SLOTS, BackfillResult, backfill, count, definition_for, first_day
+    from yamlsched.operations.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
     from yamlsched.store.history import now
     from yamlsched.zones import zone
 
@@ -71,35 +70,30 @@ def command(
 
     with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
-        where = zone(definition.timezone)
         began = now(connection)
-        ends = [
-            times.anchor(value, lambda: where, began, is_future=False) for value in (first, last) if value is not None
-        ]
-        start, end = times.bounds(ends[0], where)[0], times.bounds(ends[-1], where)[1]
+        start, end = read_range(first, last, zone(definition.timezone), began)
+        _filters.echo_reading("from", first, start, definition.timezone)
+        if last is not None:
+            _filters.echo_reading("to", last, end, definition.timezone)
         if end < start:
-            raise click.UsageError(f"--to {ends[1].isoformat()} is before --from {ends[0].isoformat()}")
-        oldest = first_day(connection, definition)
-        if start < oldest and not before_first:
-            day = f"{oldest.astimezone(where):%Y-%m-%d}"
-            if end < oldest:
-                raise Refused(
-                    f'job "{job}" was first applied on {day}: pass --before-first to create runs of earlier slots'
-                )
+            raise click.UsageError(f"--to {rfc3339(end, 'seconds')} is before --from {rfc3339(start, 'seconds')}")
+        chosen = select(connection, definition, start, end, before_first)
+        if chosen.left_out_before:
             click.echo(
-                f"slots before {day}, when the job was first applied, are skipped: pass --before-first to include them",
+                f"slots before {chosen.left_out_before}, when the job was first applied, are skipped: "
+                "pass --before-first to include them",
                 err=True,
             )
-            start = oldest
-        total = count(connection, definition, start, end)
-        if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
-            confirm(f"create up to {total} runs of {job}", yes)
+        if chosen.slots > MAX_SLOTS_UNCONFIRMED and not dry_run:
+            confirm(f"create up to {chosen.slots} runs of {job}", yes)
         who = by or actions.operator()
         try:
-            backfill(connection, namespace, definition, start, end, who, dry_run, progress, result=result)
+            backfill(
+                connection, namespace, definition, chosen.first, chosen.last, who, dry_run, progress, result=result
+            )
         except KeyboardInterrupt:
             if not dry_run:
-                _report_interrupted(settings, namespace, definition, result, total, began)
+                _report_interrupted(settings, namespace, definition, result, chosen.slots, began)
             return FINDINGS
     if settings.wants_json:
         click.echo(_json(job, result, dry_run))
@@ -118,8 +112,6 @@ def _report_interrupted(
     click.echo(f"interrupted: {made} of up to {total} runs created", err=True)
     click.echo("resume: run the same command again; existing runs are not created twice", err=True)
     if made:
-        from yamlsched.times import rfc3339
-
         since = rfc3339(began, "microseconds")
         cancel = f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace {namespace}"
         click.echo(f"undo: {cancel}", err=True)

@@ -11,8 +11,6 @@ from yamlsched.cli import FINDINGS, OK, _filters, _preview
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.times import TimeInput
 
-MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
-
 
 @click.command(
     cls=Verb,
@@ -28,7 +26,8 @@ MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
     "--at",
     type=_filters.time,
     metavar="TIME",
-    help="The time of the edit (now): 2026-01-14T12:00 in the file's time zone, or 2026-01-14T11:00Z.",
+    help='The time of the edit (now): 17:30 or "mon 08:00" (the next one in the file\'s time zone), 2026-01-14T12:00, '
+    "2026-01-14T11:00Z, or 2h (from now).",
 )
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
 @click.pass_obj
@@ -41,25 +40,17 @@ def command(
     at: TimeInput | None,
     is_exit_code: bool,
 ) -> int:
-    from yamlsched import times
-    from yamlsched.definitions import schedule_file
     from yamlsched.definitions.formats import as_text
-    from yamlsched.definitions.git import read_base
-    from yamlsched.definitions.load import load
-    from yamlsched.preview.diff import base_side, compare, file_side
-    from yamlsched.zones import zone
+    from yamlsched.preview import edit
 
     file, environment = head or settings.file, settings.env or None
-    loaded = load(schedule_file.read(file, MISSING_FILE), str(file), environment)
-    if loaded.has_errors:
-        click.echo(as_text(loaded.diagnostics, []), err=True)
+    edited = edit.read(file, environment)
+    if edited.has_errors:
+        click.echo(as_text(edited.diagnostics, []), err=True)
         return FINDINGS
-    name, data = read_base(base, file)
-    after = file_side(str(file), loaded, environment)
-    before = base_side(name, None if data is None else load(data, name, environment), environment, after)
-    instant = datetime.now(UTC)
+    instant = edit.instant(at, edited, datetime.now(UTC))
     if at is not None:
-        instant = times.resolve(at, lambda: zone(loaded.timezone), instant, is_future=True)
-    preview = compare(before, after, instant, instant + timedelta(days=days), environment)
+        _filters.echo_reading("at", at, instant, edited.timezone)
+    preview = edit.preview(base, file, edited, environment, instant, timedelta(days=days))
     _preview.echo(preview, settings.format)
     return FINDINGS if is_exit_code and preview.has_changes else OK

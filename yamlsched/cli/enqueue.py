@@ -62,9 +62,12 @@ def payload(text: str) -> dict[str, Any]:
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(
     "--at",
+    "--run-at",
+    "at",
     type=_filters.time,
     metavar="TIME",
-    help="Do not start before: 2026-01-14T02:00 or 17:30 (the job's time zone), 2026-01-14T01:00Z, or 90m (from now).",
+    help='Do not start before: 90m (from now), 17:30 or "mon 08:00" (the next one in the job\'s time zone), "tomorrow '
+    '08:00", 2026-01-14T02:00 or 2026-01-14T01:00Z.',
 )
 @click.option(
     "--priority",
@@ -96,7 +99,11 @@ def command(
     if settings.wants_json:
         click.echo(
             _output.document(
-                run_id=result.run_id, created=result.created, status=result.status, pruned_at=result.pruned_at
+                run_id=result.run_id,
+                created=result.created,
+                status=result.status,
+                run_at=result.run_at,
+                pruned_at=result.pruned_at,
             )
         )
     elif result.pruned_at is not None:
@@ -108,6 +115,6 @@ def command(
         who = "a run that has been pruned" if result.run_id is None else f"run {result.run_id}"
         click.echo(f'nothing created: {who} has the key "{key}"{f" and is {result.status}" if result.status else ""}')
     else:
-        due = f", due {_output.instant(result.run_at)}" if at is not None else ""
+        due = f", due {result.due}" if at is not None else ""
         click.echo(f"run {result.run_id} created{due}{f'; {result.note}' if result.note else ''}")
     return 0

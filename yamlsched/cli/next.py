@@ -39,7 +39,8 @@ Each slot has its key, and a note if a clock change affects it. --cron needs no 
     "start",
     type=_filters.time,
     metavar="TIME",
-    help="Show slots after this time (now): 2026-11-01T04:00Z.",
+    help='Show slots after this time (now): 2026-11-01T04:00Z, 17:30 or "mon 08:00" (the next one), tomorrow, or 2h '
+    "(from now).",
 )
 @click.option("-n", "number", type=click.IntRange(1, 100_000), help="Number of slots (10).")
 @click.option("--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar.")
@@ -69,8 +70,8 @@ def command(
     where = zone(timezone or file_zone)
     after = datetime.now(UTC)
     if start is not None:
-        is_of_job = job and jobs and not timezone
-        after = times.resolve(start, lambda: zone(jobs[0].timezone) if is_of_job else where, after, is_future=True)
+        read_in = zone(jobs[0].timezone) if job and jobs and not timezone else where
+        after = times.resolve(start, lambda: read_in, after, is_future=True)
     if days:
         until = after + timedelta(days=days)
         found = merge(jobs, after, until) if settings.wants_json else starts(jobs, after, until)

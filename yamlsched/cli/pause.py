@@ -24,18 +24,15 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
     "--until",
     type=_filters.time,
     metavar="TIME",
-    help="End of the pause: 09:00 or 2026-01-14T06:00 (in the time zone of JOB, else of the file), 2026-01-14T05:00Z, "
-    "or 2h (from now).",
+    help='End of the pause: 09:00 or "mon 08:00" (the next one), tomorrow or 2026-01-14T06:00 (in the time zone of '
+    "JOB, else of the file), 2026-01-14T05:00Z, or 2h (from now).",
 )
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any) -> int:
     from yamlsched.operations import actions, history, pausing
-    from yamlsched.times import is_local
 
     def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[actions.ActionResult]:
-        timezone = "UTC"
-        if until is not None and is_local(until):
-            timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)
+        timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)
         return pausing.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)
 
     return _bulk.change_jobs(settings, "pause", act, **selection)

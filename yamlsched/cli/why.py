@@ -34,8 +34,9 @@ def when(text: str) -> times.TimeInput:
     "--at",
     type=when,
     metavar="TIME",
-    help="2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 for all of that day, 20:48 (local, the last one), "
-    "now, or 90m for 90 minutes ago. Without it, the job's latest slot.",
+    help='2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 or yesterday (all of that day), 20:48 or "mon 08:00" '
+    "(local, the last one), now, or 90m (90 minutes ago). Without it, the job's latest slot; if there is none yet, the "
+    "next.",
 )
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
@@ -57,7 +58,10 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
             day = explain_day(connection, namespace, definition, found)
             click.echo(_output.document(**_of_day(day)) if settings.wants_json else "\n".join(_day(day)))
             return 0
-        report = explain_slot(connection, namespace, definition, times.bounds(found, zone(definition.timezone))[0])
+        slot_at = times.bounds(found, zone(definition.timezone))[0]
+        report = explain_slot(connection, namespace, definition, slot_at)
+        if at is not None and (note := times.remark(at, slot_at, zone(definition.timezone))):
+            click.echo(f"--at: {note}", err=True)
     click.echo(_output.document(**_fields(report)) if settings.wants_json else "\n".join(_lines(report)))
     return 0
 

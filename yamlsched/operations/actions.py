@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import psycopg
 
@@ -19,7 +20,7 @@ from yamlsched.operations.history import find, unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
 from yamlsched.store.actions import ActionRecord, LockedRun
-from yamlsched.times import TimeInput, short_utc
+from yamlsched.times import NamedDay, TimeInput, short_utc
 from yamlsched.zones import zone
 
 BATCH_RUNS = 200
@@ -39,7 +40,10 @@ def operator() -> str:
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its key is kept."""
+    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its key is kept.
+
+    ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change affects what was given.
+    """
 
     run_id: int | None
     created: bool
@@ -47,6 +51,7 @@ class EnqueueResult:
     run_at: datetime | None
     pruned_at: datetime | None = None
     note: str = ""
+    due: str = ""
 
 
 def enqueue(
@@ -62,7 +67,8 @@ def enqueue(
 ) -> EnqueueResult:
     """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone.
 
-    Raises Refused if the job does not exist or was retired, and for an invalid payload or key.
+    Raises Refused if the job does not exist or was retired, for "today 08:00" that has passed, and for an invalid
+    payload or key.
     """
     create = partial(client.enqueue, connection, job, payload, key=key, priority=priority, namespace=namespace)
     try:
@@ -72,16 +78,15 @@ def enqueue(
             raise Refused(
                 "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now"
             ) from None
-        run_at = None if at is None else times.resolve(at, lambda: zone("UTC"), history.now(connection), is_future=True)
+        run_at, due = _due(at, zone("UTC"), history.now(connection))
         run_id, created = create(run_at=run_at)
-        return EnqueueResult(run_id, created, None, run_at)
+        return EnqueueResult(run_id, created, None, run_at, due=due)
     if job not in known:
         raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
     if (retired_at := known[job].retired_at) is not None:
         raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
     with connection.transaction():
-        now = history.now(connection)
-        run_at = None if at is None else times.resolve(at, lambda: zone(known[job].timezone), now, is_future=True)
+        run_at, due = _due(at, zone(known[job].timezone), history.now(connection))
         run_id, created = create(run_at=run_at)
         if run_id is None:
             pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
@@ -91,7 +96,19 @@ def enqueue(
         if created:
             actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
-    return EnqueueResult(run_id, created, run.status, run.run_at, note=note)
+    return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
+
+
+def _due(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:
+    """Return when a run is to be due, and that time for people. Raises Refused for a named day that has passed."""
+    if at is None:
+        return None, ""
+    run_at = times.resolve(at, lambda: where, now, is_future=True)
+    shown = times.show(run_at, where)
+    if run_at < now and isinstance(at, NamedDay):  # a date that is written out may be meant
+        raise Refused(f"{shown} has passed: write a later --at, or leave it out")
+    note = times.remark(at, run_at, where)
+    return run_at, f"{shown}; {note}" if note else shown
 
 
 @dataclass(frozen=True)

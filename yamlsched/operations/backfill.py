@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
 
+from yamlsched import times
 from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
@@ -19,7 +21,7 @@ from yamlsched.store.actions import ActionRecord
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import KeyHolder, NewRun
 from yamlsched.sync.in_force import disabled
-from yamlsched.times import bounds, short_utc
+from yamlsched.times import TimeInput, bounds, short_utc
 from yamlsched.zones import zone
 
 if TYPE_CHECKING:
@@ -72,9 +74,41 @@ def first_day(connection: Connection[Any], job: Definition) -> datetime:
     return bounds(definitions.created_at(connection, job.id).astimezone(where).date(), where)[0]
 
 
-def count(connection: Connection[Any], job: Definition, first: datetime, last: datetime) -> int:
-    """Return how many slots in [first, last] are not in the future."""
-    return sum(len(chunk) for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))))
+def read_range(first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of a range; without ``last``, those of the one date or time ``first``."""
+    ends = [times.anchor(value, lambda: where, now, is_future=False) for value in (first, last) if value is not None]
+    return bounds(ends[0], where)[0], bounds(ends[-1], where)[1]
+
+
+class Selection(NamedTuple):
+    """The slots to fill: a range, and how many of its slots are not in the future.
+
+    Slots before ``left_out_before`` were in the range and are left out: the job was first applied on that date.
+    """
+
+    first: datetime
+    last: datetime
+    slots: int
+    left_out_before: date | None = None
+
+
+def select(
+    connection: Connection[Any], job: Definition, first: datetime, last: datetime, before_first: bool = False
+) -> Selection:
+    """Return the slots in [first, last], with ``before_first`` also those from before the job was first applied.
+
+    Raises Refused if all of the range is before that.
+    """
+    oldest = first_day(connection, job)
+    is_cut = first < oldest and not before_first
+    day = oldest.astimezone(zone(job.timezone)).date()
+    if is_cut and last < oldest:
+        raise Refused(
+            f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
+        )
+    first = oldest if is_cut else first
+    slots = sum(len(chunk) for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))))
+    return Selection(first, last, slots, day if is_cut else None)
 
 
 def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:

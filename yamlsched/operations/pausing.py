@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 
@@ -16,7 +17,7 @@ from yamlsched.store import actions
 from yamlsched.store.actions import ActionRecord, PausableJob
 from yamlsched.sync import slot_plan
 from yamlsched.sync.due import account_for_owed_slots
-from yamlsched.times import TimeInput, rfc3339
+from yamlsched.times import TimeInput
 from yamlsched.zones import zone
 
 
@@ -33,8 +34,8 @@ def pause(
 ) -> list[ActionResult]:
     """Pause the jobs ``ids`` until ``until`` or ``resume``; running runs continue.
 
-    Without an offset, ``until`` is read in ``timezone``. Of a pause that is in effect, only the given parts change.
-    Slots due before now are accounted for first. Raises Refused if ``until`` has passed.
+    Without an offset, ``until`` is read in ``timezone``, in which the results show it. Of a pause that is in effect,
+    only the given parts change. Slots due before now are accounted for first. Raises Refused if ``until`` has passed.
     """
 
     def attempt() -> list[ActionResult]:
@@ -44,7 +45,8 @@ def pause(
             if until is not None:
                 end = times.resolve(until, lambda: zone(timezone), instant, is_future=True)
             if end is not None and end <= instant:
-                raise Refused(f"the pause would have ended at {rfc3339(end, 'seconds')} already: write a later --until")
+                shown = times.show(end, zone(timezone))
+                raise Refused(f"the pause would have ended at {shown} already: write a later --until")
             before = actions.jobs(connection, ids, instant)
             ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
             nexts = {
@@ -57,17 +59,19 @@ def pause(
             _record(
                 connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
             )
-        return [ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id])) for job in before]
+        return [
+            ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))) for job in before
+        ]
 
     return retry_on_deadlock(attempt)
 
 
-def _paused(before: PausableJob, after: PausableJob) -> str:
+def _paused(before: PausableJob, after: PausableJob, where: ZoneInfo) -> str:
     """Describe the pause of a job that is in effect now."""
     if after.retired_at is not None:
         return "was removed from schedules.yaml: there is nothing to pause"
     end = after.paused_until
-    until = rfc3339(end, "seconds") if end is not None else f"resumed: yamlsched resume {after.job_type}"
+    until = times.show(end, where) if end is not None else f"resumed: yamlsched resume {after.job_type}"
     reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
     return f"{'remains' if before.is_paused else 'is'} paused, until {until}{reason}"
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from yamlsched import durations, slots
+from yamlsched import durations, slots, spread, times
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import date_key, minute_key, slot_key
@@ -85,10 +85,10 @@ def explain_day(connection: Connection[Any], namespace: str, job: Definition, da
 
 
 def latest_slot(job: Definition, now: datetime) -> datetime:
-    """Return the job's latest slot up to ``now``. Raises Refused if there is none in eight years."""
-    found = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now)
+    """Return the job's latest slot up to ``now``; if there is none in eight years, its next."""
+    found = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now) or slots.next_slot(*_timing(job), now)
     if found is None:
-        raise Refused(f'job "{job.job_type}" has had no slot in the last eight years: pass --at')
+        raise Refused(f'job "{job.job_type}" has no slot within decades: pass --at')
     return found.at
 
 
@@ -127,7 +127,7 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
 
     if history.run_id is not None:
         report.verdict = "run"
-        report.lines.append(_run(history))
+        report.lines.append(_run(history, at))
     elif history.pruned_run_id is not None:
         report.verdict = "pruned"
         pruned = f"run {history.pruned_run_id} was created for it, and pruned at {short_utc(history.pruned_at)}"
@@ -140,10 +140,14 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
         for word, slot in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
             if slot:
-                report.lines.append(f"{word} {short_utc(slot)} ({local_time(slot, where)})")
+                report.lines.append(f"{word} {times.show(slot, where)}")
     elif report.verdict == "no_slot":
         report.verdict, line = _unaccounted(job, at, history, environment)
         report.lines.append(line)
+        if at <= job.effective_from:
+            _, report.next_slot = _neighbours(job, at, max(history.now, job.effective_from))
+            if report.next_slot and report.job_is_off is None:
+                report.lines.append(f"next slot: {times.show(report.next_slot, where)}")
     return report
 
 
@@ -159,13 +163,14 @@ def _neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datet
     return before.at if before else None, after.at if after else None
 
 
-def _run(history: Any) -> str:
+def _run(history: Any, at: datetime) -> str:
     text = f"run {history.run_id} was created for it: {history.status}, "
     text += f"attempt {history.attempts} of {history.max_attempts}"
     if history.finished_at is not None:
         text += f", finished at {short_utc(history.finished_at)}"
     elif history.status in ("queued", "failed"):
         text += f", due at {short_utc(history.run_at)}"
+        text += " (spread)" if history.attempts == 0 and history.run_at > max(at, history.now) else ""
     if history.last_error:
         text += f"; last error: {error_text(history.error_type, history.last_error)}"
     return text
@@ -184,7 +189,11 @@ def _unaccounted(job: Definition, at: datetime, history: Any, environment: str) 
     """Return the verdict on a slot that has neither a run nor a gap, and why."""
     if at > history.now:
         seconds = int((at - history.now).total_seconds())
-        return "future", f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
+        text = f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
+        due = spread.run_at(job.job_type, job.spread, *_timing(job), at)
+        return "future", text + (
+            f"; spread starts its run at {times.show(due, zone(job.timezone))}" if due > at else ""
+        )
     if at <= job.effective_from:
         return "unknown", (
             "no run was created for it: the job's current definition applies to slots after "
