@@ -161,11 +161,12 @@ with recursive clock as materialized (
                else r.finished_at is null and r.run_at <= (select c.now from clock c) end
     for no key update of r skip locked
 ), front as materialized (
-    -- the first run that is not read by time; none if all that is due is read
+    -- The first run that is not read by time; none if all that is due is read. Runs that workers hold do not count:
+    -- they come first in every large backlog, and are no more than the workers can hold.
     select r.run_at, r.id
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
-      and r.run_at <= (select c.now from clock c)
+      and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
     order by r.run_at, r.id
     offset %(limit)s + 32 limit 1
 ), from_front as materialized (

@@ -337,6 +337,20 @@ def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(db: psyco
     )
 
 
+def test_a_claim_behind_many_runs_that_workers_hold_takes_the_oldest_and_lets_the_next_claim_be_fast(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    jobs = [a_job(db, "purge"), a_job(db, "report")]
+    for number in range(60):
+        due(db, jobs[0], status="running", locked_until=NOON + HOUR, attempts=1, run_at=NOON - HOUR + number * SECOND)
+    waiting = [due(db, jobs[number % 2], run_at=NOON - (60 - number) * SECOND) for number in range(40)]
+
+    taken = claim(ask, "token", 2)
+
+    assert [run.id for run in taken.runs] == waiting[:2]
+    assert not taken.is_truncated
+
+
 def test_runs_behind_many_that_may_not_be_claimed_are_claimed_only_if_they_are_due_and_not_excluded(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
