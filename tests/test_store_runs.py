@@ -351,6 +351,18 @@ def test_a_claim_behind_many_runs_that_workers_hold_takes_the_oldest_and_lets_th
     assert not taken.is_truncated
 
 
+def test_a_claim_leaves_each_run_on_its_page_so_that_no_index_changes(db: psycopg.Connection[Any], ask: Ask) -> None:
+    a_job(db, overlap="allow")
+    db.execute("select count(*) from yamlsched.enqueue_many('purge', array_fill('{}'::jsonb, array[500]))")
+    pages = "select id, (ctid::text::point)[0]::int as page from yamlsched.job_runs order by id"
+    before = db.execute(pages).fetchall()
+
+    taken = claim(ask, "reports-7d9f8b6c5d-x2x9z:12345:0123456789ab", 500, now=None)
+
+    assert len(taken.runs) == 500
+    assert db.execute(pages).fetchall() == before
+
+
 def test_runs_behind_many_that_may_not_be_claimed_are_claimed_only_if_they_are_due_and_not_excluded(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:

@@ -104,27 +104,36 @@ $$;
 
 -- One row per slot or enqueue, executed once.
 create table yamlsched.job_runs (
+    -- First the columns that every row has, of fixed width and without gaps: an update compares all columns that indexes
+    -- mention, and finds those after a string or a null by reading the row. Then in the order in which they change, by a
+    -- claim and at the end of an attempt: what is logged of an update starts at the first change.
     id              bigint generated always as identity primary key,
-    namespace       text not null,
     definition_id   bigint not null references yamlsched.job_definitions (id),
+    run_at          timestamptz not null,
+    -- A failover or a restore may lose a run and use its id again: this distinguishes the two. 48 random bits at least,
+    -- which together with the id is enough; a uuid would make a bulk enqueue a sixth slower.
+    nonce           bigint not null default (random() * 9007199254740992)::bigint,
+    created_at      timestamptz not null default clock_timestamp(),
+    max_attempts    integer not null check (max_attempts >= 1),
+    prior_attempts  integer not null default 0,  -- attempts before the latest retry: the backoff starts over
+    sessions_lost   integer not null default 0 check (sessions_lost >= 0),  -- consecutive attempts that were released at no cost
+    priority        smallint not null default 2 check (priority between 1 and 3),  -- 1 high, 2 normal, 3 low
+    exclusive       boolean not null default false,  -- a slot run of a wait or skip job
+    namespace       text not null,
     job_type        text not null,
     payload         jsonb not null default '{}',
     idempotency_key text,
     scheduled_for   timestamptz,       -- the slot; null: enqueued
-    run_at          timestamptz not null,
+    parent_id       bigint,            -- the run whose handler enqueued this one
+    attempts        integer not null default 0 check (attempts >= 0),
+    locked_by       text,              -- new for every claim; kept when the lease ends: the last owner
+    started_at      timestamptz,       -- of the latest claim
     status          text not null default 'queued'
                     check (status in ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
-    attempts        integer not null default 0 check (attempts >= 0),
-    priority        smallint not null default 2 check (priority between 1 and 3),  -- 1 high, 2 normal, 3 low
-    max_attempts    integer not null check (max_attempts >= 1),
-    prior_attempts  integer not null default 0,  -- attempts before the latest retry: the backoff starts over
-    sessions_lost   integer not null default 0 check (sessions_lost >= 0),  -- consecutive attempts that were released at no cost
-    exclusive       boolean not null default false,  -- a slot run of a wait or skip job
+    updated_at      timestamptz not null default clock_timestamp(),
+    locked_until    timestamptz,       -- the lease
     exclusive_of    bigint,            -- the definition's id while such a run is running
     held_until      timestamptz,       -- until then its handler may be alive although exclusive_of is null; see below
-    locked_by       text,              -- new for every claim; kept when the lease ends: the last owner
-    locked_until    timestamptz,       -- the lease
-    started_at      timestamptz,       -- of the latest claim
     finished_at     timestamptz,
     failed_at       timestamptz,       -- of the latest failed attempt
     dead_at         timestamptz,       -- finished_at of dead runs, for an index that does not mention status
@@ -132,12 +141,6 @@ create table yamlsched.job_runs (
     error_type      text,
     last_stack      text,
     result          jsonb,
-    parent_id       bigint,            -- the run whose handler enqueued this one
-    -- A failover or a restore may lose a run and use its id again: this distinguishes the two. 48 random bits at least,
-    -- which together with the id is enough; a uuid would make a bulk enqueue a sixth slower.
-    nonce           bigint not null default (random() * 9007199254740992)::bigint,
-    created_at      timestamptz not null default clock_timestamp(),
-    updated_at      timestamptz not null default clock_timestamp(),
     -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
     constraint lease_iff_running check ((status = 'running') = (locked_until is not null)),
     constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled')) = (finished_at is not null)),
@@ -146,7 +149,7 @@ create table yamlsched.job_runs (
     constraint running_has_an_owner check (status <> 'running' or (locked_by is not null and attempts >= 1)),
     constraint exclusive_only_while_running
         check (exclusive_of is null or (status = 'running' and exclusive and exclusive_of = definition_id))
-) with (fillfactor = 50);              -- room for the claim's new row version on the same page, so that no index changes
+) with (fillfactor = 40);              -- room for the claim's new row version on the same page, so that no index changes
 
 -- Whether no worker owns an unfinished run: it waits, or its lease has ended.
 create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
