@@ -140,7 +140,9 @@ class Program(NamedTuple):
             return Obstacle(f'"{program}" is not a program', "Begin a script with a line such as #!/bin/sh")
         if error.errno not in TEMPORARY:
             path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
-            found = commands.directory_obstacle(directory) or commands.program_obstacle(program, directory, path)
+            found = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
+                program, directory, path
+            )
             if found is not None:
                 return found
         return Obstacle(f'"{program}" cannot be started: {os.strerror(error.errno or 0)}', "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from yamlsched.definitions import handlers, lookup, paths
+from yamlsched.definitions import commands, handlers, lookup, paths
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Calls, Loaded
@@ -27,7 +27,7 @@ def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Che
     path = paths.import_path(file, loaded.paths, given or ())
     of_handlers = [] if given is None else check_handlers(loaded, file, path)
     found = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
-    wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, path)} if of_handlers else set()
+    wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, file, path)} if of_handlers else set()
     lookup.clear_caches()  # a worker runs for weeks, and the syntax trees of all handlers are large
     return Checked(
         [one for one in found if one.severity == ERROR],
@@ -36,8 +36,8 @@ def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Che
 
 
 def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with ``paths`` and with the handlers, without importing them."""
-    return [*paths.check(loaded, file), *handlers.check(loaded, path)]
+    """Return what is wrong with ``paths``, with the handlers, without importing them, and with the commands."""
+    return [*paths.check(loaded, file), *handlers.check(loaded, path), *commands.check(loaded, file)]
 
 
 def check_all(
@@ -66,5 +66,6 @@ def check_all(
     return apply_suppressions(found, loaded.source)
 
 
-def _is_wrong(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> bool:
-    return any(not is_suppressed(one) for one in handlers.check_again(loaded, calls, path))
+def _is_wrong(loaded: Loaded, calls: Calls, file: Path, path: Sequence[Path]) -> bool:
+    found = [*handlers.check_again(loaded, calls, path), *commands.check_again(loaded, calls, file)]
+    return any(one.severity == ERROR and not is_suppressed(one) for one in found)

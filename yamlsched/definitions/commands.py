@@ -1,12 +1,18 @@
-"""Whether the program of a command can be started on this host."""
+"""Whether the programs of commands can be started on this host."""
 
 from __future__ import annotations
 
 import os
 from os.path import exists, isdir, isfile
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from yamlsched.definitions.diagnostic import Diagnostic
+from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.wording import quoted
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.load import Calls, Loaded
 
 MAX_FIRST_LINE_BYTES = 256
 
@@ -18,14 +24,14 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-def directory_obstacle(folder: str) -> Obstacle | None:
-    """Return why no program can be started in ``folder``; None if one can."""
+def directory_obstacle(folder: str, written: str) -> Obstacle | None:
+    """Return why no program can be started in ``folder``, which messages call ``written``; None if one can."""
     if not exists(folder):
-        return Obstacle(f"the directory {quoted(folder)} does not exist", "Create it, or correct cwd.")
+        return Obstacle(f"the directory {quoted(written)} does not exist", "Create it, or correct cwd.")
     if not isdir(folder):
-        return Obstacle(f"{quoted(folder)} is not a directory", "Correct cwd.")
+        return Obstacle(f"{quoted(written)} is not a directory", "Correct cwd.")
     if not os.access(folder, os.X_OK):
-        return Obstacle(f"the directory {quoted(folder)} cannot be entered", "Permit it to the user of the worker.")
+        return Obstacle(f"the directory {quoted(written)} cannot be entered", "Permit it to the user of the worker.")
     return None
 
 
@@ -84,3 +90,41 @@ def interpreter_obstacle(program: str, path: str) -> Obstacle | None:
         return Obstacle(message, "Save the file with Unix line endings.")
     message = f"the first line of {quoted(program)} names {quoted(interpreter)}, which does not exist"
     return Obstacle(message, "Correct that line, or install the interpreter.")
+
+
+def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
+    """Return what keeps the commands of enabled jobs from being started on this host.
+
+    A name that is not in PATH is a warning: the PATH of the worker may be another one.
+    """
+    found = Findings(loaded.source)
+    for calls in loaded.calls():
+        if found.is_full:
+            break
+        _check_calls(loaded, calls, file, found)
+    return found.diagnostics()
+
+
+def check_again(loaded: Loaded, calls: Calls, file: Path) -> list[Diagnostic]:
+    """Return what is wrong with one job's command."""
+    found = Findings(loaded.source)
+    _check_calls(loaded, calls, file, found)
+    return found.diagnostics()
+
+
+def _check_calls(loaded: Loaded, calls: Calls, file: Path, found: Findings) -> None:
+    job = loaded.jobs.get(calls.job)
+    if not calls.command or (job is not None and not job.enabled):
+        return
+    program, env = calls.command[0], calls.env or {}
+    folder = os.path.join(file.resolve().parent, calls.cwd or "")
+    spot = loaded.spot(calls.job, "command").child(0)
+    if obstacle := directory_obstacle(folder, calls.cwd or folder):
+        at = loaded.spot(calls.job, "cwd") if calls.cwd else spot
+        found.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
+    elif obstacle := program_obstacle(program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath):
+        is_name = "/" not in program and bool(program)
+        if is_name and len(calls.command) == 1 and " " in program:
+            return  # a whole command line, which is a warning of its own
+        report, code = (found.warning, "YS422") if is_name else (found.error, "YS310")
+        report(spot, code, f"{spot}: {obstacle.message}", obstacle.remedy)

@@ -22,16 +22,19 @@ from yamlsched.definitions.wording import quoted
 
 @dataclass(frozen=True)
 class Calls:
-    """The functions that a job's entry names, whether its other keys are valid or not.
+    """The functions or the program that a job's entry names, whether its other keys are valid or not.
 
-    ``handler``, ``on_dead`` and ``payload`` are None if they are absent or invalid; a job without a payload has an
-    empty one. ``is_whole``: no key of the entry is misspelt or unreadable, so that what is missing here is missing.
+    Each is None if it is absent or invalid; a job without a payload has an empty one.
+    ``is_whole``: no key of the entry is misspelt or unreadable, so that what is missing here is missing.
     """
 
     job: str
     handler: str | None
     on_dead: str | None
     payload: dict[str, Any] | None
+    command: list[str] | None
+    env: dict[str, str] | None
+    cwd: str | None
     has_cron: bool
     is_whole: bool
 
@@ -89,6 +92,9 @@ class Loaded:
                 self._valid(name, "handler"),
                 self._valid(name, "on_dead"),
                 self._valid(name, "payload") if "payload" in entry.value else {},
+                self._valid(name, "command") if "command" in entry.value else None,
+                self._valid(name, "env"),
+                self._valid(name, "cwd"),
                 "cron" in entry.value,
                 not entry.has_errors and entry.value.keys() <= JOB_KEYS.keys(),
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from yamlsched.definitions.diagnostic import Diagnostic
-from yamlsched.definitions.lint import cron_rules, file_rules, job_rules
+from yamlsched.definitions.lint import command_rules, cron_rules, file_rules, job_rules
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.load import Loaded
 
@@ -50,7 +50,8 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
             linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
     for calls in loaded.calls():
         job_rules.secrets(linter, calls)
-        job_rules.commands(linter, calls)
+        job_rules.executes_payload(linter, calls)
+        command_rules.check(linter, calls)
     file_rules.crowded_minutes(linter)
     file_rules.misspelt_tags(linter)
     return linter.found.diagnostics()

@@ -26,6 +26,7 @@ FREQUENT_INTERVAL = timedelta(minutes=5)
 SECRET = re.compile(
     r"(^|_)(password|passwd|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)", re.I
 )
+SECRET_VARIABLE = re.compile(f"{SECRET.pattern}|PASSWORD$", re.I)
 REFERENCE_KEY = re.compile(
     r"_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference|key_name|field|header|param|parameter"
     r"|type|kind|version|ttl|length|policy|expiry|store|manager|url|uri)$",
@@ -92,15 +93,21 @@ def last_attempt(linter: Linter, job: Job) -> None:
         linter.warn_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
 
 
-def commands(linter: Linter, calls: Calls) -> None:
+def executes_payload(linter: Linter, calls: Calls) -> None:
     if calls.handler is not None and COMMAND.fullmatch(calls.handler):
         spot = linter.loaded.spot(calls.job, "handler")
         message = f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
-        remedy = "Write a function that runs the command and raises if it fails."
+        remedy = "Write command: [program, argument] in place of the handler."
         linter.found.warning(spot, "YS421", message, remedy)
 
 
 def secrets(linter: Linter, calls: Calls) -> None:
+    for name, value in (calls.env or {}).items():
+        if SECRET_VARIABLE.search(name) and value and not REFERENCE_KEY.search(name) and not REFERENCE.match(value):
+            spot = linter.loaded.spot(calls.job, "env", name)
+            message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
+            linter.found.warning(spot.key, "YS409", message, "Set it in the environment of the worker.")
+
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
             is_reference = REFERENCE_KEY.search(key) or (isinstance(inner, str) and REFERENCE.match(inner))

@@ -1,0 +1,87 @@
+"""Warnings about commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from os.path import basename
+
+from yamlsched.definitions.lint.context import Linter
+from yamlsched.definitions.load import Calls
+from yamlsched.definitions.node import Spot
+from yamlsched.definitions.wording import quoted
+
+SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"}
+OWN_SYNTAX = {"awk", "gawk", "mawk", "sed", "jq", "perl", "envsubst"}
+"""Programs whose arguments may begin like variables of a shell."""
+WRAPPERS = {"env", "exec", "nice", "ionice", "nohup", "time", "chronic", "timeout", "setsid", "stdbuf"}
+"""Programs that start another one, which their arguments name."""
+OPERATOR = re.compile(r"[0-9]?(\||\|\||&|&&|;|>|>>|<|<<|>&[0-9]|&>)")
+EXPANSION = re.compile(r"\$[A-Za-z_{(]|`|~/")
+RANDOM_SLEEP = re.compile(r"\bsleep\b[^;|&]{0,60}\b(RANDOM|shuf|rand(int|om)?)\b", re.S)
+SCRIPT_PARTS = re.compile(r"[;|&\n]+")
+PARTS_OF_COMMAND = re.compile(r"[A-Za-z_]\w*=.*|-.*|[0-9.]+[smhd]?")
+"""What stands between a wrapper and the program that it starts: variables, options and their values."""
+
+
+def check(linter: Linter, calls: Calls) -> None:
+    """Report what a command needs a shell for, and what keys of the job do better."""
+    if not calls.command:
+        return
+    spot = linter.loaded.spot(calls.job, "command")
+    items = list(spot.children())
+    script = _script(calls.command)
+    if script is None:
+        _shell_syntax(linter, spot, items)
+    at = spot if script is None else items[script]
+    lines = [calls.command] if script is None else [part.split() for part in _parts(calls.command[script])]
+    programs = {program for line in lines for program in _programs(line)}
+    if "sudo" in programs:
+        message = f"{spot}: a worker may be unable to stop what sudo starts, and sudo may ask for a password"
+        linter.found.warning(at, "YS424", message, "Run the worker as that user, with a namespace of its own.")
+    if "flock" in programs:
+        message = f"{spot}: flock excludes runs on one host, overlap excludes them on all hosts"
+        linter.found.warning(at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait.")
+    if RANDOM_SLEEP.search(" ".join(calls.command)):
+        message = f"{spot}: a random sleep holds a worker, and moves with every attempt"
+        linter.found.warning(at, "YS426", message, "Remove it, and write spread: 1h for example.")
+
+
+def _script(command: list[str]) -> int | None:
+    """Return the position of the script that a shell gets after -c; None if there is none."""
+    if basename(command[0]) in SHELLS:
+        for position, word in enumerate(command[1:-1], 1):
+            if re.fullmatch("-[a-z]*c", word):
+                return position + 1
+    return None
+
+
+def _parts(script: str) -> Iterator[str]:
+    return (part for part in SCRIPT_PARTS.split(script) if part.strip())
+
+
+def _programs(words: list[str]) -> Iterator[str]:
+    """Yield the program that a command line starts, and those that wrappers start."""
+    for word in words:
+        if PARTS_OF_COMMAND.fullmatch(word):
+            continue
+        yield (program := basename(word))
+        if program not in WRAPPERS:
+            return
+
+
+def _shell_syntax(linter: Linter, spot: Spot, items: list[Spot]) -> None:
+    """Report the first item that only a shell would act on."""
+    first = items[0].value
+    if " " in first and "/" not in first and len(items) == 1:
+        message = f"{items[0]}: {quoted(first)} is a whole command line, and no shell reads it"
+        remedy = "Write each argument as an item, or [/bin/sh, -c, '...'] for a shell."
+        linter.found.warning(items[0], "YS423", message, remedy)
+        return
+    has_own_syntax = basename(first) in OWN_SYNTAX
+    for item in items:
+        is_expansion = EXPANSION.match(item.value) is not None and not has_own_syntax
+        if OPERATOR.fullmatch(item.value) or is_expansion:
+            message = f"{item}: {quoted(item.value)} is passed to the program as it is, because no shell reads it"
+            linter.found.warning(item, "YS423", message, "For a shell, write [/bin/sh, -c, '...'].")
+            return
