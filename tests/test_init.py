@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +85,8 @@ def crontab_line(folder: Path, *arguments: str, **environment: str) -> str:
 
 
 def run_by_cron(command: str, dsn: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
-    words = ["env", "-i", f"PATH={path}", f"YAMLSCHED_DSN={dsn}", "sh", "-c", command]
+    """Run a command with cron's shell and environment, and even without HOME."""
+    words = ["/usr/bin/env", "-i", f"PATH={path}", f"YAMLSCHED_DSN={dsn}", "/bin/sh", "-c", command]
     return subprocess.run(words, cwd="/", capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -95,52 +95,78 @@ def failing(tmp_path: Path) -> Path:
     """A project in a folder with special characters, with one job that always dies."""
     folder = tmp_path / "it's 100% mine"
     folder.mkdir()
-    (folder / "failing.py").write_text("def run(): raise RuntimeError('50% \\\\n done')\n")
+    (folder / "failing.py").write_text("def run(): raise RuntimeError(r'50% \\n done')\n")
     (folder / "schedules.yaml").write_text("version: 1\njobs: {bad: {handler: failing.run, max_attempts: 1}}\n")
     return folder
 
 
 def test_the_crontab_line_runs_in_crons_environment(failing: Path, own_dsn: str) -> None:
-    command = crontab_line(failing).replace("/dev/log", "/nowhere")
+    command = crontab_line(failing)
 
     first = run_by_cron(command, own_dsn)
-    second = run_by_cron(command, own_dsn)
+    status = yamlsched("status", "--format", "json", "--dsn", own_dsn, cwd=failing)
 
-    # without syslog, cron mails all output
-    assert (first.returncode, first.stderr) == (0, "")
-    assert "sync.applied" in first.stdout
-    # and nothing without output
-    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    # a tick that applied the file prints nothing, with and without a syslog
+    assert (first.returncode, first.stdout, first.stderr) == (0, "", "")
+    assert json.loads(status.stdout)["file_in_force"]["applied_by"].endswith(f":{failing}/schedules.yaml")
 
 
-@pytest.mark.parametrize("has_syslog", [True, False])
-def test_the_crontab_line_keeps_the_exit_code_and_lets_cron_mail_a_failure(
-    failing: Path, own_dsn: str, tmp_path: Path, has_syslog: bool
+@pytest.mark.parametrize("syslog", ["works", "has no socket", "is not installed"])
+def test_the_crontab_line_keeps_the_exit_code_and_lets_cron_mail_only_a_failure(
+    failing: Path, own_dsn: str, tmp_path: Path, syslog: str
 ) -> None:
-    # given a syslog, and a program that writes to it
+    # given a program that writes to the system's log, or fails
     log, programs = tmp_path / "log", tmp_path / "bin"
     programs.mkdir()
-    (programs / "logger").write_text(f'#!/bin/sh\necho "$@" >> {log}.words; cat >> {log}.text\n')
-    (programs / "logger").chmod(0o755)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as device:
-        device.bind(str(log))
-        command = crontab_line(failing).replace("/dev/log", str(log) if has_syslog else "/nowhere")
+    if syslog == "works":
+        (programs / "logger").write_text(f'#!/bin/sh\necho "$@" >> {log}.words; cat >> {log}.text\n')
+    elif syslog == "has no socket":
+        (programs / "logger").write_text("#!/bin/sh\necho logger: socket /dev/log: No such file >&2; exit 1\n")
+    path = f"{programs}:/usr/bin:/bin"
+    if syslog == "is not installed":
+        (programs / "env").symlink_to("/usr/bin/env")
+        (programs / "sh").symlink_to("/bin/sh")
+        path = str(programs)
+    else:
+        (programs / "logger").chmod(0o755)
+    command = crontab_line(failing)
 
-        # when a tick succeeds, and a later one has a dead run
-        fine = run_by_cron(command, own_dsn, f"{programs}:/usr/bin:/bin")
-        assert yamlsched("enqueue", "bad", "--dsn", own_dsn, cwd=failing).returncode == 0
-        dead = run_by_cron(command, own_dsn, f"{programs}:/usr/bin:/bin")
+    # when a tick succeeds, and a later one has a dead run
+    fine = run_by_cron(command, own_dsn, path)
+    assert yamlsched("enqueue", "bad", "--dsn", own_dsn, cwd=failing).returncode == 0
+    dead = run_by_cron(command, own_dsn, path)
 
     # then only the failure prints, and it exits with the code of tick
-    assert (fine.returncode, dead.returncode) == (0, 1)
-    assert bool(fine.stdout) is not has_syslog
+    assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")
+    assert (dead.returncode, dead.stderr) == (1, "")
     assert dead.stdout.startswith("yamlsched tick: exit code 1\n")
     assert "run.dead" in dead.stdout
-    if has_syslog:
+    assert r"50% \\n done" in dead.stdout
+    if syslog == "works":
         assert Path(f"{log}.words").read_text() == "-t yamlsched\n" * 2
         written = Path(f"{log}.text").read_text()
         assert "sync.applied" in written
         assert written.endswith(dead.stdout.partition("\n")[2])
+
+
+def test_the_crontab_line_reports_a_folder_that_is_gone(failing: Path, own_dsn: str) -> None:
+    command = crontab_line(failing)
+    failing.rename(failing.with_name("moved"))
+
+    gone = run_by_cron(command, own_dsn)
+
+    assert gone.returncode != 0
+    assert "it's 100% mine" in gone.stderr
+    assert gone.stdout.startswith(f"yamlsched tick: exit code {gone.returncode}\n")
+
+
+@pytest.mark.parametrize("name", ["größe €", "日本", 'a"b$(c)`d`'])
+def test_the_crontab_line_works_in_any_folder_without_a_locale(tmp_path: Path, own_dsn: str, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    command = crontab_line(folder)
+    assert run_by_cron(command, own_dsn).returncode == 0
+    assert run_by_cron(command, "postgresql:///nowhere?host=/nowhere").returncode == 3
 
 
 def test_a_tick_that_dies_without_output_is_mailed(failing: Path, own_dsn: str) -> None:

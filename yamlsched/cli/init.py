@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-import sys
+from dataclasses import replace
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from yamlsched.cli import _deploy
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
 
@@ -28,15 +29,54 @@ WHEEL = "vendor/yamlsched-*.whl"
     uses="file env namespace",
     formats=("text",),
     help="Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is commented and comes "
-    "with its schema. Existing files are never overwritten.",
+    "with its schema. With --deploy, write the files that start yamlsched on this installation to the folder deploy, "
+    "also beside an existing schedule. Existing files are never overwritten.",
+)
+@click.option(
+    "--deploy",
+    type=click.Choice(_deploy.KINDS),
+    help="Write a crontab, systemd units, or Kubernetes manifests and a Containerfile.",
 )
 @click.pass_obj
-def command(settings: Settings) -> int:
+def command(settings: Settings, deploy: str | None) -> int:
     root = _repository(settings.file) or settings.file.resolve().parent
     source = _installed_from()
-    for path, text in _contents(settings.file, root, source).items():
+    here = _deploy.Installation.here(settings.file, settings.env, settings.namespace)
+    is_new = deploy is None or not settings.file.exists()
+    if is_new:
+        _write(_contents(settings.file, root, source))
+    if deploy is not None:
+        requirement = _requirement(source)
+        vendor = str(Path(WHEEL).parent) if requirement == WHEEL else None
+        folder = settings.file.parent / "deploy"
+        found = _deploy.contents(deploy, replace(here, requirement=requirement, vendor=vendor))
+        _write({folder / name: text for name, text in found.items()})
+    if is_new:
+        file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
+        click.echo("\nTry it:")
+        click.echo(f"    yamlsched validate{file} && yamlsched tick{file} && yamlsched next{file}")
+    if (is_new or deploy == "kubernetes") and (wheel := _wheel_command(source, root)):
+        what = "The image" if not is_new else "The CI step"
+        click.echo(f"\n{what} installs yamlsched from a wheel in the repository. Build it, and commit it:")
+        click.echo(f"    {wheel}")
+    if deploy is not None:
+        click.echo(f"\n{_deploy.next_steps(deploy, here, os.path.relpath(folder))}")
+        return 0
+    click.echo("\nThen add this line to crontab (crontab -e):")
+    if settings.dsn:
+        click.echo("    # the DSN that you use here; cron does not read your shell's configuration")
+        click.echo("    YAMLSCHED_DSN=...")
+    given = (("--env", settings.env), ("--namespace", settings.namespace))
+    options = [word for name, value in given if value for word in (name, value)]
+    click.echo(f"    {_deploy.tick_line(here, *options)}")
+    return 0
+
+
+def _write(contents: dict[Path, str]) -> None:
+    """Write the files that do not exist, and report each."""
+    for path, text in contents.items():
         shown = os.path.relpath(path)
-        if path.exists():
+        if os.path.lexists(path):
             click.echo(f"kept     {shown}")
             continue
         try:
@@ -45,36 +85,6 @@ def command(settings: Settings) -> int:
         except OSError as error:
             raise EnvironmentFailed(f"{shown} cannot be written: {error.strerror}") from error
         click.echo(f"written  {shown}")
-    file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
-    click.echo("\nTry it:")
-    click.echo(f"    yamlsched validate{file} && yamlsched tick{file} && yamlsched next{file}")
-    if wheel := _wheel_command(source, root):
-        click.echo("\nThe CI step installs yamlsched from a wheel in the repository. Build it, and commit it:")
-        click.echo(f"    {wheel}")
-    click.echo("\nThen add this line to crontab (crontab -e):")
-    if settings.dsn:
-        click.echo("    # the DSN that you use here; cron does not read your shell's configuration")
-        click.echo("    YAMLSCHED_DSN=...")
-    click.echo(f"    {crontab_line(settings.file, settings.env)}")
-    return 0
-
-
-def crontab_line(file: Path, environment: str | None = None) -> str:
-    """Return a crontab line for ``file`` that works in cron's minimal environment and keeps the exit code of tick.
-
-    Its output goes to syslog. Cron mails the output of a tick that fails, and all output where there is no syslog.
-    """
-    program = Path(sys.argv[0]).resolve()
-    is_script = program.name == "yamlsched" and program.is_file()
-    words = [str(program)] if is_script else [sys.executable, "-m", "yamlsched"]
-    words += ["tick", "--file", str(file.resolve()), *(("--env", environment) if environment else ())]
-    to_syslog = '[ -S /dev/log ] && printf "%s\\n" "$out" | logger -t yamlsched && [ $code = 0 ]'
-    to_mail = 'printf "%s\\n" "yamlsched tick: exit code $code" "$out"'
-    line = (
-        f"cd {shlex.quote(str(file.resolve().parent))} && out=$({shlex.join(words)} 2>&1); code=$?; "
-        f'[ "$code$out" = 0 ] || {{ {to_syslog}; }} || {to_mail}; exit $code'
-    )
-    return "* * * * * " + line.replace("%", r"\%")  # in a crontab a bare % ends the command
 
 
 def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Path, str]:

@@ -1,0 +1,140 @@
+"""The files of ``init --deploy``, and the crontab line: how to start yamlsched on this installation."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+TEMPLATES = {
+    "cron": ("crontab",),
+    "systemd": ("yamlsched.service", "yamlsched-tick.service", "yamlsched-tick.timer"),
+    "kubernetes": ("kubernetes-cronjob.yaml", "kubernetes-deployment.yaml", "Containerfile"),
+}
+NEXT_STEPS = {
+    "cron": """\
+Then set MAILTO and YAMLSCHED_DSN in deploy/crontab, and add its lines as the user that runs the jobs:
+    crontab -e
+    yamlsched doctor                   # two minutes later: reports the tick""",
+    "systemd": """\
+Then write the DSN to a file that only root reads, and start either the service, which keeps running, or the timer:
+    sudo install -m 600 /dev/null /etc/yamlsched.env
+    sudo sh -c 'echo YAMLSCHED_DSN=postgresql://app@db.internal/app >> /etc/yamlsched.env'
+    sudo cp deploy/yamlsched.service deploy/yamlsched-tick.service deploy/yamlsched-tick.timer /etc/systemd/system/
+    sudo systemctl daemon-reload
+    sudo systemctl enable --now yamlsched              # or: yamlsched-tick.timer
+    yamlsched doctor                                   # reports the tick""",
+    "kubernetes": """\
+Then build and push an image, name it in the manifests, and apply either the Deployment, which keeps running, or the
+CronJob:
+    podman build -t registry.example.com/jobs:1 -f deploy/Containerfile .
+    kubectl create secret generic yamlsched --from-literal=dsn=postgresql://app@db.internal/app
+    kubectl apply -f deploy/kubernetes-deployment.yaml      # or: deploy/kubernetes-cronjob.yaml""",
+}
+KINDS = tuple(TEMPLATES)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where yamlsched and the schedule are. ``program`` are the first words of a command.
+
+    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has.
+    """
+
+    program: tuple[str, ...]
+    file: Path
+    user: str
+    environment: str | None = None
+    namespace: str | None = None
+    requirement: str = "yamlsched"
+    vendor: str | None = None
+
+    @classmethod
+    def here(cls, file: Path, environment: str | None, namespace: str | None) -> Installation:
+        """Return this installation. Links in its paths are kept: they may lead to the current release of a project."""
+        script = os.path.abspath(sys.argv[0])
+        is_script = os.path.basename(script) == "yamlsched" and os.access(script, os.X_OK)
+        program = (script,) if is_script else (sys.executable, "-m", "yamlsched")
+        return cls(program, Path(os.path.abspath(file)), getpass.getuser(), environment, namespace)
+
+    @property
+    def file_options(self) -> tuple[str, ...]:
+        return () if self.file.name == "schedules.yaml" else ("--file", self.file.name)
+
+
+def tick_line(here: Installation, *options: str) -> str:
+    """Return a crontab line that works in cron's minimal environment and keeps the exit code of tick.
+
+    Its output goes to syslog, if there is one. Cron mails the output of a tick that fails, and nothing else.
+    """
+    words = shlex.join([*here.program, "tick", *here.file_options, *options])
+    to_syslog = '[ -z "$out" ] || { printf \'%s\\n\' "$out" | logger -t yamlsched; } 2>/dev/null'
+    to_mail = '[ $code = 0 ] || printf \'%s\\n\' "yamlsched tick: exit code $code" "$out"'
+    line = f"{_change_folder(here)} && out=$({words} 2>&1); code=$?; {to_syslog}; {to_mail}; exit $code"
+    return _crontab("* * * * *", line)
+
+
+def _check_line(here: Installation) -> str:
+    """Return a crontab line that prints what needs attention, once a day."""
+    words = shlex.join([*here.program, "status", "--check", *here.file_options])
+    line = f"{_change_folder(here)} && out=$({words} 2>&1) || {{ code=$?; printf '%s\\n' \"$out\"; exit $code; }}"
+    return _crontab("0 8 * * *", line)
+
+
+def _change_folder(here: Installation) -> str:
+    return f"cd {shlex.quote(str(here.file.parent))}"
+
+
+def _crontab(when: str, command: str) -> str:
+    return f"{when} {command}".replace("%", r"\%")  # in a crontab a bare % ends the command
+
+
+def _systemd_command(words: tuple[str, ...]) -> str:
+    """Return a command for ExecStart, which accepts no quotes in the name of the program itself."""
+    is_plain = re.fullmatch(r"[\w@%+=:,./-]+", words[0]) is not None
+    return " ".join(map(_systemd_word, words if is_plain else ("/usr/bin/env", *words)))
+
+
+def _systemd_word(word: str) -> str:
+    word = word.replace("%", "%%").replace("$", "$$")
+    if re.fullmatch(r"[\w@%+=:,./$-]+", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def contents(kind: str, here: Installation) -> dict[str, str]:
+    """Return the content of each file for ``kind``, by name."""
+    return {name: _render(name, here) for name in TEMPLATES[kind]}
+
+
+def next_steps(kind: str, here: Installation, folder: str) -> str:
+    """Return what to do with the files, which are in ``folder``."""
+    steps = NEXT_STEPS[kind].replace("deploy/", f"{shlex.quote(folder)}/")
+    if kind == "systemd" and here.user == "root":
+        steps += "\nThe units run the jobs as root: to run them as another user, change User= in both services."
+    return steps
+
+
+def _render(name: str, here: Installation) -> str:
+    """Return a template with its marks replaced. A line whose mark has no value is omitted."""
+    values = {
+        "@TICK@": tick_line(here),
+        "@CHECK@": _check_line(here),
+        "@PROGRAM@": _systemd_command(here.program),
+        "@OPTIONS@": "".join(f"{_systemd_word(word)} " for word in here.file_options),
+        "@FOLDER@": str(here.file.parent).replace("%", "%%"),
+        "@USER@": here.user,
+        "@ENVIRONMENT@": here.environment,
+        "@NAMESPACE@": here.namespace,
+        "@REQUIREMENT@": here.requirement if here.vendor else shlex.quote(here.requirement),
+        "@VENDOR@": here.vendor,
+    }
+    template = files("yamlsched.templates").joinpath("deploy").joinpath(name).read_text("utf-8")
+    omitted = [mark for mark, value in values.items() if value is None]
+    text = "".join(line for line in template.splitlines(keepends=True) if not any(mark in line for mark in omitted))
+    return re.sub("@[A-Z]+@", lambda mark: values[mark[0]] or "", text)
