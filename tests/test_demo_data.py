@@ -1,0 +1,29 @@
+"""The data for demonstrations shows what the product can show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from docs import demo_data
+from yamlsched import store
+from yamlsched.operations import health
+
+
+def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own_dsn: str) -> None:
+    demo_data.fill(own_dsn)
+
+    with store.connect(own_dsn) as db:
+        found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
+        reasons = {row.reason for row in db.execute("select distinct reason from yamlsched.skipped_slots")}
+    states = {health.state(job, found) for job in found.jobs}
+    assert states == {"retired", "stuck", "late", "failing", "paused", "disabled", "running", "ok", "new"}
+    assert reasons >= {"paused", "disabled", "key_taken", "late", "superseded", "overlap"}
+
+
+def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:
+    demo_data.fill(own_dsn, is_healthy=True, more_jobs=3)
+
+    with store.connect(own_dsn) as db:
+        found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
+    assert health.problems(found, health.Thresholds()) == []
+    assert len(found.jobs) == 24 + 3
