@@ -294,12 +294,12 @@ class Demo:
         if name in ("sync_inventory", "purge_carts") and is_newest:
             started = min(started, self.now - timedelta(seconds=9))
             run["created_at"] = started
-            self.execute(run, started, self.now + 110 * timedelta(seconds=1))
+            self.execute(run, started, self.now + HOUR)
             return True
         if self.is_healthy:
             return False
         if name == "score_orders" and left == 2:
-            self.execute(run, run["created_at"], self.now + 100 * timedelta(seconds=1))
+            self.execute(run, run["created_at"], self.now + HOUR)
             return True
         if name == "export_to_warehouse" and is_newest:
             begin = self.now - 50 * MINUTE

@@ -24,7 +24,7 @@ OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 GROUPS = {
     "Schedule": ("validate", "diff", "plan", "next", "explain", "schema"),
     "Run": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
-    "Inspect": ("status", "runs", "show", "why", "metrics"),
+    "Inspect": ("status", "runs", "show", "why", "metrics", "web"),
     "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
     "Set up": ("init", "migrate", "db", "doctor"),
 }

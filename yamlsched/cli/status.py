@@ -164,7 +164,7 @@ def listed(health: Health, show_all: bool) -> tuple[list[JobHealth], int]:
 
 
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:
-    from yamlsched.operations.health import state
+    from yamlsched.operations.health import note, state
 
     return (
         job.job_type,
@@ -176,20 +176,3 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
         str(job.queued + job.running + job.failed or "-"),
         note(job, health),
     )
-
-
-def note(job: JobHealth, health: Health) -> str:
-    """Return what explains the state of ``job``."""
-    from yamlsched.runs import error_text
-
-    if job.paused:
-        until = f" until {_output.instant(job.paused_until)}" if job.paused_until else ""
-        reason = f": {job.paused_reason}" if job.paused_reason else ""
-        return f"paused by {job.paused_by or 'an operator'}{until}{reason}"
-    if job.overdue_since:
-        return f"since {_output.instant(job.overdue_since)}: {job.overdue_why}"
-    if job.failure_streak:
-        return error_text(job.last_error_type, job.last_error)
-    if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
-        return f"the next slot waits for run {job.open_slot_run_id}"
-    return ""

@@ -14,7 +14,7 @@ from yamlsched.runs import error_text
 from yamlsched.store.health import Health, JobHealth, PresentedFile, RefusedFile, read
 from yamlsched.times import rfc3339
 
-__all__ = ["Health", "JobHealth", "Problem", "Thresholds", "problems", "read", "state", "summary"]
+__all__ = ["Health", "JobHealth", "Problem", "Thresholds", "note", "problems", "read", "state", "summary"]
 
 MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
@@ -258,3 +258,18 @@ def state(job: JobHealth, health: Health) -> str:
     if not job.enabled:
         return "disabled"
     return "running" if job.running else "ok" if job.last_success_at else "new"
+
+
+def note(job: JobHealth, health: Health) -> str:
+    """Return what explains the state of ``job``; "" if nothing has to be explained."""
+    if job.paused:
+        until = f" until {rfc3339(job.paused_until, 'seconds')}" if job.paused_until else ""
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        return f"paused by {job.paused_by or 'an operator'}{until}{reason}"
+    if job.overdue_since:
+        return f"since {rfc3339(job.overdue_since, 'seconds')}: {job.overdue_why}"
+    if job.failure_streak:
+        return error_text(job.last_error_type, job.last_error)
+    if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
+        return f"the next slot waits for run {job.open_slot_run_id}"
+    return ""

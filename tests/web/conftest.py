@@ -1,0 +1,59 @@
+"""Databases and clients for tests of the web page: one database for each module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from docs import demo_data
+from support.database import temporary_database
+from yamlsched import web
+from yamlsched.store.connection import connect_for_handler
+
+HOST = "http://localhost"
+
+
+@pytest.fixture(autouse=True)
+def _no_schedule_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The schedules.yaml of the checkout must not decide which namespace a page shows."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def page_dsn(server: str, template: str) -> Iterator[str]:
+    """A database with tables and no rows."""
+    with temporary_database(server, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def demo_dsn(server: str, template: str) -> Iterator[str]:
+    """A database with the demonstration."""
+    with temporary_database(server, template) as dsn:
+        demo_data.fill(dsn)
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def demo_db(demo_dsn: str) -> Iterator[Any]:
+    with connect_for_handler(demo_dsn) as connection:
+        yield connection
+
+
+@pytest.fixture
+def visit() -> Iterator[Callable[..., TestClient]]:
+    """A function that opens a browser on the page: ``visit(dsn, auth="basic", client=("10.0.0.9", 1))``."""
+    with ExitStack() as stack:
+
+        def open_page(dsn: str, client: tuple[str, int] = ("127.0.0.1", 50_000), **options: Any) -> TestClient:
+            app = web.app(dsn, **options)
+            return stack.enter_context(
+                TestClient(app, base_url=HOST, client=client, raise_server_exceptions=False, follow_redirects=False)
+            )
+
+        yield open_page

@@ -1,0 +1,197 @@
+"""Pages under all circumstances: errors in words, ETags, fragments, static files, sessions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from starlette.testclient import TestClient
+
+from support.rows import a_job
+from yamlsched import web
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.store.connection import connect_for_handler
+from yamlsched.store.statements import sql_folder
+from yamlsched.web import pool
+from yamlsched.web.pages import home
+from yamlsched.web.pool import READER_SETTINGS, Busy, Pool
+
+Visit = Callable[..., TestClient]
+
+
+def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visit: Visit) -> None:
+    answer = visit("postgresql://reader:hunter2hunter2@127.0.0.1:1/app", namespace="default").get("/")
+    assert answer.status_code == 503
+    assert "No connection to the database" in answer.text
+    assert "Connection refused" in answer.text
+    assert "hunter2" not in answer.text
+
+
+def test_a_dsn_that_is_not_valid_is_reported_without_showing_it(visit: Visit) -> None:
+    answer = visit("postgresql://reader:hunter2hunter2@[app", namespace="default").get("/")
+    assert answer.status_code == 503
+    assert "the DSN cannot be parsed" in answer.text.replace("The DSN", "the DSN")
+    assert "hunter2" not in answer.text
+
+
+def test_a_database_without_tables_says_which_command_creates_them(visit: Visit, empty_dsn: str) -> None:
+    answer = visit(empty_dsn).get("/")
+    assert answer.status_code == 503
+    assert "yamlsched migrate" in answer.text
+
+
+def test_several_namespaces_must_be_told_apart(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db = db_of(own_dsn)
+    a_job(db, namespace="billing")
+    a_job(db, namespace="shop")
+    answer = visit(own_dsn).get("/")
+    assert answer.status_code == 400
+    assert "several namespaces (billing, shop): pass --namespace" in answer.text
+    assert visit(own_dsn, namespace="shop").get("/").status_code == 200
+
+
+@pytest.mark.parametrize("limit", ["statement_timeout=150ms -c lock_timeout=0", "lock_timeout=50ms"])
+def test_a_statement_that_takes_too_long_is_cancelled_and_the_page_says_so(
+    visit: Visit, page_dsn: str, limit: str
+) -> None:
+    page = visit(make_conninfo(page_dsn, options=f"-c {limit}"))
+    with psycopg.connect(page_dsn) as other:
+        other.execute("lock table yamlsched.job_definitions")
+        answer = page.get("/")
+        other.rollback()
+    assert answer.status_code == 504
+    assert "longer than the time limit" in answer.text
+    assert page.get("/").status_code == 200
+
+
+def test_the_time_limit_is_two_seconds(page_dsn: str) -> None:
+    with Pool(page_dsn, 1, READER_SETTINGS).transaction() as session:
+        [[limit]] = session.execute("select current_setting('statement_timeout')").fetchall()
+    assert limit == "2s"
+
+
+def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) -> None:
+    page = visit(make_conninfo(page_dsn, application_name="restarted"))
+    assert page.get("/").status_code == 200
+    with psycopg.connect(page_dsn, autocommit=True) as other:
+        ended = other.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'restarted'"
+        ).fetchall()
+    assert ended == [(True,)]
+    assert page.get("/").status_code == 200
+
+
+def test_the_role_of_readers_suffices(visit: Visit, own_dsn: str) -> None:
+    with connect_for_handler(own_dsn) as db:
+        db.execute((sql_folder() / "roles.sql").read_bytes())
+    assert visit(make_conninfo(own_dsn, options="-c role=yamlsched_reader")).get("/").status_code == 200
+
+    answer = visit(make_conninfo(own_dsn, options="-c role=yamlsched_enqueuer"), namespace="default").get("/")
+    assert answer.status_code == 503
+    assert "Grant it yamlsched_reader" in answer.text
+
+
+def test_the_session_of_a_page_cannot_write_even_with_an_owner_role(page_dsn: str) -> None:
+    with (
+        pytest.raises(psycopg.errors.ReadOnlySqlTransaction),
+        Pool(page_dsn, 1, READER_SETTINGS).transaction() as session,
+    ):
+        session.execute("insert into yamlsched.namespaces values ('x')")
+
+
+def test_requests_share_a_bounded_number_of_sessions(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.05)
+    shared = Pool(page_dsn, 2, READER_SETTINGS)
+    with (
+        shared.transaction() as first,
+        shared.transaction() as second,
+        pytest.raises(Busy, match="all 2 sessions"),
+        shared.transaction(),
+    ):
+        pass
+    with shared.transaction() as again:
+        assert again in (first, second)
+    shared.close()
+    assert first.closed
+    assert second.closed
+
+
+def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def connect(dsn: str, settings: Any) -> Any:
+        tried.append(dsn)
+        raise EnvironmentFailed("no connection to the database: refused")
+
+    monkeypatch.setattr(pool.store, "connect", connect)
+    shared = Pool("dbname=x", 2, READER_SETTINGS)
+    for _ in range(3):
+        with pytest.raises(EnvironmentFailed, match="refused"), shared.transaction():
+            pass
+    assert len(tried) == 1
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    page = visit(own_dsn)
+    first = page.get("/")
+    again = page.get("/", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+
+    a_job(db_of(own_dsn), "fresh")
+    changed = page.get("/", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
+    assert changed.status_code == 200
+    assert "fresh" in changed.text
+
+
+def test_the_refresh_script_gets_the_page_without_its_frame(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn)
+    whole, fragment = page.get("/"), page.get("/", headers={"Yamlsched-Fragment": "1"})
+    assert "<html" not in fragment.text
+    assert fragment.text.strip() in whole.text
+    assert fragment.headers["etag"] != whole.headers["etag"]
+    assert fragment.headers["vary"] == "Yamlsched-Fragment"
+
+
+def test_static_files_are_kept_for_ever_because_their_names_change_with_their_content(
+    visit: Visit, page_dsn: str
+) -> None:
+    page = visit(page_dsn)
+    found = re.findall(r'(?:href|src)="(/static/\w+\.([0-9a-f]{12})\.(css|js|svg))"', page.get("/").text)
+    assert sorted(kind for _, _, kind in found) == ["css", "js", "svg"]
+    for path, _, kind in found:
+        answer = page.get(path)
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert {"css": "css", "js": "javascript", "svg": "svg"}[kind] in answer.headers["content-type"]
+    assert page.get("/static/page.css").status_code == 404
+    assert page.get("/static/..%2foptions.py").status_code == 404
+
+
+def test_a_path_that_is_no_page_has_a_page_that_says_so(visit: Visit, page_dsn: str) -> None:
+    answer = visit(page_dsn).get("/nothing")
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+    assert '<a class="button" href="/">' in answer.text
+
+
+def test_a_bug_in_a_page_does_not_show_its_traceback(
+    visit: Visit, page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(home.health, "read", broken)
+    answer = visit(page_dsn).get("/")
+    assert answer.status_code == 500
+    assert "This is a bug in yamlsched" in answer.text
+    assert "secret" not in answer.text
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else True)
+    with pytest.raises(EnvironmentFailed, match=r"needs jinja2: .* pip install 'yamlsched\[web\]'"):
+        web.app("dbname=x")

@@ -1,0 +1,83 @@
+"""The last days of many jobs, in one word for each day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from yamlsched.store import timeline as store
+from yamlsched.store.timeline import MAX_RUNS_OF_DAY, DayOfJob
+from yamlsched.times import bounds
+from yamlsched.zones import zone
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+STRIP_DAYS = 14
+
+
+@dataclass(frozen=True)
+class Day:
+    """A local date of a job. ``state`` is the worst of: dead, retrying, retried, ok, cancelled, skipped, none."""
+
+    date: date
+    state: str
+    text: str
+    reasons: Sequence[str] = ()
+
+
+def strips(
+    connection: Connection[Any], namespace: str, jobs: Sequence[tuple[str, str]], now: datetime
+) -> dict[str, list[Day]]:
+    """Return the last days of each job, given by name and time zone, oldest first; the last one is today."""
+    spans, dates = [], []
+    for name, timezone in jobs:
+        where = zone(timezone)
+        today = now.astimezone(where).date()
+        for ago in reversed(range(STRIP_DAYS)):
+            day = today - timedelta(days=ago)
+            spans.append((name, bounds(day, where)[0], bounds(day + timedelta(days=1), where)[0]))
+            dates.append(day)
+    found: dict[str, list[Day]] = {name: [] for name, _ in jobs}
+    for row in store.days(connection, namespace, spans):
+        found[spans[row.nth][0]].append(_day(dates[row.nth], row))
+    return found
+
+
+def _day(day: date, row: DayOfJob) -> Day:
+    parts = [
+        f"{_number(number)} {what}"
+        for number, what in (
+            (row.dead, "dead"),
+            (row.retrying, "to be retried"),
+            (row.retried, "succeeded after a retry"),
+        )
+        if number
+    ]
+    if row.succeeded and not row.retried:
+        parts.append("succeeded")
+    if row.cancelled:
+        parts.append("cancelled")
+    if row.reasons:
+        parts.append(f"slots skipped ({', '.join(row.reasons)})")
+    return Day(day, _state(row), ", ".join(parts) or "no runs", row.reasons)
+
+
+def _state(row: DayOfJob) -> str:
+    if row.dead:
+        return "dead"
+    if row.retrying:
+        return "retrying"
+    if row.retried:
+        return "retried"
+    if row.succeeded:
+        return "ok"
+    if row.cancelled:
+        return "cancelled"
+    return "skipped" if row.reasons else "none"
+
+
+def _number(number: int) -> str:
+    return f"{number}+" if number >= MAX_RUNS_OF_DAY else str(number)

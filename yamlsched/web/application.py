@@ -1,0 +1,185 @@
+"""The ASGI application. A request passes ``Guard``, gets a session in a transaction, and its page reads a view model,
+which a template shows. Every failure has a page that says what happened and what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from yamlsched import __version__, log
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.operations import history
+from yamlsched.store.connection import reason
+from yamlsched.store.dsn import redactor
+from yamlsched.store.history import now
+from yamlsched.web import assets, render
+from yamlsched.web.options import Options
+from yamlsched.web.pages import PAGES
+from yamlsched.web.pool import READER_SETTINGS, Pool
+from yamlsched.web.security import Guard, Rejection
+from yamlsched.web.visit import BadRequest, NotFound, Page, Visit, url_under
+
+FRAGMENT_HEADER = "Yamlsched-Fragment"
+"""The refresh script asks with it for the page without its frame."""
+FOREVER = "public, max-age=31536000, immutable"
+TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
+TIMED_OUT = Rejection(
+    HTTPStatus.GATEWAY_TIMEOUT,
+    "The database needed longer than the time limit of this page.",
+    "The server may be overloaded, or an analyze of yamlsched's tables is due. yamlsched doctor checks the setup.",
+)
+LACKS_PRIVILEGE = (
+    'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the roles, '
+    '"yamlsched doctor" lists what the role lacks.'
+)
+IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
+
+
+def build(options: Options) -> ASGIApp:
+    """Return the application."""
+    return Application(options).guarded()
+
+
+class Application:
+    """The pages with what they share: sessions, templates, static files."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._pool = Pool(options.dsn, options.sessions, READER_SETTINGS)
+        self._templates = render.environment()
+        self._redact = redactor(options.dsn)
+
+    def guarded(self) -> ASGIApp:
+        by_name = {asset.name: asset for asset in assets.load().values()}
+
+        async def static(request: Request) -> Response:
+            asset = by_name.get(request.path_params["name"])
+            if asset is None:
+                raise HTTPException(HTTPStatus.NOT_FOUND)
+            return Response(asset.content, media_type=asset.media_type, headers={"Cache-Control": FOREVER})
+
+        routes = [Route(page.path, self._endpoint(page)) for page in PAGES]
+        app = Starlette(
+            routes=[*routes, Route("/static/{name}", static)],
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._http_error, Exception: self._bug},
+        )
+        return Guard(app, self._options, self._reject)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        self._pool.close()
+
+    def _endpoint(self, page: Page) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            return await run_in_threadpool(self._answer, page, request)
+
+        return endpoint
+
+    def _answer(self, page: Page, request: Request) -> Response:
+        """Return the page, or the page of an error."""
+        try:
+            try:
+                visit, view = self._show(page, request)
+            except TOO_SLOW:
+                raise
+            except psycopg.OperationalError:
+                visit, view = self._show(page, request)  # the server was restarted: another session may work
+        except TOO_SLOW:
+            return self._error(request, TIMED_OUT)
+        except psycopg.errors.InsufficientPrivilege as error:
+            what = f"The role of the page's DSN lacks a privilege: {self._redact(reason(error))}."
+            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE))
+        except (psycopg.Error, EnvironmentFailed) as error:
+            what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
+            log.warning("web.unavailable", path=request.url.path, error=what)
+            how = "The page works again once the database answers. yamlsched doctor checks the setup."
+            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, _sentence(what), how))
+        except NotFound as error:
+            return self._error(request, Rejection(HTTPStatus.NOT_FOUND, str(error), error.remedy))
+        except BadRequest as error:
+            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
+        except Refused as error:
+            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, _sentence(str(error))))
+        html = self._html(request, page.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
+        return _if_changed(request, html)
+
+    def _show(self, page: Page, request: Request) -> tuple[Visit, Any]:
+        with self._pool.transaction() as connection:
+            visit = Visit(
+                connection=connection,
+                namespace=history.namespace_of(connection, self._options.namespace, self._options.file),
+                now=now(connection),
+                path=request.path_params,
+                query=request.query_params,
+                url=url_under(request.scope["root_path"]),
+                user=request.state.user,
+                has_actions=self._options.has_actions,
+            )
+            return visit, page.show(visit)
+
+    def _html(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> bytes:
+        is_fragment = FRAGMENT_HEADER in request.headers
+        return (
+            self._templates.get_template(template)
+            .render(
+                layout="fragment.html" if is_fragment else "base.html",
+                url=url_under(request.scope["root_path"]),
+                prefix=request.scope["root_path"],
+                navigation=[page for page in PAGES if page.title],
+                user=request.state.user,
+                has_actions=self._options.has_actions,
+                version=__version__,
+                status=status,
+                **context,
+            )
+            .encode()
+        )
+
+    def _error(self, request: Request, rejection: Rejection) -> Response:
+        html = self._html(request, "error.html", rejection.status, here=None, visit=None, view=rejection)
+        headers = {"Cache-Control": "no-store", **rejection.headers}
+        return HTMLResponse(html, rejection.status, headers)
+
+    async def _reject(self, scope: Scope, receive: Receive, send: Send, rejection: Rejection) -> None:
+        response = self._error(Request(scope), rejection)
+        await response(scope, receive, send)
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = {
+            HTTPStatus.NOT_FOUND: "There is no such page.",
+            HTTPStatus.METHOD_NOT_ALLOWED: "This page has no such action.",
+        }.get(HTTPStatus(error.status_code), _sentence(error.detail))
+        return self._error(request, Rejection(HTTPStatus(error.status_code), what, headers=error.headers or {}))
+
+    async def _bug(self, request: Request, _: Exception) -> Response:
+        return self._error(request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _if_changed(request: Request, html: bytes) -> Response:
+    """Return the page, or 304 if the browser has it."""
+    etag = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Vary": FRAGMENT_HEADER}
+    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+    if etag in known:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return HTMLResponse(html, headers=headers)

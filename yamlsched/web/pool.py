@@ -1,0 +1,129 @@
+"""A few sessions that pages share. They are read-only, and a statement is cancelled after two seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
+
+from yamlsched import store
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.store.connection import SESSION_SETTINGS, describe
+from yamlsched.store.dsn import parse_dsn
+from yamlsched.store.session import Session
+
+READER_SETTINGS = {
+    **SESSION_SETTINGS,
+    "statement_timeout": "2s",
+    "lock_timeout": "1s",
+    "default_transaction_read_only": "on",
+}
+"""The privileges of the role decide what a session may do; that it is read-only as well costs nothing."""
+ACTION_SETTINGS = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "5s"}
+CONNECT_TIMEOUT_SECONDS = 5
+WAIT_SECONDS = 5.0
+"""How long a request waits for a session that others use."""
+FAILURE_SECONDS = 1.0
+"""For this long after a failed attempt to connect, requests get its error at once."""
+CHECK_SECONDS = 10.0
+"""A session that was idle for longer is checked before it is used: the server may have been restarted."""
+
+
+class Busy(EnvironmentFailed):
+    """All sessions are in use."""
+
+
+class Pool:
+    """At most ``size`` sessions on ``dsn``, opened when they are needed."""
+
+    def __init__(self, dsn: str, size: int, settings: dict[str, str]) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._free = threading.BoundedSemaphore(size)
+        self._size = size
+        self._idle: list[tuple[float, Session]] = []
+        self._mutex = threading.Lock()
+        self._connecting = threading.Lock()  # opening a session changes the environment of the process
+        self._failure: tuple[float, str] = (float("-inf"), "")
+        self._is_closed = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Yield a session in a transaction. Raises EnvironmentFailed if none can be had."""
+        if not self._free.acquire(timeout=WAIT_SECONDS):
+            raise Busy(f"all {self._size} sessions of this page are in use: reload the page")
+        try:
+            session = self._take()
+            try:
+                with session.transaction():
+                    yield session
+            finally:
+                self._return(session)
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for _, session in idle:
+            session.close()
+
+    def _take(self) -> Session:
+        while True:
+            with self._mutex:
+                since, session = self._idle.pop() if self._idle else (0.0, None)
+            if session is None:
+                return self._connect()
+            if time.monotonic() - since < CHECK_SECONDS or _is_alive(session):
+                return session
+            session.close()
+
+    def _connect(self) -> Session:
+        if not self._connecting.acquire(timeout=WAIT_SECONDS):
+            raise EnvironmentFailed("no connection to the database: it does not answer")
+        try:
+            failed_at, why = self._failure
+            if time.monotonic() - failed_at < FAILURE_SECONDS:
+                raise EnvironmentFailed(why)
+            try:
+                session = store.connect(_with_timeout(self._dsn), self._settings)
+                try:
+                    store.migrations.ensure_current(session, apply=False)
+                except BaseException:
+                    session.close()
+                    raise
+            except psycopg.OperationalError as error:
+                self._failure = (time.monotonic(), describe(error))
+                raise EnvironmentFailed(describe(error)) from error
+            except EnvironmentFailed as error:
+                self._failure = (time.monotonic(), str(error))
+                raise
+            return session
+        finally:
+            self._connecting.release()
+
+    def _return(self, session: Session) -> None:
+        is_usable = not session.closed and session.info.transaction_status == TransactionStatus.IDLE
+        with self._mutex:
+            if is_usable and not self._is_closed:
+                self._idle.append((time.monotonic(), session))
+                return
+        session.close()
+
+
+def _is_alive(session: Session) -> bool:
+    try:
+        session.execute("select")
+    except (psycopg.Error, EnvironmentFailed):
+        return False
+    return True
+
+
+def _with_timeout(dsn: str) -> str:
+    return dsn if "connect_timeout" in parse_dsn(dsn) else make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT_SECONDS)

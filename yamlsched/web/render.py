@@ -1,0 +1,109 @@
+"""The templates. Everything that they print is escaped, and characters that hide or reorder text are shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from yamlsched import durations, times
+from yamlsched.web import assets
+from yamlsched.zones import zone
+
+KEPT = "\n\t"
+"""Characters that are not printable, and harmless in HTML."""
+
+
+def visible(text: str) -> str:
+    r"""Return ``text`` with control characters, and those that hide or reorder what is shown, as escapes.
+
+    >>> visible("a\x1b[31m\u202eb")
+    'a\\x1b[31m\\u202eb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in KEPT else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
+def _finalize(value: Any) -> Any:
+    if isinstance(value, Markup):
+        return value
+    return visible(value) if isinstance(value, str) else value
+
+
+def element(name: str, *content: str, **attributes: Any) -> Markup:
+    """Return an element. ``_`` in the name of an attribute is ``-``; ``class_`` is class; None omits the attribute.
+
+    >>> element("rect", class_="dead", x=1.5, stroke_width=None)
+    Markup('<rect class="dead" x="1.5"></rect>')
+    """
+    given = "".join([f' {_name(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None])
+    inside = "".join([part if isinstance(part, Markup) else escape(visible(part)) for part in content])
+    return Markup(f"<{name}{given}>{inside}</{name}>")
+
+
+@cache
+def _name(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value) if isinstance(value, int) else escape(visible(str(value)))
+
+
+def instant(value: datetime | None, timezone: str = "UTC", with_date: bool = True) -> Markup:
+    """Return an instant on the wall clock of ``timezone``, followed by UTC."""
+    if value is None:
+        return Markup('<span class="none">–</span>')
+    local = value.astimezone(zone(timezone))
+    shown = f"{local:%a %-d %b %H:%M}" if with_date else f"{local:%H:%M}"
+    utc = f"{value:%H:%MZ}" if local.date() == value.date() else f"{value:%a %H:%MZ}"
+    name = "" if timezone == "UTC" else f" {local:%Z}"
+    exact = times.rfc3339(value, "seconds")
+    parts = [element("time", f"{shown}{name or ' UTC'}", datetime=exact, title=exact)]
+    if name:
+        parts.append(element("span", utc, class_="utc"))
+    return Markup(" ").join(parts)
+
+
+def ago(value: datetime | None, now: datetime) -> str:
+    """Return how long before or after ``now`` that is."""
+    if value is None:
+        return "never"
+    return f"in {durations.approximate(value - now)}" if value > now else f"{durations.approximate(now - value)} ago"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number and its noun.
+
+    >>> count(1, "run"), count(12000, "run"), count(2, "entry", "entries")
+    ('1 run', '12,000 runs', '2 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _asset(name: str) -> str:
+    """Return the path of a static file, below the prefix."""
+    return f"static/{assets.load()[name].name}"
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment of the templates, which are compiled once in a process."""
+    found = Environment(
+        loader=PackageLoader("yamlsched.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters.update(instant=instant, ago=ago, duration=durations.show, approximate=durations.approximate)
+    found.globals.update(asset=_asset, count=count)
+    return found

@@ -1,0 +1,108 @@
+// Refreshes what a page shows. The server sends the page without its frame, or 304 if nothing has changed; parts that
+// have data-refresh and an id are replaced. It waits while the tab is hidden, a dialog is open, text is selected, or
+// the focus is in a field. Without this script the page shows what it showed when it was loaded.
+"use strict";
+
+(() => {
+  const PERIOD_SECONDS = 10;
+  const MAX_PERIOD_SECONDS = 120;
+  const main = document.getElementById("main");
+  const label = document.getElementById("refresh");
+  if (!main || !label || !main.querySelector("[data-refresh]")) return;
+
+  const note = document.createElement("span");
+  const button = document.createElement("button");
+  label.setAttribute("role", "status");
+  label.append(note, button);
+  label.hidden = false;
+
+  let etag = "";
+  let updated = new Date();
+  let failures = 0;
+  let isPaused = false;
+  let timer = 0;
+
+  function show(problem) {
+    const time = updated.toLocaleTimeString([], { hour12: false });
+    const text = problem ? `not updated since ${time}: ${problem}` : `${isPaused ? "paused at" : "updated"} ${time}`;
+    if (note.textContent !== text) note.textContent = text;
+    label.classList.toggle("bad", Boolean(problem));
+    button.textContent = isPaused ? "Resume" : "Pause";
+  }
+
+  function isBusy() {
+    const focused = document.activeElement;
+    const isTyping = focused && main.contains(focused) && focused.matches("input, select, textarea");
+    const selection = document.getSelection();
+    const isSelecting = selection && !selection.isCollapsed && main.contains(selection.anchorNode);
+    return document.hidden || isTyping || isSelecting || document.querySelector("dialog[open]") !== null;
+  }
+
+  // What a reader has opened, scrolled or focused stays so.
+  function replace(old, fresh) {
+    const opened = (part) => [...part.querySelectorAll("details")];
+    const scrolled = (part) => [...part.querySelectorAll(".scroll")];
+    opened(fresh).forEach((details, nth) => { details.open = opened(old)[nth]?.open ?? details.open; });
+    const lefts = scrolled(old).map((box) => box.scrollLeft);
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    const href = focused?.getAttribute("href");
+    const nth = href ? [...old.querySelectorAll("[href]")].filter((link) => link.getAttribute("href") === href).indexOf(focused) : -1;
+    old.replaceWith(fresh);
+    scrolled(fresh).forEach((box, index) => { if (lefts[index] !== undefined) box.scrollLeft = lefts[index]; });
+    if (nth >= 0) [...fresh.querySelectorAll("[href]")].filter((link) => link.getAttribute("href") === href)[nth]?.focus();
+  }
+
+  function apply(html) {
+    const page = document.createElement("template");
+    page.innerHTML = html;
+    const parts = [...main.querySelectorAll("[data-refresh]")];
+    const fresh = parts.map((part) => page.content.getElementById(part.id));
+    const isSamePage = fresh.every(Boolean) && parts.length === page.content.querySelectorAll("[data-refresh]").length;
+    if (!isSamePage) {
+      main.replaceChildren(page.content);
+      return;
+    }
+    parts.forEach((part, nth) => { if (!part.isEqualNode(fresh[nth])) replace(part, fresh[nth]); });
+  }
+
+  async function refresh() {
+    if (isPaused || isBusy()) return schedule();
+    try {
+      const headers = { "Yamlsched-Fragment": "1" };
+      if (etag) headers["If-None-Match"] = etag;
+      const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error" });
+      if (answer.status === 304 || answer.ok) {
+        const html = answer.ok ? await answer.text() : "";
+        if (isBusy()) return schedule();
+        if (html) apply(html);
+        etag = answer.headers.get("ETag") ?? "";
+        updated = new Date();
+        failures = 0;
+        show("");
+      } else {
+        const error = document.createElement("template");
+        error.innerHTML = await answer.text();
+        failures += 1;
+        show(error.content.querySelector("h1")?.textContent ?? `the server answered ${answer.status}`);
+      }
+    } catch {
+      failures += 1;
+      show("the server does not answer");
+    }
+    schedule();
+  }
+
+  function schedule(seconds = Math.min(PERIOD_SECONDS * 2 ** failures, MAX_PERIOD_SECONDS)) {
+    clearTimeout(timer);
+    timer = setTimeout(refresh, seconds * 1000);
+  }
+
+  button.addEventListener("click", () => {
+    isPaused = !isPaused;
+    show("");
+    if (!isPaused) schedule(0);
+  });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) schedule(0); });
+  show("");
+  schedule();
+})();
