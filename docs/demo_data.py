@@ -459,7 +459,7 @@ def trouble(connection: psycopg.Connection[Any], file: bytes, now: datetime) -> 
     stale = ScheduleFile(
         file.replace(b"timeout: 2h", b"timeout: 3h"), "/srv/shop/schedules.yaml", "production", "worker-3"
     )
-    presented = {name: value for name, value in stale.presented().items() if name != "by_hand"}
+    presented = {**stale.version._asdict(), "host": stale.host, "path": stale.path}
     since = {"first_presented_at": now - 22 * MINUTE, "presented_since_at": now - 22 * MINUTE, "last_presented_at": now}
     insert(connection, "schedule_files", namespace=NAMESPACE, **presented, **since)
     connection.execute(

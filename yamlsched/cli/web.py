@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Serve the web page: the health of the jobs, what happened to each slot and why, and what is coming.
@@ -18,7 +17,7 @@ nothing.
 """
 
 
-@click.command(cls=Verb, uses="file dsn logging", formats=("text",), help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace logging", formats=("text",), help=HELP)
 @click.option(
     "--listen",
     metavar="HOST:PORT|unix:PATH",
@@ -70,7 +69,6 @@ nothing.
     metavar="DSN",
     help="The DSN for actions, with the role yamlsched_worker (YAMLSCHED_ACTIONS_DSN; none: no actions).",
 )
-@_filters.namespace_option
 @click.pass_obj
 def command(settings: Settings, /, listen: str, users_file: Path | None, **given: Any) -> int:
     from yamlsched import web
@@ -85,7 +83,7 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
         try:
             where = parse_listen(listen)
             users = _users(users_file) if given["auth"] == "basic" else {}
-            options = Options(dsn=dsn, file=settings.file, users=users, **given)
+            options = Options(dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, **given)
             check_bind(where, options)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
