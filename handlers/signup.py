@@ -27,7 +27,7 @@ def sign_up(connection: psycopg.Connection[Any], user_id: int, name: str, email:
             "send_follow_up",
             {"user_id": user_id},
             key=f"follow_up:{user_id}",
-            run_at=FOLLOW_UP_AFTER,
+            delay=FOLLOW_UP_AFTER,
         )
 
 

@@ -4,19 +4,16 @@
 -- name: enqueue
 select e.run_id, e.created
 from yamlsched.enqueue(%(job_type)s::pg_catalog.text, %(payload)s::pg_catalog.text::pg_catalog.jsonb,
-                       coalesce(%(run_at)s::pg_catalog.timestamptz,
-                                pg_catalog.clock_timestamp() operator(pg_catalog.+)
-                                pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)),
-                       %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text, %(priority)s::pg_catalog.text) e;
+                       %(run_at)s::pg_catalog.timestamptz, %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text,
+                       %(priority)s::pg_catalog.text,
+                       pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)) e;
 
 -- name: enqueue_many
 -- Any number of runs of one job; parent_id is the run whose handler enqueues them.
 select e.run_id, e.created
 from yamlsched.enqueue_many(%(job_type)s::pg_catalog.text, %(payloads)s::pg_catalog.text[]::pg_catalog.jsonb[],
                             %(keys)s::pg_catalog.text[],
-                            coalesce(%(run_at)s::pg_catalog.timestamptz,
-                                     pg_catalog.clock_timestamp() operator(pg_catalog.+)
-                                     pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)),
-                            %(namespace)s::pg_catalog.text, %(parent_id)s::pg_catalog.int8,
-                            %(priority)s::pg_catalog.text) e
+                            %(run_at)s::pg_catalog.timestamptz, %(namespace)s::pg_catalog.text,
+                            %(parent_id)s::pg_catalog.int8, %(priority)s::pg_catalog.text,
+                            pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)) e
 order by e.position;

@@ -60,9 +60,9 @@ begin
     end loop;
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
-            'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text)',
+            'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
-            'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text)',
+            'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval)',
             'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
             'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)',
             'yamlsched.on_dead_key(text,bigint,integer)',

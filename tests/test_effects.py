@@ -717,6 +717,7 @@ def test_a_commit_by_the_handler_is_reported(db, dsn, job):
         (lambda run: run.enqueue("mail", {"at": timedelta()}), r"payload\.at of job \"mail\" is a timedelta"),
         (lambda run: run.enqueue("mail", []), 'payload of job "mail" is a list'),
         (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1)), "has no time zone"),
+        (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1, tzinfo=UTC), delay="5m"), "pass one of them"),
         (lambda run: setattr(run, "result", {1}), "the result is a set"),
     ],
 )
@@ -734,7 +735,7 @@ def test_enqueues_in_a_loop_are_written_by_one_statement_for_each_job_and_time(d
     for n in range(100):
         run.enqueue("mail", {"n": n}, key=f"mail:{n}")
     run.enqueue("mail", {"n": 100}, run_at=datetime(2030, 1, 1, tzinfo=UTC))
-    run.enqueue("mail", {"n": 101}, run_at=timedelta(hours=1))
+    run.enqueue("mail", {"n": 101}, delay="1h")
 
     assert len(run.state.enqueued) == 3
     with run.transaction():

@@ -27,7 +27,7 @@ import yamlsched
 from support.database import while_waiting
 from support.rows import a_job
 from support.schedules import LATER
-from yamlsched import Refused
+from yamlsched import Refused, durations
 from yamlsched.client import encode_payload
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.statements import load
@@ -241,10 +241,17 @@ def test_a_self_referencing_payload_is_refused():
         ({"key": "a\x00b"}, "an idempotency key contains a NUL character"),
         ({"key": 7}, "the key 7 is a int: pass a string"),
         ({"run_at": datetime(2030, 1, 1)}, "run_at 2030-01-01T00:00:00 has no time zone"),
-        ({"run_at": "5m"}, r"run_at '5m' is not a datetime \(got a str\): .*timedelta\(minutes=5\)"),
+        ({"run_at": "5m"}, r"run_at '5m' is not a datetime \(got a str\): .*delay=\"5m\""),
         ({"run_at": 300}, r"run_at 300 is not a datetime \(got a int\)"),
-        ({"run_at": timedelta(seconds=-1)}, "is out of range: a delay is between 0 and 100 years"),
-        ({"run_at": timedelta.max}, "is out of range"),
+        ({"run_at": timedelta(hours=1)}, "run_at 1:00:00 is a timedelta: pass it as delay"),
+        ({"run_at": LATER, "delay": "5m"}, r"run_at .* and delay 5m were both passed: pass one of them"),
+        ({"delay": timedelta(seconds=-1)}, "is out of range: pass one between 0 and 100 years"),
+        ({"delay": timedelta.max}, "is out of range"),
+        ({"delay": "36525d1s"}, "is out of range"),
+        ({"delay": "5 minutes"}, 'delay: "5 minutes" is not a duration: write for example 90s, 5m'),
+        ({"delay": "300"}, 'delay: 300 has no unit: write "300s"'),
+        ({"delay": 300}, "delay 300 is not a duration: pass a timedelta, or a string"),
+        ({"delay": True}, "delay True is not a duration"),
         ({"namespace": "a\x00b"}, "the name of the namespace contains a NUL character"),
     ],
 )
@@ -579,13 +586,35 @@ def test_sqlalchemy_enqueues_in_its_transaction_by_function_or_by_the_driver_con
     assert [row.payload["n"] for row in rows(db)] == [1, 2]
 
 
-@pytest.mark.parametrize("seconds", [0, 300, timedelta(days=36_525).total_seconds()])
+@pytest.mark.parametrize("seconds", [0, 300, 36_525 * 86_400])
 def test_a_delay_is_added_to_the_time_of_the_database(db, job, seconds):
-    yamlsched.enqueue(db, job, run_at=timedelta(seconds=seconds))
-    yamlsched.enqueue_many(db, job, [{}], run_at=timedelta(seconds=seconds))
+    delay = timedelta(seconds=seconds)
+    yamlsched.enqueue(db, job, delay=delay)
+    yamlsched.enqueue_many(db, job, [{}], delay=durations.show(delay))
+    db.execute("select * from yamlsched.enqueue(%s, delay => %s)", [job, delay])
+    db.execute("select * from yamlsched.enqueue_many(%s, array['{}']::jsonb[], delay => %s)", [job, delay])
+    yamlsched.enqueue(db, job, key="k", delay=delay)
+    again = yamlsched.enqueue(db, job, key="k", delay="1s")
 
     waits = db.execute("select extract(epoch from run_at - created_at)::float8 as seconds from yamlsched.job_runs")
-    assert [row.seconds for row in waits] == [pytest.approx(seconds, abs=1)] * 2
+    assert [row.seconds for row in waits] == [pytest.approx(seconds, abs=1)] * 5
+    assert not again.created
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("run_at => now(), delay => interval '1 hour'", "run_at and delay were both passed: pass one of them"),
+        ("delay => interval '-1 second'", "delay -00:00:01 is not between 0 and 100 years"),
+        ("delay => interval '36525 days 1 second'", "delay 36525 days 00:00:01 is not between 0 and 100 years"),
+    ],
+)
+def test_the_sql_functions_refuse_a_delay_that_is_out_of_range_or_passed_with_run_at(db, job, arguments, message):
+    for call in (f"enqueue(%s, {arguments})", f"enqueue_many(%s, array['{{}}']::jsonb[], {arguments})"):
+        with pytest.raises(psycopg.Error, match=message) as refused, db.transaction():
+            db.execute(f"select * from yamlsched.{call}", [job])
+        assert refused.value.sqlstate == "YS003"
+    assert not rows(db)
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])

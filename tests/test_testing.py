@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -79,9 +79,11 @@ def test_enqueued_runs_can_be_read():
     when = datetime(2030, 1, 1, tzinfo=UTC)
     run.enqueue("mail", {"n": 1}, key="k", run_at=when)
     run.enqueue_many("mail", [{"n": 2}, {"n": 3}])
+    run.enqueue("mail", delay="90m")
 
     assert run.enqueued == [
         Enqueue("mail", {"n": 1}, "k", when), Enqueue("mail", {"n": 2}), Enqueue("mail", {"n": 3}),
+        Enqueue("mail", {}, delay=timedelta(minutes=90)),
     ]  # fmt: skip
     with pytest.raises(Refused, match="is a datetime"):
         run.enqueue("mail", {"at": when})

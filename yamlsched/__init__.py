@@ -1,6 +1,7 @@
 """yamlsched: jobs in schedules.yaml, state in PostgreSQL, one crontab line.
 
-For handlers: ``Run``, ``Discard``, ``RetryAfter``, ``Snooze``. For applications: ``enqueue``, ``enqueue_many``.
+For handlers: ``Run``, ``Discard``, ``RetryAfter``, ``Snooze``. For applications: ``enqueue``,
+``enqueue_many``, ``next_slot``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from yamlsched.errors import Discard, EffectInDoubt, Refused, RetryAfter, Snooze, YamlschedError
     from yamlsched.handling.once import DEFAULT_RELEASE_ON
     from yamlsched.handling.run import Run
+    from yamlsched.upcoming import next_slot
 
 __version__ = "0.1.0"
 
@@ -29,6 +31,7 @@ __all__ = [
     "__version__",
     "enqueue",
     "enqueue_many",
+    "next_slot",
 ]
 
 _HOMES = {
@@ -37,6 +40,7 @@ _HOMES = {
     "Enqueued": "yamlsched.client",
     "enqueue": "yamlsched.client",
     "enqueue_many": "yamlsched.client",
+    "next_slot": "yamlsched.upcoming",
 }
 
 

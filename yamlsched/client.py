@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_a
 import psycopg
 from psycopg.rows import tuple_row
 
+from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
 from yamlsched.runs import ON_DEAD_PREFIX, EnqueueBatch
@@ -25,8 +26,10 @@ Async: TypeAlias = psycopg.AsyncConnection[Any]
 Payload: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = str | None
 Keys: TypeAlias = Iterable[Key] | None
-RunAt: TypeAlias = datetime | timedelta | None
-"""An aware datetime, or a delay from now on the database's clock; None is now."""
+RunAt: TypeAlias = datetime | None
+"""An aware datetime; None is now."""
+Delay: TypeAlias = timedelta | str | None
+"""How long from now on the database's clock: a timedelta, or a duration as in schedules.yaml, such as "90m"."""
 PriorityName: TypeAlias = Literal["high", "normal", "low"]
 PRIORITIES = get_args(PriorityName)
 
@@ -53,6 +56,7 @@ class Options(TypedDict, total=False):
     """The arguments that all ways to enqueue share."""
 
     run_at: RunAt
+    delay: Delay
     priority: PriorityName | None
     namespace: str
 
@@ -76,18 +80,22 @@ def enqueue(
     *,
     key: Key = None,
     run_at: RunAt = None,
+    delay: Delay = None,
     priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
     """Enqueue a run of ``job`` in the caller's transaction. With an AsyncConnection, await the result.
 
     ``payload`` becomes the handler's keyword arguments. If a run with this ``key`` exists, none is created, and the
-    result names that run. If another open transaction has enqueued this key, the call waits for its end. Raises
-    Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not a JSON object or exceeds
-    64 KiB, a ``run_at`` that is out of range or has no time zone, and a key that is not valid or that another job has.
-    Without a ``priority`` the job's applies.
+    result names that run. If another open transaction has enqueued this key, the call waits for its end. The run is due
+    at ``run_at``, an aware datetime; or after ``delay``, a timedelta or a duration such as "90m", which the database
+    adds to its clock; or now. Without a ``priority`` the job's applies.
+
+    Raises Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not a JSON object or
+    exceeds 64 KiB, a ``run_at`` that is out of range or has no time zone, a ``delay`` that is not a duration or comes
+    with a ``run_at``, and a key that is not valid or that another job has.
     """
-    batch = make_batch(job, [{} if payload is None else payload], [key], run_at, priority)
+    batch = make_batch(job, [{} if payload is None else payload], [key], run_at, delay, priority)
     parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
     return _execute(connection, "enqueue", parameters, lambda results: results[0])  # type: ignore[no-any-return]
 
@@ -111,6 +119,7 @@ def enqueue_many(
     keys: Keys = None,
     *,
     run_at: RunAt = None,
+    delay: Delay = None,
     priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
@@ -118,12 +127,17 @@ def enqueue_many(
 
     ``keys`` has a key, or None, for each payload. Everything else works as in ``enqueue``.
     """
-    parameters = _parameters(make_batch(job, payloads, keys, run_at, priority), namespace)
+    parameters = _parameters(make_batch(job, payloads, keys, run_at, delay, priority), namespace)
     return _execute(connection, "enqueue_many", parameters, list)  # type: ignore[no-any-return]
 
 
 def make_batch(
-    job: str, payloads: Iterable[Payload], keys: Keys, run_at: RunAt = None, priority: PriorityName | None = None
+    job: str,
+    payloads: Iterable[Payload],
+    keys: Keys,
+    run_at: RunAt = None,
+    delay: Delay = None,
+    priority: PriorityName | None = None,
 ) -> EnqueueBatch:
     """Validate what can be validated without the database. Raises Refused for the first error."""
     _check_name("job", job)
@@ -136,7 +150,7 @@ def make_batch(
             _check_key(name)
     if priority is not None and priority not in PRIORITIES:
         raise Refused(f"priority {priority!r:.100} is not supported: pass high, normal or low, or None for the job's")
-    return EnqueueBatch(job, encoded, names, *_instant_and_delay(run_at), priority)
+    return EnqueueBatch(job, encoded, names, _instant(run_at, delay), _seconds(delay), priority)
 
 
 def encode_payload(job: str, payload: Payload) -> str:
@@ -180,22 +194,38 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(f"the name of the {what} {problem}")
 
 
-def _instant_and_delay(run_at: RunAt) -> tuple[str | None, float | None]:
-    """Return an instant in RFC 3339 or a delay in seconds. Raises Refused for one that is out of range or ambiguous."""
+def _instant(run_at: RunAt, delay: Delay) -> str | None:
+    """Return an instant in RFC 3339. Raises Refused for one that is ambiguous, or passed in addition to ``delay``."""
     if run_at is None:
-        return None, None
+        return None
+    if delay is not None:
+        raise Refused(f"run_at {run_at} and delay {delay} were both passed: pass one of them")
     if isinstance(run_at, timedelta):
-        if not timedelta(0) <= run_at <= MAX_DELAY:
-            raise Refused(f"run_at {run_at} is out of range: a delay is between 0 and 100 years")
-        return None, run_at.total_seconds()
+        raise Refused(f"run_at {run_at} is a timedelta: pass it as delay")
     if not isinstance(run_at, datetime):
         raise Refused(
             f"run_at {run_at!r:.100} is not a datetime (got a {type(run_at).__name__}): pass an aware datetime, or a "
-            "delay such as timedelta(minutes=5)"
+            'delay such as delay="5m"'
         )
     if run_at.utcoffset() is None:
         raise Refused(f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)")
-    return run_at.isoformat(), None
+    return run_at.isoformat()
+
+
+def _seconds(delay: Delay) -> float | None:
+    """Return a delay in seconds. Raises Refused for one that is not a duration or is out of range."""
+    if delay is None:
+        return None
+    if isinstance(delay, str):
+        try:
+            delay = durations.parse(delay)
+        except ValueError as error:
+            raise Refused(f"delay: {error}") from error
+    if not isinstance(delay, timedelta):
+        raise Refused(f'delay {delay!r:.100} is not a duration: pass a timedelta, or a string such as "90s" or "5m"')
+    if not timedelta(0) <= delay <= MAX_DELAY:
+        raise Refused(f"delay {delay} is out of range: pass one between 0 and 100 years")
+    return delay.total_seconds()
 
 
 def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:

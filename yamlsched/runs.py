@@ -84,7 +84,7 @@ class EnqueueBatch(NamedTuple):
     payloads: list[str]  # JSON
     keys: list[str | None]  # one for each payload
     run_at: str | None  # RFC 3339
-    delay: float | None  # seconds from the statement, on the database's clock; without both: now
+    delay: float | None  # seconds from the statement, on the database's clock; with neither: now
     priority: str | None = None  # None: the job's
 
     def can_join(self, other: EnqueueBatch) -> bool:

@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 import psycopg
 
 from yamlsched import client, jsonb
-from yamlsched.client import RunAt
 from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handling.once import effect_key
 from yamlsched.handling.run import AttemptState, Run
@@ -35,8 +34,9 @@ class Enqueue(NamedTuple):
     job: str
     payload: dict[str, Any]
     key: str | None = None
-    run_at: RunAt = None
+    run_at: datetime | None = None
     priority: str | None = None
+    delay: timedelta | None = None
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class FakeRun(Run):
     def enqueued(self) -> list[Enqueue]:
         """The runs that the handler has enqueued, in their order."""
         return [
-            Enqueue(batch.job_type, json.loads(payload), key, _run_at(batch), batch.priority)
+            Enqueue(batch.job_type, json.loads(payload), key, *_run_at(batch))
             for batch in self.state.enqueued
             for payload, key in zip(batch.payloads, batch.keys, strict=True)
         ]
@@ -114,7 +114,6 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _run_at(batch: EnqueueBatch) -> RunAt:
-    if batch.run_at is not None:
-        return datetime.fromisoformat(batch.run_at)
-    return None if batch.delay is None else timedelta(seconds=batch.delay)
+def _run_at(batch: EnqueueBatch) -> tuple[datetime | None, str | None, timedelta | None]:
+    run_at = None if batch.run_at is None else datetime.fromisoformat(batch.run_at)
+    return run_at, batch.priority, None if batch.delay is None else timedelta(seconds=batch.delay)

@@ -11,12 +11,12 @@ from operator import attrgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched.cron.expression import Cron
+from yamlsched import slots, zones
+from yamlsched.cron.expression import Cron, parse_cron
+from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
-from yamlsched.slots import slots
 from yamlsched.spread import offset, run_at
 from yamlsched.terminal import join_first
-from yamlsched.zones import zone
 
 HORIZON = timedelta(days=366 * 50)
 MIN_PILE_UP_JOBS = 5
@@ -47,6 +47,26 @@ class Upcoming(NamedTuple):
     note: str
 
 
+def next_slot(cron: str, zone: str | ZoneInfo, after: datetime) -> datetime | None:
+    """Return the first instant after ``after`` at which a cron expression fires, in UTC; None if there is none.
+
+    ``zone`` is the time zone whose wall clock the expression uses: an IANA name, read from the data of the ``tzdata``
+    package, or a ZoneInfo. ``after`` is an aware datetime. Clock changes are handled as for jobs: see docs/time.md.
+
+    >>> from datetime import UTC
+    >>> next_slot("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC))
+    datetime.datetime(2026, 3, 29, 1, 0, tzinfo=datetime.timezone.utc)
+
+    Raises CronError for an expression, and ScheduleError for a time zone, that is not supported; Refused if ``after``
+    has no time zone.
+    """
+    if not isinstance(after, datetime) or after.utcoffset() is None:
+        raise Refused(f"after is {after!r:.100}: pass an aware datetime, for example datetime.now(UTC)")
+    where = zone if isinstance(zone, ZoneInfo) else zones.zone(zone)
+    found = slots.next_slot(parse_cron(cron), where, after)
+    return found.at if found else None
+
+
 def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None = None) -> Iterator[Upcoming]:
     """Yield the slots of jobs in (after, until], by time and then by name."""
     return heapq.merge(*(_upcoming(job, after, until) for job in jobs), key=attrgetter("scheduled_for", "job_type"))
@@ -63,8 +83,8 @@ def _starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upc
 
 
 def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Iterator[Upcoming]:
-    where = zone(job.timezone)
-    for slot in slots(job.cron, where, after, until or after + HORIZON):
+    where = zones.zone(job.timezone)
+    for slot in slots.slots(job.cron, where, after, until or after + HORIZON):
         due, note = slot.at, slot.note
         if job.spread:
             due = run_at(job.name, job.spread, job.cron, where, slot.at)

@@ -45,7 +45,8 @@ create function yamlsched.enqueue_many(
     run_at           timestamptz default null,
     namespace        text default 'default',
     parent_id        bigint default null,
-    priority         text default null   -- high, normal or low; null: the job's
+    priority         text default null,  -- high, normal or low; null: the job's
+    delay            interval default null  -- from now, instead of run_at
 ) returns table ("position" integer, run_id bigint, created boolean)
     language plpgsql
     security definer                     -- an enqueuer may call this and touch no table
@@ -96,6 +97,13 @@ begin
         raise exception using errcode = 'YS003', message = format(
             'run_at %s is not between the years 1970 and 9998', enqueue_many.run_at);
     end if;
+    if enqueue_many.run_at is not null and enqueue_many.delay is not null then
+        raise exception using errcode = 'YS003', message = 'run_at and delay were both passed: pass one of them';
+    end if;
+    if enqueue_many.delay not between interval '0' and interval '36525 days' then
+        raise exception using errcode = 'YS003', message = format(
+            'delay %s is not between 0 and 100 years', enqueue_many.delay);
+    end if;
 
     if enqueue_many.priority is not null and level is null then
         raise exception using errcode = 'YS003', message = format(
@@ -119,7 +127,8 @@ begin
              parent_id)
         overriding system value
         select i.id, definition.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
-               coalesce(enqueue_many.run_at, clock_timestamp()), coalesce(level, definition.priority),
+               coalesce(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay, clock_timestamp()),
+               coalesce(level, definition.priority),
                definition.max_attempts, enqueue_many.parent_id
         from unnest(payloads, idempotency_keys, ids) as i (payload, key, id)
         where tries = 0 or i.key is not null
@@ -196,7 +205,8 @@ create function yamlsched.enqueue(
     run_at          timestamptz default null,
     idempotency_key text default null,
     namespace       text default 'default',
-    priority        text default null   -- high, normal or low; null: the job's
+    priority        text default null,  -- high, normal or low; null: the job's
+    delay           interval default null  -- from now, instead of run_at
 ) returns table (run_id bigint, created boolean)
     language plpgsql
     security definer
@@ -209,11 +219,13 @@ declare
 begin
     if (priority is null or level is not null) and yamlsched.enqueue_fault(job_type, payload, idempotency_key) is null
        and (idempotency_key is null or idempotency_key !~ ':[0-9]{4}-[0-9]{2}-[0-9]{2}')
-       and (run_at is null or run_at between '1970-01-01 00:00Z' and '9999-01-01 00:00Z') then
+       and (run_at is null or run_at between '1970-01-01 00:00Z' and '9999-01-01 00:00Z')
+       and (delay is null or (run_at is null and delay between interval '0' and interval '36525 days')) then
         insert into yamlsched.job_runs as r
             (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts)
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
-               coalesce(enqueue.run_at, clock_timestamp()), coalesce(level, d.priority), d.max_attempts
+               coalesce(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
+               coalesce(level, d.priority), d.max_attempts
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
           and d.enabled and d.retired_at is null
@@ -234,10 +246,10 @@ begin
     return query
     select e.run_id, e.created
     from yamlsched.enqueue_many(job_type, array[payload], case when idempotency_key is not null
-                                then array[idempotency_key] end, run_at, namespace, null, priority) e;
+                                then array[idempotency_key] end, run_at, namespace, null, priority, delay) e;
 end
 $$;
 
 -- Functions are everybody's by default; these write with their owner's rights.
-revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text) from public;
-revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text) from public;
+revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval) from public;
+revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval) from public;

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from yamlsched import client, jsonb
-from yamlsched.client import PriorityName, RunAt
+from yamlsched.client import Delay, PriorityName, RunAt
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handling import once
 from yamlsched.handling.backends import Backend
@@ -77,16 +77,19 @@ class Run:
         *,
         key: str | None = None,
         run_at: RunAt = None,
+        delay: Delay = None,
         priority: PriorityName | None = None,
     ) -> None:
         """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half a fan-out.
 
-        ``run_at`` is an aware datetime, or a timedelta from the instant at which this run succeeds. ``priority`` None
-        is the job's. If a run with this ``key`` exists, no other is created. Raises Refused for a payload that is not a
-        JSON object or is too large, for a ``run_at`` that is out of range or has no time zone, and for an unknown
-        ``priority``. An error that only the database can find, such as an unknown job, fails the attempt when it ends.
+        ``run_at`` is an aware datetime; ``delay`` is a timedelta, or a duration such as "90m", from the instant at
+        which this run succeeds. Pass at most one of them. ``priority`` None is the job's. If a run with this ``key``
+        exists, no other is created. Raises Refused for a payload that is not a JSON object or is too large, for a
+        ``run_at`` or ``delay`` that is out of range or not valid, and for an unknown ``priority``. An error that only
+        the database can find, such as an unknown job, fails the attempt when it ends.
         """
-        self.enqueue_many(job, [{} if payload is None else payload], keys=[key], run_at=run_at, priority=priority)
+        payloads = [{} if payload is None else payload]
+        self.enqueue_many(job, payloads, keys=[key], run_at=run_at, delay=delay, priority=priority)
 
     def enqueue_many(
         self,
@@ -95,11 +98,12 @@ class Run:
         *,
         keys: Iterable[str | None] | None = None,
         run_at: RunAt = None,
+        delay: Delay = None,
         priority: PriorityName | None = None,
     ) -> None:
         """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See ``enqueue``."""
         self._require_uncommitted("enqueue")
-        batch, enqueued = client.make_batch(job, payloads, keys, run_at, priority), self.state.enqueued
+        batch, enqueued = client.make_batch(job, payloads, keys, run_at, delay, priority), self.state.enqueued
         last = enqueued[-1] if len(enqueued) > (self.state.transaction_start or 0) else None
         if last is not None and last.can_join(batch):
             last.payloads.extend(batch.payloads)  # one statement for a loop that enqueues one by one
