@@ -110,6 +110,7 @@ def test_runs_are_listed_as_text_json_and_csv(db: Db, cli: Cli) -> None:
     assert document["format_version"] == 1
     assert document["runs"][0]["finished_at"] == "2026-01-14T12:00:00Z"
     assert (line["id"], line["finished_at"], line["scheduled_for"]) == (str(run), "2026-01-14T12:00:00Z", "")
+    assert line["priority"] == document["runs"][0]["priority"] == "normal"
 
 
 def test_piped_output_has_no_colours_and_no_matching_run_is_not_an_error(db: Db, cli: Cli) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from yamlsched.store.history import RunRow
 
 CSV_COLUMNS = (
-    *("id", "job_type", "key", "status", "attempts", "max_attempts"),
+    *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
     *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
 )
 

@@ -87,7 +87,8 @@ def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
         not_a_duration(spot, found)
     else:
         message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
-        found.error(spot, "YS101", message, _conversion(value, expected, spot.path))
+        remedy = f"Write {join_words(schema['enum'])}." if "enum" in schema else _conversion(value, expected, spot.path)
+        found.error(spot, "YS101", message, remedy)
 
 
 def _conversion(value: Any, expected: str, path: Path) -> str:
