@@ -90,7 +90,8 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
-       r.last_stack, r.parent_id, d.handler, d.command, d.owner, d.timezone, d.enabled, d.retired_at,
+       r.last_stack, r.parent_id, d.handler, d.command, d.output ->> 'keep' as keeps_output, d.owner, d.timezone,
+       d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
        r.status = 'cancelled' and coalesce((
@@ -104,10 +105,17 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;
 
 -- name: failures
-select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type, f.stack, f.output
+select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type, f.stack
 from yamlsched.job_failures f
 where f.run_id = %(id)s
 order by f.attempt;
+
+-- name: outputs
+-- What the attempts printed, in the order in which they ended.
+select o.attempt, o.worker, o.ended_at, o.omitted_bytes, o.output
+from yamlsched.attempt_outputs o
+where o.run_id = %(id)s
+order by o.ended_at, o.attempt;
 
 -- name: effects
 -- An effect that was claimed by an attempt that has ended is in doubt, even before another attempt reaches it.

@@ -355,8 +355,10 @@ with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)s::text[],
                 %(delays)s::float8[], %(refunds)s::boolean[], %(errors)s::text[], %(error_types)s::text[],
-                %(stacks)s::text[], %(results)s::text[], %(outputs)s::text[], %(sessions_lost)s::int[])
-      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output, sessions_lost)
+                %(stacks)s::text[], %(results)s::text[], %(outputs)s::text[], %(omitted)s::bigint[],
+                %(sessions_lost)s::int[])
+      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output, omitted_bytes,
+            sessions_lost)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,
@@ -381,13 +383,19 @@ with outcome as materialized (
       and r.attempts = o.attempt
       and r.locked_by = o.token
     returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.status, r.run_at, r.started_at,
-              o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.now
+              o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.omitted_bytes, o.now
 ), failures as (
-    insert into yamlsched.job_failures
-        (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, output)
-    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.output
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack)
+    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack
     from finished f where f.error is not null
     on conflict (run_id, attempt) do nothing
+), outputs as (
+    insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)
+    select f.id, f.attempt, f.token, f.now, f.omitted_bytes, f.output
+    from finished f where f.output is not null
+    on conflict (run_id, attempt) do update
+    set worker = excluded.worker, ended_at = excluded.ended_at, omitted_bytes = excluded.omitted_bytes,
+        output = excluded.output
 ), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
                                     max_attempts)
@@ -403,6 +411,18 @@ with outcome as materialized (
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select f.id, f.run_at from finished f;
+
+-- name: keep_outputs
+-- The outputs of attempts whose outcome is not written by `finish`: the run was cancelled, another claim has it, or the
+-- handler's own transaction has finished it. No fence, because no run changes. What a later attempt of the same number
+-- has printed stays.
+insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)
+select r.id, o.attempt, o.token, coalesce(%(now)s::timestamptz, clock_timestamp()), o.omitted_bytes, o.output
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[], %(outputs)s::text[])
+  as o (id, attempt, token, omitted_bytes, output)
+join yamlsched.job_runs r on r.id = o.id
+where o.output is not null
+on conflict (run_id, attempt) do nothing;
 
 -- name: running_under
 -- What runs under a claim. Looked for among the unfinished runs, of which each kind has an index of its own.

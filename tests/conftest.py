@@ -22,6 +22,7 @@ from yamlsched.store.connection import connect_for_handler
 
 TABLES = [
     "job_failures",
+    "attempt_outputs",
     "effects",
     "used_keys",
     "skipped_slots",

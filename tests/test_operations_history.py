@@ -20,6 +20,7 @@ from yamlsched.operations.history import Filter
 from yamlsched.store.statements import load
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
+WORKER = "web-1:4711:c0ffee"
 Db = psycopg.Connection[Any]
 
 
@@ -119,6 +120,14 @@ def test_piped_output_has_no_colours_and_no_matching_run_is_not_an_error(db: Db,
     assert "\x1b" not in cli("runs").out
 
 
+def keep_output(db: Db, run: int, attempt: int, output: str, omitted: int = 0, worker: str = WORKER) -> None:
+    db.execute(
+        "insert into yamlsched.attempt_outputs "
+        "values (%s, %s, %s, '2026-01-14T12:00:05Z'::timestamptz + make_interval(secs => %s), %s, %s)",
+        [run, attempt, worker, attempt, omitted, output],
+    )
+
+
 def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
     # given a run that failed twice, succeeded, had an effect, fanned out, and was changed by an operator
     job = a_job(db)
@@ -131,10 +140,11 @@ def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
     for attempt, error in ((1, "no route to host"), (2, "lost its worker")):
         db.execute(
             "insert into yamlsched.job_failures "
-            "(run_id, attempt, worker, started_at, failed_at, error, error_type, stack, output) "
-            "values (%s, %s, 'web-1:4711:c0ffee', '2026-01-14T12:00Z', '2026-01-14T12:00:05Z', %s, 'OSError', %s, %s)",
-            [run, attempt, error, "\n".join(f"frame {n}" for n in range(20)), "tried\x1b[31m red"],
+            "(run_id, attempt, worker, started_at, failed_at, error, error_type, stack) "
+            "values (%s, %s, 'web-1:4711:c0ffee', '2026-01-14T12:00Z', '2026-01-14T12:00:05Z', %s, 'OSError', %s)",
+            [run, attempt, error, "\n".join(f"frame {n}" for n in range(20))],
         )
+    keep_output(db, run, 1, "tried\x1b[2J red")
     db.execute(
         "insert into yamlsched.effects "
         "(namespace, key, run_id, attempt, locked_by, entry, provider_key, state, done_at) values "
@@ -162,7 +172,7 @@ def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
         "    OSError: no route to host",
         "    stack: (8 earlier lines; --full shows them)",
         "      frame 19",
-        "      tried\\x1b[31m red",
+        "      tried\\x1b[2J red",
         "    OSError: lost its worker",
         "attempt 3  succeeded",
         f"run:{run}:mail  done",
@@ -298,3 +308,63 @@ def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, cli: Cli
     rows = json.loads(cli("runs", "--format", "json").out)["runs"]
     assert {row["id"]: row["dead_run_id"] for row in rows} == {first: dead, second: dead, by_hand: None, dead: None}
     assert value(db, "select last_success_at is null from yamlsched.job_health")
+
+
+# -- output
+
+
+def test_show_prints_the_end_of_what_each_attempt_printed(db: Db, cli: Cli) -> None:
+    # given a run whose second attempt was released, and whose last one succeeded
+    run = a_run(db, a_job(db), "succeeded", attempts=2, locked_by="w:2")
+    keep_output(db, run, 1, "of the released one\n", worker="w:1")
+    keep_output(db, run, 2, "".join(f"line {n}\n" for n in range(20)) + "x" * 1_000, omitted=1 << 30, worker="w:2")
+
+    # when it is shown
+    shown, full = cli("show", run).out.splitlines(), cli("show", run, "--full").out.splitlines()
+
+    # then the attempts are in order, with the last lines of each
+    [at] = [nth for nth, line in enumerate(shown) if line.startswith("attempt 1")]
+    assert shown[at : at + 3] == [
+        "attempt 1  released  2026-01-14T12:00:06Z  w:1",
+        "    output:",
+        "      of the released one",
+    ]
+    assert shown[at + 3].startswith("attempt 2  succeeded")
+    assert shown[at + 4] == "    output: (9 earlier lines; --full shows them)"
+    assert shown[at + 5] == "      line 9"
+    assert shown[-1] == f"      {'x' * 397}..."
+    assert "    output, after 1.0 GiB that were not kept:" in full
+    assert full[-1] == f"      {'x' * 1_000}"
+
+
+def test_show_prints_only_the_output_for_another_program(db: Db, cli: Cli) -> None:
+    run = a_run(db, a_job(db), "dead", attempts=3)
+    keep_output(db, run, 1, "first\n")
+    keep_output(db, run, 3, "\x1b[1;31mred\x1b[0m\r\n::stop-commands::x\n\x1b]0;title\x07\n", omitted=5)
+
+    assert cli("show", run, "--output") == (
+        0,
+        "red\n\\::stop-commands::x\n\\x1b]0;title\\x07\n",
+        "the last 46 bytes: 5 bytes before it were not kept\n",
+    )
+    assert cli("show", run, "--output", "--attempt", "1") == (0, "first\n", "")
+    kept = json.loads(cli("show", run, "--output", "--format", "json").out)["output"]
+    assert (kept["attempt"], kept["omitted_bytes"], kept["output"][:5]) == (3, 5, "\x1b[1;3")
+    everything = json.loads(cli("show", run, "--format", "json").out)
+    assert [output["attempt"] for output in everything["outputs"]] == [1, 3]
+
+
+def test_a_run_without_output_is_explained(db: Db, cli: Cli) -> None:
+    job = a_job(db)
+    silent, running = a_run(db, job, "succeeded"), a_run(db, job, "running")
+    failed = a_run(db, job, "dead", attempts=2)
+    keep_output(db, failed, 1, "first\n")
+    excluded = "it printed nothing, or output.keep of its job excludes it (now: failed)"
+
+    for words, message in (
+        ([silent], f"no output of run {silent} is kept: {excluded}"),
+        ([running], f"no output of run {running} is kept: that of the running attempt is written when it ends"),
+        ([failed, "--attempt", "2"], f"no output of run {failed}, attempt 2 is kept. Attempts with output: 1"),
+    ):
+        assert cli("show", *words, "--output") == (1, "", f"yamlsched: {message}\n")
+    assert cli("show", failed, "--attempt", "1").code == 2

@@ -97,17 +97,19 @@ def test_a_key_is_remembered_after_its_run_for_its_own_retention(db: Db) -> None
     assert housekeep(db, "default", PLENTY, NOON + 365 * DAY + SECOND).keys == 1
 
 
-def test_the_failures_of_a_run_are_pruned_with_it(db: Db) -> None:
+def test_the_failures_and_outputs_of_a_run_are_pruned_with_it(db: Db) -> None:
     run = ended(db, a_job(db), "dead", NOON - 100 * DAY)
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
         "values (%s, 1, 'w', now(), 'e')",
         [run],
     )
+    db.execute("insert into yamlsched.attempt_outputs values (%s, 1, 'w', now(), 0, 'printed')", [run])
 
     housekeep(db, "default", PLENTY, NOON)
 
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
+    assert value(db, "select count(*) from yamlsched.attempt_outputs") == 0
 
 
 AN_EFFECT = """

@@ -26,7 +26,7 @@ from yamlsched.store.statements import sql_folder
 
 Db = psycopg.Connection[Any]
 TABLES = (
-    *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "skipped_slots"),
+    *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "skipped_slots"),
     *("effects", "used_keys", "schedule_files", "operator_actions"),
 )
 VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health")
@@ -102,6 +102,7 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
         "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
     )
+    granted.execute("insert into yamlsched.attempt_outputs select id, 1, 'w', now(), 0, 'o' from yamlsched.job_runs")
 
     with connect_as(granted, "yamlsched_worker"):
         assert actions.retry(granted, [dead], "ann")[0].changed
@@ -111,7 +112,7 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
         assert actions.enqueue(granted, "default", "purge", {}, key=None, at=None, who="ann").created
         assert retention.housekeep(granted, "default", 60).runs == 1
         assert len(health.read(granted, "default", health.Thresholds().within).jobs) == 1
-        for table in ("job_failures", "operator_actions"):
+        for table in ("job_failures", "attempt_outputs", "operator_actions"):
             for verb in ("delete from yamlsched.{}", "truncate yamlsched.{}"):
                 with pytest.raises(DENIED):
                     granted.execute(verb.format(table).encode())

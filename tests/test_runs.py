@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from yamlsched.backoff import MAX_DELAY, Backoff
 from yamlsched.runs import (
     MAX_ERROR_CHARS,
-    MAX_OUTPUT_CHARS,
+    MAX_OUTPUT_BYTES,
     MAX_STACK_CHARS,
     AttemptEnd,
     ClaimedRun,
@@ -80,12 +80,13 @@ def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, end: 
         (outcome.error, MAX_ERROR_CHARS),
         (outcome.error_type, 200),
         (outcome.stack, MAX_STACK_CHARS),
-        (outcome.output, MAX_OUTPUT_CHARS),
+        (outcome.output, MAX_OUTPUT_BYTES),
     ):
         if text is not None:
             assert text.encode()  # no lone surrogate
             assert "\x00" not in text
             assert 0 < len(text) <= longest
+    assert outcome.output is None or len(outcome.output.encode()) <= MAX_OUTPUT_BYTES
     assert outcome.error is None or outcome.error.isprintable()
 
 

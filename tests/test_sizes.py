@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.project import Project, a_project, until
-from yamlsched.runs import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, MAX_STACK_CHARS
+from yamlsched.runs import MAX_ERROR_CHARS, MAX_OUTPUT_BYTES, MAX_STACK_CHARS
 from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, Frames, frame
 
 PAGE, PIPE = 4_096, 65_536
@@ -139,17 +139,17 @@ def test_errors_of_any_size_are_stored_within_their_limits(project: Project) -> 
 
 def test_the_end_of_output_of_any_size_is_stored(project: Project) -> None:
     project.sync(prints_text={"lease": "1m", "max_attempts": 1})
-    sizes = [*EDGES, *(edge + off for edge in (MAX_OUTPUT_CHARS, 1 << 20) for off in (-1, 0, 1))]
+    sizes = [*EDGES, *(edge + off for edge in (MAX_OUTPUT_BYTES, 1 << 20) for off in (-1, 0, 1))]
     runs = {size: project.enqueue("prints_text", {"size": size})[0] for size in sizes}
 
     project.work(code=1)
 
     for size, run in runs.items():
         [failure] = project.failures(run)
-        assert len(failure.output or "") == min(size, MAX_OUTPUT_CHARS)
+        assert len(failure.output or "") == min(size, MAX_OUTPUT_BYTES)
         if size > 1:
             assert failure.output.endswith("p>")
-            assert failure.output.startswith("<p") == (size <= MAX_OUTPUT_CHARS)
+            assert failure.output.startswith("<p") == (size <= MAX_OUTPUT_BYTES)
 
 
 def test_fan_outs_of_any_size_are_written_completely(project: Project) -> None:

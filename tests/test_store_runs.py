@@ -24,7 +24,16 @@ from yamlsched.store.statements import load
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=2)
 SUCCESS = Outcome(Status.SUCCEEDED)
-FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host", error_type="OSError", stack="at x", output="o")
+PRINTED = Outcome(Status.SUCCEEDED, result='{"n": 1}', output="printed")
+FAILURE = Outcome(
+    Status.FAILED,
+    delay=MINUTE,
+    error="no route to host",
+    error_type="OSError",
+    stack="at x",
+    output="o",
+    omitted_bytes=7,
+)
 DEATH = Outcome(Status.DEAD, error="no route to host")
 RELEASED = Outcome(Status.QUEUED, refund=True)
 Ask = Callable[..., Any]
@@ -472,7 +481,7 @@ def test_a_heartbeat_does_not_wait_for_locks(db: psycopg.Connection[Any], dsn: s
         assert ask(store.heartbeat, runs, now=NOON + MINUTE) == {pointed_at}
 
 
-@pytest.mark.parametrize("outcome", [SUCCESS, SUCCESS._replace(result='{"n": 1}'), FAILURE, DEATH, RELEASED])
+@pytest.mark.parametrize("outcome", [SUCCESS, PRINTED, FAILURE, DEATH, RELEASED])
 def test_only_the_claim_that_holds_the_run_can_write_an_outcome(
     db: psycopg.Connection[Any], ask: Ask, outcome: Outcome
 ) -> None:
@@ -481,6 +490,7 @@ def test_only_the_claim_that_holds_the_run_can_write_an_outcome(
     for wrong in (run._replace(locked_by="B"), run._replace(attempt=2), run._replace(id=run.id + 1)):
         assert ask(store.finish, [(wrong, outcome)]) == {}
     assert row(db, run.id).status == "running"
+    assert db.execute("select * from yamlsched.attempt_outputs").fetchall() == []
 
     assert set(ask(store.finish, [(run, outcome)])) == {run.id}
     assert ask(store.finish, [(run, outcome)]) == {}
@@ -524,7 +534,9 @@ def test_a_failure_is_stored_on_the_run_and_in_job_failures_and_the_run_is_due_a
         NOON,
         NOON + SECOND,
     )
-    assert (kept.error, kept.error_type, kept.stack, kept.output) == ("no route to host", "OSError", "at x", "o")
+    assert (kept.error, kept.error_type, kept.stack) == ("no route to host", "OSError", "at x")
+    [output] = db.execute("select * from yamlsched.attempt_outputs").fetchall()
+    assert output == (run.id, 1, "A", NOON + SECOND, 7, "o")
     assert claim(ask, "B", now=NOON + MINUTE).runs == []
     assert one(ask, "B", now=NOON + MINUTE + SECOND).attempt == 2
 
@@ -537,6 +549,40 @@ def test_a_released_run_gets_its_attempt_back(db: psycopg.Connection[Any], ask: 
 
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
     assert one(ask, "B").attempt == 1
+
+
+def test_the_output_of_an_attempt_replaces_that_of_a_released_one_of_its_number(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    due(db, a_job(db))
+    ask(store.finish, [(one(ask, "A"), RELEASED._replace(output="of the released one"))])
+    ask(store.finish, [(one(ask, "B"), SUCCESS._replace(output="of the next one", omitted_bytes=3))])
+
+    [kept] = db.execute("select * from yamlsched.attempt_outputs").fetchall()
+    assert (kept.attempt, kept.worker, kept.omitted_bytes, kept.output) == (1, "B", 3, "of the next one")
+
+
+def test_output_is_written_without_an_outcome_unless_a_later_attempt_has_written_its_own(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    # given an attempt that was released and started again under the same number, and one whose run was pruned
+    due(db, a_job(db))
+    released = one(ask, "A")
+    ask(store.finish, [(released, RELEASED)])
+    running = one(ask, "B")
+    pruned = running._replace(id=running.id + 1)
+
+    # when what they printed arrives late
+    late = RELEASED._replace(output="late", omitted_bytes=5)
+    ask(store.keep_outputs, [(released, late), (pruned, late), (released, RELEASED)], now=NOON)
+
+    # then it is kept until the later attempt has its own
+    [kept] = db.execute("select * from yamlsched.attempt_outputs").fetchall()
+    assert kept == (running.id, 1, "A", NOON, 5, "late")
+    ask(store.finish, [(running, SUCCESS._replace(output="in time"))])
+    ask(store.keep_outputs, [(released, late)])
+    assert [row.output for row in db.execute("select output from yamlsched.attempt_outputs")] == ["in time"]
+    assert row(db, running.id).status == "succeeded"
 
 
 def test_after_a_lease_ends_another_worker_claims_the_run_and_the_first_one_can_write_nothing(

@@ -14,8 +14,8 @@ MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
 MAX_STACK_CHARS = 16_000
 """Characters of ``last_stack``. The end of a longer one is kept, because the cause is there."""
-MAX_OUTPUT_CHARS = 65_536
-"""Characters of a handler's output that are kept with a failure: the last ones."""
+MAX_OUTPUT_BYTES = 65_536
+"""Bytes of an attempt's output that are kept: the last ones."""
 MAX_SESSIONS_LOST = 3
 """Attempts in a row that are refunded because their database session broke."""
 LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
@@ -43,6 +43,14 @@ class Priority(IntEnum):
     HIGH = 1
     NORMAL = 2
     LOW = 3
+
+
+class Keep(StrEnum):
+    """Of which attempts the output is kept."""
+
+    ALWAYS = "always"
+    FAILED = "failed"
+    NEVER = "never"
 
 
 class ClaimedRun(NamedTuple):
@@ -105,6 +113,9 @@ class EndKind(StrEnum):
     RELEASED = "released"  # never started, or stopped by a shutdown
 
 
+FAILURES = (EndKind.RAISED, EndKind.DISCARDED, EndKind.RETRY_AFTER, EndKind.SESSION_LOST)
+
+
 class AttemptEnd(NamedTuple):
     """How an attempt ended, as the process that executed it reports it."""
 
@@ -115,11 +126,16 @@ class AttemptEnd(NamedTuple):
     result: str | None = None  # JSON text
     delay: timedelta | None = None  # until the next attempt, for RETRY_AFTER and SNOOZED
     enqueued: Sequence[EnqueueBatch] = ()  # written together with the success
-    output: str = ""  # the end of what the handler printed
+    output: str = ""  # the end of what the handler printed, if it is kept
+    omitted_bytes: int = 0  # before `output`
 
     @property
     def is_success(self) -> bool:
         return self.kind is EndKind.RETURNED or self.kind is EndKind.COMMITTED
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind in FAILURES
 
 
 class Outcome(NamedTuple):
@@ -132,8 +148,14 @@ class Outcome(NamedTuple):
     error_type: str | None = None
     stack: str | None = None
     result: str | None = None
-    output: str | None = None
+    output: str | None = None  # None: none is kept
+    omitted_bytes: int = 0
     sessions_lost: int = 0  # the run's new count
+
+    @property
+    def is_plain_success(self) -> bool:
+        """Whether it is a success and nothing else."""
+        return self.status is Status.SUCCEEDED and self.result is None and self.output is None
 
 
 SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)
@@ -156,6 +178,16 @@ def after_attempt(
 
     ``redact`` removes secrets from the strings that are stored. After an operator's retry the backoff starts over.
     """
+    outcome = _without_output(run, end, backoff, random, redact)
+    if not end.output:
+        return outcome
+    kept, omitted_bytes = last_bytes(storable(redact(end.output)))
+    return outcome._replace(output=kept, omitted_bytes=end.omitted_bytes + omitted_bytes)
+
+
+def _without_output(
+    run: ClaimedRun, end: AttemptEnd, backoff: Backoff, random: float, redact: Callable[[str], str]
+) -> Outcome:
     if end.is_success:
         return SUCCESS_WITHOUT_RESULT if end.result is None else Outcome(Status.SUCCEEDED, result=end.result)
     if end.kind is EndKind.RELEASED:
@@ -173,7 +205,6 @@ def after_attempt(
         error=one_line(redact(end.error)) or "failed without a message",
         error_type=one_line(end.error_type, 200) or None,
         stack=storable(redact(end.stack))[-MAX_STACK_CHARS:] or None,
-        output=storable(redact(end.output))[-MAX_OUTPUT_CHARS:] or None,
     )
 
 
@@ -190,15 +221,30 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "replace").decode("utf-8")
 
 
+def last_bytes(output: str) -> tuple[str, int]:
+    """Return the end of ``output`` that is kept, and the bytes before it.
+
+    >>> kept, omitted_bytes = last_bytes("\u20ac" * 30_000)
+    >>> len(kept), omitted_bytes
+    (21845, 24465)
+    """
+    content = output.encode()
+    kept = content[-MAX_OUTPUT_BYTES:].decode("utf-8", "ignore")  # a character that is cut is left out
+    return kept, len(content) - len(kept.encode())
+
+
 def in_ascii(outcome: Outcome) -> Outcome:
-    """Return ``outcome`` with the strings of a failure escaped, for a database whose encoding lacks their characters.
+    """Return ``outcome`` with its texts escaped, for a database whose encoding lacks their characters.
 
     >>> in_ascii(Outcome(Status.FAILED, error="no \u20ac")).error
     'no \\\\u20ac'
     """
     texts = {name: getattr(outcome, name) for name in ("error", "error_type", "stack", "output")}
     escaped = {name: text and text.encode("ascii", "backslashreplace").decode() for name, text in texts.items()}
-    return outcome._replace(**escaped)
+    if escaped["output"] is None:
+        return outcome._replace(**escaped)
+    escaped["output"], omitted_bytes = last_bytes(escaped["output"])
+    return outcome._replace(**escaped, omitted_bytes=outcome.omitted_bytes + omitted_bytes)
 
 
 def one_line(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:

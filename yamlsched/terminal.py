@@ -46,5 +46,17 @@ def join_first(names: Sequence[str], limit: int) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
+def show_bytes(count: int) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> show_bytes(700), show_bytes(70_000), show_bytes(1 << 30)
+    ('700 bytes', '68.4 KiB', '1.0 GiB')
+    """
+    if count < 1024:
+        return f"{count} bytes"
+    unit = next(nth for nth in (1, 2, 3, 4) if count < 1024 ** (nth + 1) or nth == 4)
+    return f"{count / 1024**unit:,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit - 1]}"
+
+
 def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -47,6 +47,7 @@ create table yamlsched.job_definitions (
     catchup_window interval not null,
     spread         interval not null,
     on_dead        text,
+    output         jsonb not null default '{"keep": "failed"}',
     description    text not null default '',
     owner          text not null default '',
     tags           text[] not null default '{}',
@@ -195,7 +196,18 @@ create table yamlsched.job_failures (
     error      text not null,
     error_type text,
     stack      text,
-    output     text,                   -- the end of the handler's output
+    primary key (run_id, attempt)
+);
+
+-- The end of what an attempt printed, if its job keeps it. A table of its own, so that nothing else reads past it. An
+-- attempt that was released leaves its number to the next one: worker is the claim that the output belongs to.
+create table yamlsched.attempt_outputs (
+    run_id        bigint not null references yamlsched.job_runs (id) on delete cascade,
+    attempt       integer not null,
+    worker        text not null,
+    ended_at      timestamptz not null,
+    omitted_bytes bigint not null check (omitted_bytes >= 0),  -- before `output`
+    output        text not null,
     primary key (run_id, attempt)
 );
 

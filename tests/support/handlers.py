@@ -274,6 +274,58 @@ def prints_garbage_and_fails(run: Run) -> None:
     raise RuntimeError("after garbage")
 
 
+def prints_then(run: Run, then: str, text: str = "printed\n", times: int = 1) -> None:
+    """Print in the first call, and end in the way that ``then`` names."""
+    is_first = not (FOLDER / f"printed-{run.id}").exists()
+    if is_first:
+        (FOLDER / f"printed-{run.id}").touch()
+        sys.stdout.write(text * times)
+    ENDS[then](run, is_first)
+
+
+def _snooze_at_first(run: Run, is_first: bool) -> None:
+    if is_first:
+        raise Snooze(0)
+
+
+def _commit(run: Run, is_first: bool) -> None:
+    with run.transaction() as connection:
+        connection.execute("select 1")
+        print("inside")
+    print("after the commit")
+
+
+def _start_others(run: Run, is_first: bool) -> None:
+    sys.stdout.flush()
+    subprocess.run(["/bin/sh", "-c", "echo by a program; echo its error >&2"], check=True)
+    thread = threading.Thread(target=lambda: print("by a thread"))
+    thread.start()
+    thread.join()
+
+
+def _fail(run: Run, is_first: bool) -> None:
+    raise OSError("no route to host")
+
+
+def _pause(run: Run, is_first: bool) -> None:
+    sys.stdout.flush()
+    time.sleep(0.3)  # so that the output is read before the handler returns
+
+
+ENDS: dict[str, Callable[[Run, bool], Any]] = {
+    "return": lambda run, is_first: None,
+    "pause": _pause,
+    "return_json": lambda run, is_first: 7,
+    "enqueue": lambda run, is_first: run.enqueue("nothing"),
+    "commit": _commit,
+    "start_others": _start_others,
+    "snooze": _snooze_at_first,
+    "fail": _fail,
+    "die": lambda run, is_first: (sys.stdout.flush(), os.kill(os.getpid(), signal.SIGKILL)),
+    "wait": lambda run, is_first: (sys.stdout.flush(), record("started", run), wait_for_file("go")),
+}
+
+
 # -- which raise
 
 

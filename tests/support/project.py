@@ -196,7 +196,17 @@ class Project:
 
     def failures(self, run: int) -> list[Any]:
         return self.db.execute(
-            "select * from yamlsched.job_failures where run_id = %s order by attempt", [run]
+            "select f.*, o.output, o.omitted_bytes from yamlsched.job_failures f "
+            "left join yamlsched.attempt_outputs o "
+            "on (o.run_id, o.attempt, o.worker) = (f.run_id, f.attempt, f.worker) "
+            "where f.run_id = %s order by f.attempt",
+            [run],
+        ).fetchall()
+
+    def outputs(self, run: int) -> list[Any]:
+        """Return what is kept of the output of the attempts of ``run``."""
+        return self.db.execute(
+            "select * from yamlsched.attempt_outputs where run_id = %s order by ended_at", [run]
         ).fetchall()
 
     def calls(self, what: str, run: int | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,16 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from yamlsched import terminal
 from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.runs import between, took
 
 if TYPE_CHECKING:
     from yamlsched.operations.history import RunDetails
-    from yamlsched.store.history import StoredRun
+    from yamlsched.store.history import KeptOutput, StoredRun
 
 MAX_LINES = 12
 """Lines of a stack or of output that are shown without --full: the last ones."""
+MAX_LINE_CHARS = 400
+"""Characters of each of them."""
+STYLES = re.compile(r"\x1b\[[0-9;:]*[mK]|\r+$", re.MULTILINE)
+"""What colours a terminal or clears its line, and the end of lines of other systems."""
 
 
 @click.command(
@@ -29,19 +35,33 @@ MAX_LINES = 12
 )
 @click.argument("name", metavar="RUN")
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
+@click.option("--output", is_flag=True, help="Print only the kept output, in full, of the last attempt that has some.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: of attempt N.")
 @click.pass_obj
-def command(settings: Settings, /, name: str, full: bool) -> int:
+def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None) -> int:
     from yamlsched.operations import history
     from yamlsched.store.history import now
 
+    if attempt is not None and not output:
+        raise click.UsageError("--attempt needs --output")
     namespace = ""
     with settings.connect() as connection:
         if not history.is_id(name):
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
         details = history.run_details(connection, history.find(connection, namespace, name))
         instant = now(connection)
+    if output:
+        kept = history.kept_output(details, attempt)
+        if settings.wants_json:
+            click.echo(_output.document(output=kept))
+            return 0
+        if kept.omitted_bytes:
+            shown, omitted = map(terminal.show_bytes, (len(kept.output.encode()), kept.omitted_bytes))
+            click.echo(f"the last {shown}: {omitted} before it were not kept", err=True)
+        click.echo(printed(kept.output))
+        return 0
     if settings.wants_json:
-        parts = {name: getattr(details, name) for name in ("run", "effects", "children", "actions")}
+        parts = {name: getattr(details, name) for name in ("run", "outputs", "effects", "children", "actions")}
         click.echo(_output.document(**parts, attempts=details.failures, parent_id=details.run.parent_id))
         return 0
     sections = [
@@ -96,19 +116,33 @@ def waits_for(run: StoredRun, now: datetime) -> str:
 
 
 def attempts(details: RunDetails, full: bool) -> Iterator[str]:
-    """Yield the lines of the attempts: the failed ones from job_failures, the last one from the run itself."""
+    """Yield the lines of the attempts: the failed ones from job_failures, the last one from the run itself.
+
+    An attempt that was released has left only its output: its number is that of the next one.
+    """
     from yamlsched.runs import error_text
 
+    run = details.run
+    outputs = {(output.attempt, output.worker): output for output in details.outputs}
+    found: list[tuple[int, datetime | None, list[str]]] = []
     for failure in details.failures:
         time = between(failure.started_at, failure.failed_at)
-        yield attempt(failure.attempt, "failed", failure.started_at, time, failure.worker)
-        yield _output.printable(f"    {error_text(failure.error_type, failure.error)}")
-        for name, text in (("stack", failure.stack), ("output", failure.output)):
-            yield from block(name, text, full)
-    run = details.run
+        lines = [attempt(failure.attempt, "failed", failure.started_at, time, failure.worker)]
+        lines.append(_output.printable(f"    {error_text(failure.error_type, failure.error)}"))
+        lines += block("stack", failure.stack, full)
+        lines += output_block(outputs.pop((failure.attempt, failure.worker), None), full)
+        found.append((failure.attempt, failure.failed_at, lines))
     recorded = {failure.attempt for failure in details.failures}
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
-        yield attempt(run.attempts, run.status, run.started_at, took(run), run.worker)
+        lines = [attempt(run.attempts, run.status, run.started_at, took(run), run.worker)]
+        lines += output_block(outputs.pop((run.attempts, run.worker or ""), None), full)
+        found.append((run.attempts, run.finished_at, lines))
+    for kept in outputs.values():
+        head = f"attempt {kept.attempt}  released  {_output.instant(kept.ended_at)}"
+        lines = [f"{head}  {_output.printable_line(kept.worker)}", *output_block(kept, full)]
+        found.append((kept.attempt, kept.ended_at, lines))
+    for _, _, lines in sorted(found, key=lambda item: (item[0], item[1] is None, item[1])):
+        yield from lines
 
 
 def attempt(number: int, status: str, started_at: datetime | None, time: str, worker: str | None) -> str:
@@ -124,7 +158,21 @@ def block(name: str, text: str | None, full: bool) -> list[str]:
     lines = _output.printable(text).rstrip().split("\n")
     omitted = 0 if full else max(0, len(lines) - MAX_LINES)
     head = f"    {name}:" + (f" ({omitted} earlier lines; --full shows them)" if omitted else "")
-    return [head, *(f"      {line}" for line in lines[omitted:])]
+    return [head, *(f"      {line if full else terminal.truncate(line, MAX_LINE_CHARS)}" for line in lines[omitted:])]
+
+
+def output_block(kept: KeptOutput | None, full: bool) -> list[str]:
+    """Return the end of what an attempt printed, indented."""
+    if kept is None:
+        return []
+    is_cut = kept.omitted_bytes and full
+    omitted = f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept" if is_cut else ""
+    return block(f"output{omitted}", STYLES.sub("", kept.output), full)
+
+
+def printed(output: str) -> str:
+    """Return ``output`` as it may be shown: nothing in it controls a terminal or a CI service."""
+    return _output.printable(STYLES.sub("", output)).removesuffix("\n")
 
 
 def effects(details: RunDetails) -> str:

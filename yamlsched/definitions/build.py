@@ -14,12 +14,13 @@ from yamlsched.cron.expression import ALIASES, Cron, parse_cron, smallest_gap
 from yamlsched.definitions import timezones
 from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.findings import Findings
-from yamlsched.definitions.job import ENUMS, TYPES, Catchup, ExitCodes, Job, Overlap, Retention
+from yamlsched.definitions.job import ENUMS, TYPES, Catchup, ExitCodes, Job, Output, Overlap, Retention
 from yamlsched.definitions.node import Spot
 from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.wording import quoted
 from yamlsched.errors import CronError
 from yamlsched.jsonb import stored_bytes
+from yamlsched.runs import Keep
 
 MAX_DURATION = timedelta(days=3650)
 """The maximum of every duration, so that no instant overflows."""
@@ -176,6 +177,9 @@ class Reader:
         codes = ExitCodes(values.get("success", default.success), values.get("discard", ()), delays)
         return codes if self.found.is_valid(spot) else None
 
+    def output(self, spot: Spot) -> Output:
+        return Output(Keep(spot.value["keep"].value))
+
 
 def _enum_reader(kind: type[Enum]) -> Callable[[Reader, Spot], Enum]:
     return lambda reader, spot: kind[spot.value.upper()]
@@ -188,6 +192,7 @@ READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
     dict[str, str]: Reader.env,
     ExitCodes: Reader.exit_codes,
     Backoff: Reader.backoff,
+    Output: Reader.output,
     **{kind: _enum_reader(kind) for kind in ENUMS},
 }
 READERS: dict[str, Callable[[Reader, Spot], Any]] = {
@@ -234,9 +239,10 @@ def _build_job(
 ) -> Job | None:
     if not isinstance(spot.value, dict):
         return None
-    values = {"timezone": timezone, **inherited}
     is_enqueued_only = "cron" not in spot.value and (*spot.path, "cron") not in reader.found.intended
     has_command = "command" in spot.value or (*spot.path, "command") in reader.found.intended
+    output = Output(Keep.ALWAYS if has_command else Keep.FAILED)
+    values = {"timezone": timezone, "output": output, **inherited}
     unused = CRON_ONLY * is_enqueued_only + COMMAND_ONLY * (not has_command)
     for key in spot.value:
         if key not in unused:

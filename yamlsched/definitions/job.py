@@ -18,7 +18,7 @@ from yamlsched import durations
 from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.runs import Priority
+from yamlsched.runs import Keep, Priority
 from yamlsched.zones import zone
 
 
@@ -36,6 +36,13 @@ class Catchup(StrEnum):
     LATEST = "latest"
     ALL = "all"
     NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What becomes of what attempts print."""
+
+    keep: Keep = Keep.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class Job:
     catchup_window: timedelta = timedelta(days=365)
     spread: timedelta = timedelta(0)
     on_dead: str | None = None
+    output: Output = Output()
     description: str = ""
     owner: str = ""
     tags: tuple[str, ...] = ()
@@ -184,6 +192,14 @@ def _load_exit_codes(row: Mapping[str, Any]) -> ExitCodes:
     return ExitCodes(tuple(row["success"]), tuple(row["discard"]), delays)
 
 
+def _store_output(output: Output) -> dict[str, Any]:
+    return {"keep": output.keep.value}
+
+
+def _load_output(row: Mapping[str, Any]) -> Output:
+    return Output(Keep(row["keep"]))
+
+
 def _show_list(values: tuple[str, ...]) -> list[str] | None:
     return list(values) or None
 
@@ -207,6 +223,7 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     timedelta: (_store_duration, _same, durations.show),
     Backoff: (_store_backoff, _load_backoff, _show_backoff),
     ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
+    Output: (_store_output, _load_output, _store_output),
     tuple[str, ...]: (list, tuple, _show_list),
     str: (_same, _same, _show_string),
     **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},

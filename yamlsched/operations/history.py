@@ -49,6 +49,7 @@ class RunDetails:
 
     run: history.StoredRun
     failures: list[history.FailedAttempt]
+    outputs: list[history.KeptOutput]
     effects: list[history.RunEffect]
     children: list[history.ChildRun]
     parent: history.StoredRun | None
@@ -215,11 +216,27 @@ def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
     return RunDetails(
         run=run,
         failures=history.failures(connection, id),
+        outputs=history.outputs(connection, id),
         effects=history.effects(connection, id),
         children=history.children(connection, id, MAX_CHILDREN),
         parent=history.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=history.actions(connection, run.namespace, id),
     )
+
+
+def kept_output(details: RunDetails, attempt: int | None = None) -> history.KeptOutput:
+    """Return what the attempt printed, or the last one that has kept output. Raises Refused if none is kept."""
+    found = [output for output in details.outputs if attempt in (None, output.attempt)]
+    if found:
+        return found[-1]
+    run, which = details.run, f"run {details.run.id}" + ("" if attempt is None else f", attempt {attempt}")
+    if attempt is not None and details.outputs:
+        known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))
+        raise Refused(f"no output of {which} is kept. Attempts with output: {known}")
+    if run.status == Status.RUNNING:
+        raise Refused(f"no output of {which} is kept: that of the running attempt is written when it ends")
+    why = f"it printed nothing, or output.keep of its job excludes it (now: {run.keeps_output})"
+    raise Refused(f"no output of {which} is kept: {why}")
 
 
 def next_step(run: history.StoredRun, in_doubt: Sequence[str] = ()) -> str:

@@ -199,8 +199,8 @@ def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange,
 
 
 def _is_nested(change: FieldChange) -> bool:
-    """Say whether the keys below this one are compared one by one: of a payload, or of one backoff policy."""
-    if change.field == "payload":
+    """Say whether the keys below this one are compared one by one: of a mapping, and of one backoff policy."""
+    if change.field in ("payload", "output"):
         return bool(change.before and change.after)
     return change.field == "backoff" and bool(change.before["policy"] == change.after["policy"])
 

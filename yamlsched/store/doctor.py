@@ -17,6 +17,7 @@ REQUIRED_PRIVILEGES = {
     "job_definitions": "SELECT,INSERT,UPDATE",
     "job_runs": "SELECT,INSERT,UPDATE,DELETE",
     "job_failures": "SELECT,INSERT",
+    "attempt_outputs": "SELECT,INSERT,UPDATE",
     "skipped_slots": "SELECT,INSERT,UPDATE",
     "database_identity": "SELECT",
     "effects": "SELECT,INSERT,UPDATE,DELETE",

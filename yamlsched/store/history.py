@@ -65,6 +65,7 @@ class StoredRun(RunRow):
     parent_id: int | None
     handler: str | None
     command: list[str]
+    keeps_output: str  # of which attempts
     owner: str
     timezone: str
     enabled: bool
@@ -83,7 +84,17 @@ class FailedAttempt:
     error: str
     error_type: str | None
     stack: str | None
-    output: str | None
+
+
+@dataclass(frozen=True)
+class KeptOutput:
+    """The end of what one attempt printed."""
+
+    attempt: int
+    worker: str  # the claim: an attempt that was released leaves its number to the next one
+    ended_at: datetime
+    omitted_bytes: int
+    output: str
 
 
 @dataclass(frozen=True)
@@ -206,6 +217,10 @@ def _readable(text: str | bytes) -> Any:
 
 def failures(connection: psycopg.Connection[Any], id: int) -> list[FailedAttempt]:
     return fetch(connection, FailedAttempt, load("history")["failures"], {"id": id})
+
+
+def outputs(connection: psycopg.Connection[Any], id: int) -> list[KeptOutput]:
+    return fetch(connection, KeptOutput, load("history")["outputs"], {"id": id})
 
 
 def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:

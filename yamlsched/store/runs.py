@@ -215,8 +215,8 @@ async def finish(
     now: datetime | None = None,
 ) -> dict[int, datetime | None]:
     """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of those not final."""
-    plain = [run for run, o in outcomes if o.status is Status.SUCCEEDED and o.result is None]
-    others = [(run, o) for run, o in outcomes if not (o.status is Status.SUCCEEDED and o.result is None)]
+    plain = [run for run, o in outcomes if o.is_plain_success]
+    others = [(run, o) for run, o in outcomes if not o.is_plain_success]
     written: dict[int, datetime | None] = {}
     if plain:
         cursor = await connection.execute(load("runs")["succeed"], {**_fence(plain), "now": now})
@@ -243,8 +243,23 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
         "stacks": [o.stack for o in values],
         "results": [o.result for o in values],
         "outputs": [o.output for o in values],
+        "omitted": _array(o.omitted_bytes for o in values),
         "sessions_lost": [o.sessions_lost for o in values],
     }
+
+
+async def keep_outputs(
+    connection: psycopg.AsyncConnection[Any],
+    outcomes: Sequence[tuple[ClaimedRun, Outcome]],
+    now: datetime | None = None,
+) -> None:
+    """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist."""
+    parameters = {
+        **_fence(run for run, _ in outcomes),
+        "outputs": [o.output for _, o in outcomes],
+        "omitted": _array(o.omitted_bytes for _, o in outcomes),
+    }
+    await connection.execute(load("runs")["keep_outputs"], {**parameters, "now": now})
 
 
 async def release_claim(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from yamlsched import log
 from yamlsched.definitions.job import Job
-from yamlsched.runs import AttemptEnd, ClaimedRun
+from yamlsched.runs import AttemptEnd, ClaimedRun, Keep
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +31,13 @@ class Attempt:
     def kill_after(self) -> float:
         """Seconds between SIGTERM and SIGKILL to a program."""
         return self.job.kill_after.total_seconds()
+
+    def keeps_output(self, end: AttemptEnd) -> bool:
+        """Return whether what it printed is kept, now that its handler has ended with ``end``."""
+        keep = self.job.output.keep
+        if keep is not Keep.FAILED:
+            return keep is Keep.ALWAYS
+        return self.is_lost or (end if end.is_success else self.stopped or end).is_failure
 
     def mark_lost(self, why: str) -> bool:
         """Note and log that the run does not belong to this attempt any more; return False if that is known already.

@@ -25,6 +25,7 @@ from yamlsched.worker.sessions import Connection, Session, Unanswered
 MAX_BATCH = 1_000  # outcomes in one statement
 MAX_SUCCESS_BATCH = 2_000  # plain successes in one statement: larger ones are quicker, but all other work waits longer
 MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
+MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run has ended
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements
@@ -53,6 +54,12 @@ class PendingOutcome:
     pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
     timeouts: int = 0
+    output_chars: int = 0  # of the outcome at first
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be written but the output: the run has its outcome, or is not ours."""
+        return self.attempt.is_lost or self.end.kind is EndKind.COMMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ class Outcomes:
         self._successes: dict[str, list[Attempt]] = {}  # by the token of their claim
         self._success_count = 0
         self._unwritten = 0  # outcomes of all kinds
+        self._unwritten_chars = 0  # of their outputs
         self._max_batch = MAX_BATCH
         self._has_outcomes, self._has_fan_outs = asyncio.Event(), asyncio.Event()
 
@@ -100,15 +108,19 @@ class Outcomes:
 
     def has_room(self) -> bool:
         """Return whether so few outcomes are unwritten that more attempts may start."""
-        return self._unwritten < MAX_UNWRITTEN
+        return self._unwritten < MAX_UNWRITTEN and self._unwritten_chars < MAX_UNWRITTEN_CHARS
 
     def add(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Have the outcome of ``end`` written soon."""
         attempt.took = attempt.took or 0.0
         self._unwritten += 1
-        pending = PendingOutcome(attempt, end, self._outcome(attempt, end))
-        if end.kind is EndKind.COMMITTED and not attempt.is_lost:
-            self._record(pending, None)
+        if not attempt.keeps_output(end):
+            end = end._replace(output="")
+        outcome = self._outcome(attempt, end)
+        pending = PendingOutcome(attempt, end._replace(output=""), outcome, output_chars=len(outcome.output or ""))
+        self._unwritten_chars += pending.output_chars
+        if pending.is_settled and outcome.output is None:
+            self._settle(pending)
         else:
             self._enqueue(pending)
 
@@ -132,7 +144,7 @@ class Outcomes:
         return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
 
     def _enqueue(self, pending: PendingOutcome) -> None:
-        if pending.end.enqueued and store.is_large(pending.end.enqueued):
+        if pending.end.enqueued and not pending.is_settled and store.is_large(pending.end.enqueued):
             self._fan_outs.append(pending)
             self._has_fan_outs.set()
         else:
@@ -142,15 +154,25 @@ class Outcomes:
     # -- results ---------------------------------------------------------------------------------------------------
 
     def _record(self, pending: PendingOutcome, run_at: datetime | None) -> None:
-        pending.is_done = True
-        self._unwritten -= 1
+        self._forget(pending)
         self._events.put(OutcomeRecorded(pending, run_at))
 
     def _discard(self, pending: PendingOutcome, why: str) -> None:
         pending.attempt.mark_lost(why)
+        self._forget(pending)
+        self._events.put(OutcomeDiscarded(pending.attempt))
+
+    def _settle(self, pending: PendingOutcome) -> None:
+        """Finish with an outcome of which nothing has to be written any more."""
+        if pending.attempt.is_lost:
+            self._discard(pending, store.LOST)
+        else:
+            self._record(pending, None)
+
+    def _forget(self, pending: PendingOutcome) -> None:
         pending.is_done = True
         self._unwritten -= 1
-        self._events.put(OutcomeDiscarded(pending.attempt))
+        self._unwritten_chars -= pending.output_chars
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -225,8 +247,8 @@ class Outcomes:
         single runs: one that cannot be written must not block the others.
         """
         for pending in batch:
-            if pending.attempt.is_lost:
-                self._discard(pending, store.LOST)
+            if pending.is_settled and pending.outcome.output is None:
+                self._settle(pending)
         if not (batch := [pending for pending in batch if not pending.is_done]):
             return
         sent_at = clock.now()
@@ -260,6 +282,12 @@ class Outcomes:
 
     async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
+        if settled := [pending for pending in batch if pending.is_settled]:
+            await store.keep_outputs(connection, [(pending.attempt.run, pending.outcome) for pending in settled])
+            for pending in settled:
+                self._settle(pending)
+            if not (batch := [pending for pending in batch if not pending.is_done]):
+                return
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
             written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued)
@@ -277,12 +305,15 @@ class Outcomes:
         """Act on who owns a run of which nothing was written; one that is still ours is written again."""
         if owner == Status.SUCCEEDED and pending.outcome.status is not Status.SUCCEEDED:
             # its own transaction had committed before the end that was reported
-            pending.outcome = Outcome(Status.SUCCEEDED)
-            self._record(pending, None)
+            output, omitted_bytes = pending.outcome.output, pending.outcome.omitted_bytes
+            pending.outcome = Outcome(Status.SUCCEEDED, output=output, omitted_bytes=omitted_bytes)
+            pending.end = AttemptEnd(EndKind.COMMITTED)
         elif owner == pending.outcome.status:
             self._record(pending, None)  # written before, by a commit whose answer was lost
         elif owner != store.OURS:
-            self._discard(pending, owner)
+            pending.attempt.mark_lost(owner)
+        if not pending.is_done and pending.is_settled and pending.outcome.output is None:
+            self._settle(pending)
 
     # -- what cannot be written --------------------------------------------------------------------------------------
 
@@ -297,11 +328,13 @@ class Outcomes:
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
         """Let an outcome that the database rejects fail its attempt.
 
-        A failure with a character that the database's encoding does not have is written escaped.
+        A failure or an output with a character that the database's encoding does not have is written escaped.
         """
         is_encodable = not isinstance(error, psycopg.errors.UntranslatableCharacter)
         if not pending.is_replaced and not is_encodable and (plain := in_ascii(pending.outcome)) != pending.outcome:
             pending.outcome = plain
+        elif pending.is_settled:
+            pending.outcome = pending.outcome._replace(output=None)
         else:
             self._fail(pending, str(error.diag.message_primary or error))
 
@@ -313,5 +346,7 @@ class Outcomes:
             pending.end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
         else:
             pending.end = AttemptEnd(EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused")
+        plain = in_ascii(pending.outcome)
         pending.outcome = self._outcome(pending.attempt, pending.end)
+        pending.outcome = pending.outcome._replace(output=plain.output, omitted_bytes=plain.omitted_bytes)
         pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = True, MIN_PAUSE_SECONDS, 0.0, 0

@@ -9,12 +9,15 @@ import asyncio
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from yamlsched.worker import clock
+
 MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many without blocking
-FULL_BYTES = 1 << 18  # unwritten: handlers that print have to wait
+FULL_BYTES = 1 << 18  # unwritten: handlers that print wait for a moment, then their output is left out
+STUCK_SECONDS = 1.0
 MAX_BUFFER_BYTES = 1 << 22  # unwritten: more is dropped
 CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process
 CLEAR_LINE = b"\r\x1b[K"
@@ -32,18 +35,19 @@ class NonBlockingStderr:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._is_scheduled = self._is_waiting = self._is_closed = False
-        self._when_writable: list[Callable[[], None]] = []
+        self._written_at = clock.now()  # when it was last writable
         self._status = b""
         self._is_at_start = True
 
     @property
     def is_full(self) -> bool:
-        """Whether who prints much has to wait, by ``when_writable``."""
+        """Whether who prints much should wait, because nobody reads what it prints."""
         return len(self._buffer) > FULL_BYTES
 
-    def when_writable(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once, when the buffer is not full any more."""
-        self._when_writable.append(call)
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing was read of a full buffer for a while: it is pointless to wait."""
+        return self.is_full and clock.now() - self._written_at > STUCK_SECONDS
 
     def write(self, text: str) -> int:
         """Buffer ``text``; it is written soon."""
@@ -80,6 +84,7 @@ class NonBlockingStderr:
 
     def _write_some(self) -> None:
         self._is_scheduled = False
+        self._written_at = clock.now()
         while self._buffer and self._poll.poll(0):
             try:
                 del self._buffer[: os.write(self._descriptor, self._buffer[:MAX_WRITE_BYTES])]
@@ -94,10 +99,6 @@ class NonBlockingStderr:
                 self._loop.add_writer(self._descriptor, self._write_some)
             else:
                 self._loop.remove_writer(self._descriptor)
-        if not self.is_full:
-            calls, self._when_writable = self._when_writable, []
-            for call in calls:
-                call()
 
     def close(self) -> None:
         """Write the rest, unless its reader is too slow."""

@@ -139,7 +139,8 @@ class Worker:
                 self.outcomes.add_successes(attempts)
             case Ended(attempt, end):
                 if attempt.stopped is not None and not end.is_success:
-                    end = attempt.stopped._replace(stack=end.stack, output=end.output)
+                    stopped = attempt.stopped
+                    end = stopped._replace(stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes)
                 self.outcomes.add(attempt, end)
             case ReturnedUnstarted(attempts):
                 for attempt in attempts:

@@ -73,6 +73,7 @@ MISSING = {
     "version": "Write version: 1 as the first line.",
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
     "handler": "Add the Python function to call, for example handler: handlers.cleanup.run, or a command: [program].",
+    "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
 }
 """What to do about each required key."""
 
@@ -113,6 +114,8 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
     if expected == "object":
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
+        if path[-1:] == ("output",):
+            return MISSING["keep"]
         return "Write keys and values below it." if path else "Start with version: 1 and jobs:"
     return ""
 

@@ -1,4 +1,4 @@
-"""What handlers print: passed on to stderr line by line with the run's id; the end of it is kept for failures."""
+"""What handlers print: passed on to stderr line by line with the run's id; the end of it is kept with the run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 
-from yamlsched.runs import ClaimedRun
+from yamlsched import terminal
+from yamlsched.runs import MAX_OUTPUT_BYTES, ClaimedRun
+from yamlsched.worker.stderr import NonBlockingStderr
 
-MAX_KEPT_BYTES = 65_536
+MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096  # with what is cut off after secrets are removed: one may start there
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
 MAX_READ_BYTES = 1 << 17  # so that a handler that prints gigabytes does not block the others
+MAX_WAIT_SECONDS = 1.0  # for which an attempt waits, in total, for the reader of our stderr
+WAIT_SECONDS = 0.02  # at a time
 # what could move the cursor, colour the terminal or reverse the text: controls except the tab and the end of the line,
 # marks of direction, separators of lines, halves of surrogate pairs
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -28,66 +33,115 @@ class Output:
         self.is_empty = True  # nothing was read since the last attempt ended
         self._kept = bytearray()
         self._line = bytearray()
-        self._allowance = MAX_PASSED_ON_BYTES
-        self._omitted_bytes = 0
+        self._reset()
 
-    def read(self, run: ClaimedRun | None, limit: int = MAX_READ_BYTES) -> None:
-        """Read about ``limit`` bytes, the output of ``run``; None: of the same run as before."""
-        if run is not None and run is not self.run:
-            self.drop()
-            self.run = run
-        while limit > 0:
+    def _reset(self) -> None:
+        self._kept.clear()
+        self._forgotten_bytes = 0  # before what is kept
+        self._allowance = MAX_PASSED_ON_BYTES
+        self._waited_seconds = 0.0
+        self._omitted_bytes = self._omitted_lines = 0  # not passed on
+        self.is_empty = True
+
+    def receive(self, limit: int = MAX_READ_BYTES) -> bytes:
+        """Read about ``limit`` bytes."""
+        content = b""
+        while len(content) < limit:
             try:
                 piece = os.read(self.descriptor, 1 << 16)
             except BlockingIOError:
-                return
+                break
             if not piece:
                 self.is_closed = True
-                return
-            limit -= len(piece)
-            self.is_empty = False
-            self._kept += piece
-            del self._kept[:-MAX_KEPT_BYTES]
-            if self._allowance <= 0:
-                self._omitted_bytes += len(piece)
-                continue
-            self._line += piece
-            *lines, rest = self._line.split(b"\n")
-            while len(rest) > MAX_LINE_BYTES:
-                lines.append(rest[:MAX_LINE_BYTES])
-                del rest[:MAX_LINE_BYTES]
-            self._line = rest
-            self._pass_on(lines)
+                break
+            content += piece
+        return content
 
-    def take(self) -> str:
-        """Return the end of what the attempt printed, and start again."""
-        text = self._kept.decode("utf-8", "replace")
-        self.drop()
-        return text
-
-    def drop(self) -> None:
-        """Start again for another attempt."""
-        if self.is_empty:
+    def add(self, run: ClaimedRun | None, content: bytes) -> None:
+        """Keep and pass on ``content``, printed by ``run``; None: by the same run as before."""
+        if run is not None and run is not self.run:
+            self.take(is_kept=False)
+            self.run = run
+        if not content:
             return
+        self.is_empty = False
+        self._keep(content)
+        if self._allowance <= 0 or (_is_full() and not self._may_wait()):
+            self._omit(self._line + content)
+            self._line = bytearray()
+            return
+        self._line += content
+        if b"\r" in self._line:
+            self._line = visible(self._line)
+        *lines, self._line = self._line.split(b"\n")
+        self._pass_on(lines, b"\n")
+        self._pass_on(list(self._cut_pieces()), b"")
+
+    def _cut_pieces(self) -> Iterator[bytearray]:
+        """Yield what is too long of the line that has not ended."""
+        while len(self._line) > MAX_LINE_BYTES:
+            end = MAX_LINE_BYTES
+            while end > MAX_LINE_BYTES - 3 and self._line[end] & 0xC0 == 0x80:  # not inside a character
+                end -= 1
+            yield self._line[:end]
+            del self._line[:end]
+
+    def _keep(self, content: bytes) -> None:
+        start = self._kept.rfind(b"\n") + 1
+        self._kept += content
+        if b"\r" in content:
+            self._kept[start:] = visible(self._kept[start:])
+        self._forgotten_bytes += max(0, len(self._kept) - MAX_KEPT_BYTES)
+        del self._kept[:-MAX_KEPT_BYTES]
+
+    def wait_seconds(self) -> float:
+        """Return for how long not to read on, because our stderr is not read as quickly as this run prints."""
+        if self.is_empty or self._allowance <= 0 or not _is_full() or not self._may_wait():
+            return 0.0
+        self._waited_seconds += WAIT_SECONDS
+        return WAIT_SECONDS
+
+    def _may_wait(self) -> bool:
+        return self._waited_seconds < MAX_WAIT_SECONDS and not _is_stuck()
+
+    def take(self, is_kept: bool) -> tuple[str, int]:
+        """Return the end of what the attempt printed, if it is kept, and the bytes before it; start again."""
+        if self.is_empty:
+            return "", 0
         line, self._line = self._line, bytearray()
         if line:
-            self._pass_on([line])
+            self._pass_on([line], b"")
         if self._omitted_bytes:
-            size, limit = f"{self._omitted_bytes / 2**20:.1f} MiB", f"{MAX_PASSED_ON_BYTES >> 20} MiB"
-            self._write(f"{self._prefix}yamlsched: {size} of output left out, the limit for one attempt is {limit}\n")
-        self._kept.clear()
-        self._allowance, self._omitted_bytes, self.is_empty = MAX_PASSED_ON_BYTES, 0, True
+            self._report_omission(is_kept)
+        text = self._kept.decode("utf-8", "replace") if is_kept else ""
+        forgotten_bytes = self._forgotten_bytes
+        self._reset()
+        return text, forgotten_bytes
+
+    def _report_omission(self, is_kept: bool) -> None:
+        lines = f" ({self._omitted_lines:,} lines)" if self._omitted_lines else ""
+        why = f"the limit for one attempt is {MAX_PASSED_ON_BYTES >> 20} MiB"
+        if self._allowance > 0:
+            why = "the worker's stderr is not read fast enough"
+        where = f". The end of it: yamlsched show {self.run.id} --output" if is_kept and self.run else ""
+        text = f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output{lines} left out here, {why}{where}"
+        self._write(f"{self._prefix}{text}\n")
 
     @property
     def _prefix(self) -> str:
         return f"[{self.run.job_type} {self.run.id}] " if self.run else "[?] "
 
-    def _pass_on(self, lines: list[bytearray]) -> None:
+    def _omit(self, content: bytes | bytearray) -> None:
+        self._omitted_bytes += len(content)
+        self._omitted_lines += content.count(b"\n")
+
+    def _pass_on(self, lines: list[bytearray], end: bytes) -> None:
+        """Pass on ``lines``, as far as the limit allows; ``end`` is what followed each when it was printed."""
         prefix = self._prefix
         for number, line in enumerate(lines):
             self._allowance -= len(prefix) + len(line) + 1
             if self._allowance < 0:
-                self._omitted_bytes += sum(map(len, lines[number:])) + len(lines) - number + len(self._line)
+                self._omit(end.join([*lines[number:], self._line]))
                 self._line = bytearray()
                 lines = lines[:number]
                 break
@@ -98,6 +152,23 @@ class Output:
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
+
+
+def visible(content: bytes | bytearray) -> bytearray:
+    """Return ``content`` as a terminal shows it: of each line that writes over itself, such as a progress bar, the end.
+
+    >>> visible(b"1%\\r2%\\r100%\\r\\ndone\\n3%\\r")
+    bytearray(b'100%\\r\\ndone\\n3%\\r')
+    """
+    return bytearray(b"\n").join(line[line.rstrip(b"\r").rfind(b"\r") + 1 :] for line in content.split(b"\n"))
+
+
+def _is_full() -> bool:
+    return isinstance(sys.stderr, NonBlockingStderr) and sys.stderr.is_full
+
+
+def _is_stuck() -> bool:
+    return isinstance(sys.stderr, NonBlockingStderr) and sys.stderr.is_stuck
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +14,7 @@ from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.programs import with_last_lines
-from yamlsched.runs import AttemptEnd, EndKind
+from yamlsched.runs import AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.events import EventQueue
@@ -25,7 +24,6 @@ from yamlsched.worker.executors.processes.bootstrap import Environment
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause, fork
 from yamlsched.worker.executors.processes.estimates import Estimates
 from yamlsched.worker.permits import ConcurrencyPermits
-from yamlsched.worker.stderr import NonBlockingStderr
 from yamlsched.worker.workload import Workload
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
@@ -210,7 +208,7 @@ class ProcessPool:
                 with contextlib.suppress(OSError):
                     os.killpg(child.pid, signal.SIGKILL)  # what the handler had started, and would outlive it
         child.assigned.clear()
-        child.output.drop()
+        child.output.take(is_kept=False)
         child.close()
         if child.memory.is_ready and not has_started:
             unstarted = [attempt for attempt in unstarted if not self._has_failed_to_start(child, attempt, status)]
@@ -334,12 +332,15 @@ class ProcessPool:
             seconds = sum(took for _, took in successes) / len(successes)
             for job in {attempt.job.name for attempt in attempts}:
                 self._estimates.learn(job, seconds)
-            if not child.output.is_empty and any(attempt.run is child.output.run for attempt in attempts):
-                child.output.drop()
             if self._failed_starts:
                 for attempt in attempts:
                     del self._failed_starts[attempt]
-            self._events.put(Succeeded(attempts))
+            if not child.output.is_empty:
+                for attempt in [attempt for attempt in attempts if attempt.run is child.output.run]:
+                    attempts.remove(attempt)
+                    self._end(child, attempt, AttemptEnd(EndKind.RETURNED))
+            if attempts:
+                self._events.put(Succeeded(attempts))
 
     def _handle_report(self, child: ChildHandle, report: protocol.Report) -> None:
         attempt = child.end(report.number)
@@ -357,25 +358,26 @@ class ProcessPool:
 
     def _end(self, child: ChildHandle, attempt: Attempt, end: AttemptEnd) -> None:
         if child.output.run is attempt.run:
-            if end.is_success:
-                child.output.drop()
-            else:
-                end = end._replace(output=child.output.take())
+            output, omitted_bytes = child.output.take(is_kept=attempt.keeps_output(end))
+            end = end._replace(output=output, omitted_bytes=omitted_bytes)
         if attempt.is_command:
-            end = with_last_lines(end, end.output)
+            is_secret = attempt.job.output.keep is Keep.NEVER
+            end = with_last_lines(end, "its output is not kept" if is_secret else end.output)
         del self._failed_starts[attempt]
         self._events.put(Ended(attempt, end))
 
     def _read_output(self, child: ChildHandle, attempt: Attempt | None = None) -> None:
-        source = attempt or child.latest()
-        child.output.read(None if source is None else source.run)
-        stderr = sys.stderr
-        if child.output.is_closed:
-            child.loop.remove_reader(child.output.descriptor)
-        elif isinstance(stderr, NonBlockingStderr) and stderr.is_full and child.pid in self._children:
-            # our stderr is not read as quickly as this child prints: only the child waits
-            child.loop.remove_reader(child.output.descriptor)
-            stderr.when_writable(lambda: self._resume_output(child))
+        # if nothing is executing, then what there is to read was printed by the next attempt, which starts this moment
+        source, output = attempt or child.running(), child.output
+        content = output.receive()
+        source = source or child.running() or child.latest()
+        output.add(None if source is None else source.run, content)
+        if output.is_closed:
+            child.loop.remove_reader(output.descriptor)
+        elif child.pid in self._children and (seconds := output.wait_seconds()):
+            # our stderr is not read as quickly as this child prints: only the child waits, and not for long
+            child.loop.remove_reader(output.descriptor)
+            child.loop.call_later(seconds, self._resume_output, child)
 
     def _resume_output(self, child: ChildHandle) -> None:
         if self._children.get(child.pid) is child and not child.output.is_closed:

@@ -1,0 +1,112 @@
+"""The output that is kept of attempts, however they end, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from support.database import temporary_database
+from support.project import Project, a_project, until
+
+LINE, TIMES = "a line of output\n", 20_000
+# how the handler ends, and what is kept with always and with failed
+ENDS = [
+    ("return", ["printed\n"], []),
+    ("pause", ["printed\n"], []),
+    ("return_json", ["printed\n"], []),
+    ("enqueue", ["printed\n"], []),
+    ("commit", ["printed\ninside\nafter the commit\n"], []),
+    ("start_others", ["printed\nby a program\nits error\nby a thread\n"], []),
+    ("snooze", ["printed\n"], []),
+    ("fail", ["printed\n"], ["printed\n"]),
+    ("die", ["printed\n"], ["printed\n"]),
+]
+Drained: TypeAlias = tuple[Project, dict[str, int]]
+
+
+@pytest.fixture(scope="module")
+def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drained]:
+    """Every end with every value of ``keep``, drained by one worker."""
+    with temporary_database(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
+        cases = {f"{end}_{keep}": (end, keep) for end, _, _ in ENDS for keep in ("always", "failed", "never")}
+        jobs = {
+            name: {"handler": "support.handlers.prints_then", "max_attempts": 1, "output": {"keep": keep}}
+            for name, (_, keep) in cases.items()
+        }
+        project.sync(nothing={}, **jobs)
+        runs = {name: project.enqueue(name, {"then": end})[0] for name, (end, _) in cases.items()}
+        project.work("--concurrency", "4", code=1)
+        yield project, runs
+
+
+@pytest.mark.parametrize("end, always, failed", ENDS, ids=[end for end, _, _ in ENDS])
+def test_output_is_kept_as_the_job_says(drained: Drained, end: str, always: list[str], failed: list[str]) -> None:
+    project, runs = drained
+    kept = {keep: project.outputs(runs[f"{end}_{keep}"]) for keep in ("always", "failed", "never")}
+
+    assert [output.output for output in kept["always"]] == always
+    assert [output.output for output in kept["failed"]] == failed
+    assert kept["never"] == []
+    for output in [*kept["always"], *kept["failed"]]:
+        run = project.row(output.run_id)
+        assert (output.attempt, output.omitted_bytes) == (1, 0)
+        assert (output.worker == run.locked_by) == (end != "snooze")  # its number went to the next attempt
+
+
+@pytest.fixture
+def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    with a_project(tmp_path, own_dsn) as project:
+        yield project
+
+
+def test_what_a_stopped_attempt_printed_is_kept(project: Project) -> None:
+    # given handlers that print and wait
+    job = {"handler": "support.handlers.prints_then", "lease": "2s"}
+    project.sync(always={**job, "output": {"keep": "always"}}, failed=job)
+    payload = {"then": "wait", "text": "waiting\n"}
+    [cancelled], [failed], [stopped] = (project.enqueue(name, payload) for name in ("always", "failed", "always"))
+    worker = project.start("work", "--grace", "0s")
+    for run in (cancelled, failed, stopped):
+        project.until_started(run)
+
+    # when two are cancelled, and the worker is shut down
+    project.db.execute(
+        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, exclusive_of = null, "
+        "finished_at = now() where id = any(%s)",
+        [[cancelled, failed]],
+    )
+    until(lambda: project.outputs(cancelled) and project.outputs(failed), "the handlers have been stopped")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+    # then it is kept: of a cancelled run it counts as that of a failed one
+    for run in (cancelled, failed, stopped):
+        assert [output.output for output in project.outputs(run)] == ["waiting\n"]
+    assert [project.row(run).status for run in (cancelled, failed, stopped)] == ["cancelled", "cancelled", "queued"]
+
+
+def test_a_worker_that_nobody_reads_does_not_stall_and_keeps_the_output(project: Project) -> None:
+    # given a worker whose stderr is a pipe that is never read, and runs that print more than fits
+    project.sync(prints_then={"output": {"keep": "always"}, "max_attempts": 1})
+    pipe = project.folder / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    runs = project.enqueue("prints_then", {"then": "return", "text": LINE, "times": TIMES}, count=8)
+
+    # when it works
+    redirect = f"import os; os.dup2(os.open({str(pipe)!r}, os.O_WRONLY), 2)"
+    worker = project.start("work", "--concurrency", "4", before=redirect)
+
+    # then all of them succeed, and the end of their output is kept
+    assert worker.wait() == 0
+    os.close(reader)
+    printed = LINE * TIMES
+    for run in runs:
+        [kept] = project.outputs(run)
+        assert (kept.output, kept.omitted_bytes) == (printed[-65_536:], len(printed) - 65_536)
+    assert project.statuses() == {"succeeded": 8}
