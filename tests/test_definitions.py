@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from yamlsched import durations, jsonb
 from yamlsched.backoff import POLICIES, Backoff
 from yamlsched.cron.expression import parse_cron
-from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
+from yamlsched.definitions.job import Catchup, Job, Overlap, Retention, from_row, to_row
 from yamlsched.definitions.load import Loaded, load
 from yamlsched.definitions.schema import HANDLER, JOB_KEYS, SCHEMA, Schema
 from yamlsched.definitions.schema.errors import REPORTERS
@@ -432,3 +432,19 @@ def test_patterns_and_choices_of_the_schema_match_the_code():
     assert set(JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
     assert set(JOB_KEYS["overlap"]["enum"]) == set(Overlap)
     assert set(JOB_KEYS["catchup"]["enum"]) == set(Catchup)
+
+
+@pytest.mark.parametrize("default", [None, "always", "failed", "never"])
+@pytest.mark.parametrize("own", [None, "always", "failed", "never"])
+def test_output_is_kept_of_failures_and_of_all_attempts_of_commands_unless_the_file_says_otherwise(
+    default: str | None, own: str | None
+) -> None:
+    entry = f", output: {{keep: {own}}}" if own else ""
+    defaults = f"defaults: {{output: {{keep: {default}}}}}\n" if default else ""
+    jobs = f"  purge: {{handler: shop.purge.run{entry}}}\n  dump: {{command: [/bin/true]{entry}}}\n"
+    found = loaded(f"version: 1\n{defaults}jobs:\n{jobs}").jobs
+
+    given = own or default
+    assert found["purge"].output.keep == (given or "failed")
+    assert found["dump"].output.keep == (given or "always")
+    assert from_row(to_row(found["dump"])) == found["dump"]
