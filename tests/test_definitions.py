@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from yamlsched import durations, jsonb
 from yamlsched.backoff import POLICIES, Backoff
 from yamlsched.cron.expression import parse_cron
-from yamlsched.definitions.job import Catchup, Job, Overlap, Retention, from_row, to_row
+from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.load import Loaded, load
 from yamlsched.definitions.schema import HANDLER, JOB_KEYS, SCHEMA, Schema
 from yamlsched.definitions.schema.errors import REPORTERS
@@ -447,4 +447,3 @@ def test_output_is_kept_of_failures_and_of_all_attempts_of_commands_unless_the_f
     given = own or default
     assert found["purge"].output.keep == (given or "failed")
     assert found["dump"].output.keep == (given or "always")
-    assert from_row(to_row(found["dump"])) == found["dump"]
