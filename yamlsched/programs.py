@@ -230,6 +230,15 @@ def reap_group(group: int) -> bool:
     return True
 
 
+def has_children() -> bool:
+    """Return whether this process has children, without reaping any."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def signal_group(group: int, number: int) -> None:
     """Signal all members of a process group; those of other users are left out."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -140,7 +140,10 @@ class Project:
         """Write the schedule. By default, jobs have short leases and retries without a delay."""
         defaults = {"lease": "2s", "backoff": {"policy": "fixed", "delay": "0s", "max_delay": "1s"}}
         self.jobs = jobs
-        entries = {name: {"handler": f"support.handlers.{name}", **defaults, **job} for name, job in jobs.items()}
+        entries = {
+            name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), **defaults, **job}
+            for name, job in jobs.items()
+        }
         self.file.write_text(json.dumps({"version": 1, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from yamlsched.definitions.load import Calls, Loaded
 
 MAX_FIRST_LINE_BYTES = 256
+MAX_SHOWN_CHARS = 200
+
+
+def _shown(text: str) -> str:
+    return quoted(text, MAX_SHOWN_CHARS)
 
 
 class Obstacle(NamedTuple):
@@ -27,11 +32,11 @@ class Obstacle(NamedTuple):
 def directory_obstacle(folder: str, written: str) -> Obstacle | None:
     """Return why no program can be started in ``folder``, which messages call ``written``; None if one can."""
     if not exists(folder):
-        return Obstacle(f"the directory {quoted(written)} does not exist", "Create it, or correct cwd.")
+        return Obstacle(f"the directory {_shown(written)} does not exist", "Create it, or correct cwd.")
     if not isdir(folder):
-        return Obstacle(f"{quoted(written)} is not a directory", "Correct cwd.")
+        return Obstacle(f"{_shown(written)} is not a directory", "Correct cwd.")
     if not os.access(folder, os.X_OK):
-        return Obstacle(f"the directory {quoted(written)} cannot be entered", "Permit it to the user of the worker.")
+        return Obstacle(f"the directory {_shown(written)} cannot be entered", "Permit it to the user of the worker.")
     return None
 
 
@@ -47,19 +52,19 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
     path = os.path.join(folder, program)
     if not exists(path):
         if " " in program:
-            return Obstacle(f"{quoted(program)} does not exist", "Write each argument as an item of its own.")
-        return Obstacle(f"{quoted(program)} does not exist", "Correct the path, or install the program on this host.")
+            return Obstacle(f"{_shown(program)} does not exist", "Write each argument as an item of its own.")
+        return Obstacle(f"{_shown(program)} does not exist", "Correct the path, or install the program on this host.")
     if not isfile(path):
-        return Obstacle(f"{quoted(program)} is not a file", "Write the path of the program.")
+        return Obstacle(f"{_shown(program)} is not a file", "Write the path of the program.")
     if not os.access(path, os.X_OK):
-        return Obstacle(f"{quoted(program)} is not executable", f"Run: chmod +x {program}")
+        return Obstacle(f"{_shown(program)} is not executable", f"Run: chmod +x {program}")
     return interpreter_obstacle(program, path)
 
 
 def not_on_path(program: str, search_path: str) -> Obstacle:
     if " " in program:
-        return Obstacle(f"there is no program {quoted(program)}", "Write each argument as an item of its own.")
-    message = f"there is no program {quoted(program)} in PATH"
+        return Obstacle(f"there is no program {_shown(program)}", "Write each argument as an item of its own.")
+    message = f"there is no program {_shown(program)} in PATH"
     return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {search_path}).")
 
 
@@ -86,9 +91,9 @@ def interpreter_obstacle(program: str, path: str) -> Obstacle | None:
     if exists(interpreter):
         return None
     if interpreter.endswith("\r"):
-        message = f"the first line of {quoted(program)} ends with a carriage return"
+        message = f"the first line of {_shown(program)} ends with a carriage return"
         return Obstacle(message, "Save the file with Unix line endings.")
-    message = f"the first line of {quoted(program)} names {quoted(interpreter)}, which does not exist"
+    message = f"the first line of {_shown(program)} names {_shown(interpreter)}, which does not exist"
     return Obstacle(message, "Correct that line, or install the interpreter.")
 
 

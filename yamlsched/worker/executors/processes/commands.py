@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from yamlsched.programs import POLL_INTERVAL_SECONDS, Program, describe_exit, reap_group, signal_group
+from yamlsched.programs import POLL_INTERVAL_SECONDS, Program, describe_exit, has_children, reap_group, signal_group
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker import forking
 from yamlsched.worker.executors.processes.protocol import Channel
@@ -25,12 +25,13 @@ class CommandRunner:
         self._channel, self._memory = channel, channel.memory
         self._parent, self._folder = parent, folder
         self._environment: Mapping[bytes, bytes] = dict(os.environb)
+        self.left_processes = False  # the last program did, in the background
         self._umask = os.umask(0o077)
         os.umask(self._umask)
 
     def execute(self, target: tuple[Any, ...], run: ClaimedRun) -> AttemptEnd | None:
         """Run the program ``target`` until it exits; return None if it succeeded."""
-        program = Program(*target)
+        program, self.left_processes = Program(*target), False
         environment = program.environment(self._environment, run)
         forking.survive_parent()  # until the program's process group has been killed
         forking.adopt_orphans(True)
@@ -69,7 +70,9 @@ class CommandRunner:
         self._wait_for_exit(process)
         if not self._memory.is_stop_requested:
             self._memory.set_group(0)  # while its id cannot be that of another group
-            return process.wait()
+            status = process.wait()
+            self.left_processes = reap_group(process.pid) or has_children()
+            return status
         status = process.wait()
         while reap_group(process.pid):  # the parent kills the group and this process when it takes too long
             self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)

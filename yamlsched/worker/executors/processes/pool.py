@@ -347,6 +347,8 @@ class ProcessPool:
         if report.has_output:
             self._read_output(child, attempt)
             child.resume()
+        if report.left_processes:
+            self._requeue(child.retire())
         if attempt is None:
             return  # withdrawn before it started
         if report.end is None:

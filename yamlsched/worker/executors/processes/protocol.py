@@ -51,6 +51,7 @@ class Report(NamedTuple):
     took: float = 0.0  # seconds
     import_seconds: float = 0.0  # of these, for importing the handler
     has_output: bool = False
+    left_processes: bool = False  # in the background: what they print later is not of the next attempt
 
     def encode(self) -> tuple[Any, ...]:
         """Return the report in types that a frame can hold."""

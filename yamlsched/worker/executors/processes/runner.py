@@ -127,7 +127,8 @@ class Runner:
         has_output = self._has_output()
         now = time.perf_counter()
         took = now - self.started
-        is_plain = end is None and not has_output and not self.import_seconds
+        left_processes = not isinstance(target, str) and self.commands.left_processes
+        is_plain = end is None and not has_output and not self.import_seconds and not left_processes
         is_due = not is_plain or not self.tasks or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
         if is_due:
             self._check_pipes()
@@ -141,7 +142,7 @@ class Runner:
                 self._send(now)
         else:
             end = end or AttemptEnd(EndKind.RETURNED)
-            self._send(now, Report(index, end, took, self.import_seconds, has_output))
+            self._send(now, Report(index, end, took, self.import_seconds, has_output, left_processes))
         if has_output:
             # the pipe holds the output of this attempt: the next one starts when the parent has read it
             self.may_continue = False

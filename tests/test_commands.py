@@ -1,0 +1,482 @@
+"""Commands in real child processes: what the program gets, what its exit means, and what is killed when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.project import is_alive, until
+from yamlsched.definitions.job import ExitCodes, Job
+from yamlsched.programs import Program, with_last_lines
+from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.store.runs import Scope
+from yamlsched.worker import clock
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.base import Ended, Succeeded
+from yamlsched.worker.executors.processes.pool import ProcessPool
+from yamlsched.worker.permits import ConcurrencyPermits
+from yamlsched.worker.workload import Workload
+
+RETURNED = AttemptEnd(EndKind.RETURNED)
+STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by the test")
+SPOIL = """
+import os, signal
+def spoil(folder):
+    os.environ.update(SPOILT="yes", PATH="/nowhere")
+    os.environ.pop("HOME", None)
+    os.umask(0o777)
+    os.chdir("/")
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
+"""
+REPORT = """
+import json, os, sys
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+found = {
+    "env": dict(os.environ), "cwd": os.getcwd(), "argv": sys.argv[1:], "stdin": sys.stdin.read(),
+    "files": sorted(os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if int(n) > 3),
+    "blocked": int(status["SigBlk"], 16), "ignored": int(status["SigIgn"], 16),
+    "umask": os.umask(0), "leads": os.getsid(0) == os.getpgid(0) == os.getpid(),
+}
+open("report", "w").write(json.dumps(found))
+"""
+
+
+class Pool:
+    """A pool of one child process for commands."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "spoils.py").write_text(SPOIL)
+        self.folder, self.events = folder, EventQueue()
+        workload = Workload("", "default", {}, Scope(), folder / "schedules.yaml")
+        self.pool = ProcessPool(workload, ConcurrencyPermits(folder, 1), self.events)
+        self.ends: dict[int, AttemptEnd] = {}
+
+    def submit(self, id: int = 1, payload: str = "{}", **job: Any) -> Attempt:
+        run = ClaimedRun(id, "job", None, None, 1, 5, payload, False, 60.0, "host:1:a")
+        attempt = Attempt(run, Job("job", **job), clock.now() + 60, clock.now())
+        self.pool.submit([attempt])
+        return attempt
+
+    async def end(self, attempt: Attempt) -> AttemptEnd:
+        """Wait for the end of ``attempt``, and return it."""
+        while attempt.run.id not in self.ends:
+            for event in await self.events.wait():
+                if isinstance(event, Succeeded):
+                    self.ends |= {done.run.id: RETURNED for done in event.attempts}
+                elif isinstance(event, Ended):
+                    self.ends[event.attempt.run.id] = event.end._replace(enqueued=())
+            self.pool.check()
+        return self.ends[attempt.run.id]
+
+    async def run(self, *argv: str, **job: Any) -> AttemptEnd:
+        return await self.end(self.submit(command=argv, **job))
+
+    async def sh(self, script: str, **job: Any) -> AttemptEnd:
+        return await self.run("/bin/sh", "-c", script, **job)
+
+    async def read(self, name: str) -> int:
+        """Wait until the program has written a process id into a file, and return it."""
+        while not (path := self.folder / name).exists() or not path.read_text().endswith("\n"):
+            await asyncio.sleep(0.005)
+        return int(path.read_text())
+
+    def child(self) -> int:
+        return next(iter(self.pool._children))
+
+
+def story(folder: Path, tell: Callable[[Pool], Coroutine[Any, Any, None]]) -> None:
+    """Run ``tell`` with a pool in ``folder``."""
+
+    async def told() -> None:
+        pool = Pool(folder)
+        ticker = asyncio.create_task(check_regularly(pool))
+        try:
+            await tell(pool)
+        finally:
+            ticker.cancel()
+            await pool.pool.close()
+
+    async def check_regularly(pool: Pool) -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            pool.pool.check()
+            pool.events.wake()
+
+    asyncio.run(asyncio.wait_for(told(), 60))
+
+
+def are_dead(*pids: int) -> None:
+    for pid in pids:
+        until(lambda pid=pid: not is_alive(pid), f"process {pid} has ended")
+
+
+# -- what the program gets
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_and_the_run(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    program = (sys.executable, "-c", REPORT, "ü", "", "a b", "*")
+    payload = '{"a": "ö€\\"\'", "n": 1.0}'
+
+    async def tell(pool: Pool) -> None:
+        job = {"cwd": "scripts", "env": {"GREETING": "grüß dich", "PGHOST": "db.internal"}, "stdin": "line ä\n"}
+        spoiler = pool.submit(1, '{"folder": ""}', handler="spoils.spoil")
+        assert await pool.end(spoiler) == RETURNED
+        attempt = pool.submit(7, payload, command=program, **job)
+        attempt.run = attempt.run._replace(key="k:1", scheduled_for="2026-01-14T02:00:00+01:00", attempt=2)
+        assert await pool.end(attempt) == RETURNED
+
+    os.umask(before := os.umask(0o027))
+    os.umask(0o027)
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+    try:
+        with environment(YAMLSCHED_DSN="secret", PGPASSWORD="secret", PGHOST="ours", KEPT="yes", GREETING="hello"):
+            story(tmp_path, tell)
+    finally:
+        os.umask(before)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGWINCH])
+
+    found = json.loads((tmp_path / "scripts" / "report").read_text())
+    env = found.pop("env")
+    assert found == {
+        "cwd": str(tmp_path / "scripts"),
+        "argv": ["ü", "", "a b", "*"],
+        "stdin": "line ä\n",
+        "files": [],
+        "blocked": 0,
+        "ignored": 0x1001000,  # what Python ignores itself: SIGPIPE and SIGXFSZ
+        "umask": 0o027,
+        "leads": True,
+    }
+    assert {name: value for name, value in env.items() if name.startswith(("YAMLSCHED", "PG"))} == {
+        "PGHOST": "db.internal",
+        "YAMLSCHED_RUN_ID": "7",
+        "YAMLSCHED_JOB": "job",
+        "YAMLSCHED_KEY": "k:1",
+        "YAMLSCHED_SCHEDULED_FOR": "2026-01-14T01:00:00Z",
+        "YAMLSCHED_ATTEMPT": "2",
+        "YAMLSCHED_MAX_ATTEMPTS": "5",
+        "YAMLSCHED_PAYLOAD": payload,
+    }
+    assert (env["KEPT"], env["GREETING"], "SPOILT" in env, "HOME" in env) == ("yes", "grüß dich", False, True)
+
+
+def test_a_program_that_is_not_python_finds_no_signal_ignored(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        assert await pool.sh("grep -E '^Sig(Ign|Blk)' /proc/self/status > report") == RETURNED
+
+    story(tmp_path, tell)
+
+    assert {line.split("\t")[1] for line in (tmp_path / "report").read_text().splitlines()} == {"0" * 16}
+
+
+def test_without_stdin_the_input_is_empty_and_a_run_without_key_and_slot_has_empty_variables(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        script = 'set -u; cat; echo "[$YAMLSCHED_KEY][$YAMLSCHED_SCHEDULED_FOR]$(readlink /proc/self/fd/0)" > report'
+        assert await pool.sh(script) == RETURNED
+
+    story(tmp_path, tell)
+
+    assert (tmp_path / "report").read_text() == "[][]/dev/null\n"
+
+
+def test_ten_thousand_arguments_and_the_largest_payload_reach_the_program(tmp_path: Path) -> None:
+    payload = json.dumps({"x": "€" * 21_800}, ensure_ascii=False)
+
+    async def tell(pool: Pool) -> None:
+        script = 'echo "$# $YAMLSCHED_PAYLOAD" > report'
+        command = ("/bin/sh", "-c", script, "sh", *map(str, range(10_000)))
+        assert await pool.end(pool.submit(1, payload, command=command)) == RETURNED
+
+    assert 65_000 < len(payload.encode()) <= 65_536
+    story(tmp_path, tell)
+
+    assert (tmp_path / "report").read_text() == f"10000 {payload}\n"
+
+
+def test_a_program_may_exit_without_reading_its_input(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        assert await pool.sh("exit 0", stdin="x" * 65_536) == RETURNED
+        assert await pool.end(pool.submit(2, command=("/bin/sh", "-c", "wc -c > n"), stdin="x" * 65_536)) == RETURNED
+
+    story(tmp_path, tell)
+
+    assert (tmp_path / "n").read_text().strip() == "65536"
+
+
+# -- what its exit means
+
+CODES = st.integers(0, 255)
+
+
+@st.composite
+def exit_codes(draw: st.DrawFn) -> ExitCodes:
+    codes = draw(st.lists(CODES, unique=True, max_size=9))
+    success, discard, later = codes[0::3], codes[1::3], codes[2::3]
+    return ExitCodes(tuple(success), tuple(discard), {code: timedelta(seconds=code + 1) for code in later})
+
+
+@given(exit_codes(), st.integers(-64, 255))
+def test_every_exit_has_one_meaning(codes: ExitCodes, status: int) -> None:
+    end = Program.of(Job("job", command=("x",), exit_codes=codes)).end(status)
+
+    if status in codes.success:
+        assert end is None
+    else:
+        assert end is not None
+        kind = EndKind.RETRY_AFTER if status in codes.retry_after else EndKind.RAISED
+        assert end.kind is (EndKind.DISCARDED if status in codes.discard else kind)
+        assert end.delay == codes.retry_after.get(status)
+        name = f"exit code {status}" if status >= 0 else f"signal {-status}"
+        assert name in end.error_type
+
+
+@given(st.text(max_size=2_000))
+def test_an_error_has_at_most_the_last_three_lines_of_the_output(output: str) -> None:
+    end = with_last_lines(AttemptEnd(EndKind.RAISED, "", "exit code 1"), output)
+
+    assert 0 < len(end.error) <= 300
+    assert with_last_lines(end, "more") == end
+    assert with_last_lines(RETURNED, output) == RETURNED
+
+
+def test_an_attempt_ends_as_its_exit_code_says(tmp_path: Path) -> None:
+    codes = ExitCodes((0, 1), (64,), {75: timedelta(minutes=15)})
+
+    async def tell(pool: Pool) -> None:
+        async def end(id: int, script: str) -> AttemptEnd:
+            command = ("/bin/sh", "-c", script)
+            return (await pool.end(pool.submit(id, command=command, exit_codes=codes)))._replace(output="")
+
+        assert await end(1, "exit 1") == RETURNED
+        failed = AttemptEnd(EndKind.RAISED, "one / two / dump: no such host", "exit code 3")
+        assert await end(2, "echo zero; echo one; echo two; echo; echo dump: no such host >&2; exit 3") == failed
+        assert await end(3, "exit 64") == AttemptEnd(EndKind.DISCARDED, "no output", "exit code 64")
+        later = AttemptEnd(EndKind.RETRY_AFTER, "no output", "exit code 75", delay=timedelta(minutes=15))
+        assert await end(4, "exit 75") == later
+        killed = AttemptEnd(EndKind.RAISED, "no output", "killed by SIGKILL (signal 9)")
+        assert await end(5, "kill -9 $$") == killed
+
+    story(tmp_path, tell)
+
+
+def test_output_that_is_not_text_is_kept_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def tell(pool: Pool) -> None:
+        end = await pool.sh(r"printf 'a\377\000b\n'; printf '\033[31mred'; exit 1")
+        assert (end.output, end.error) == ("a\ufffd\0b\n\x1b[31mred", "a\ufffd\0b / \x1b[31mred")
+
+    story(tmp_path, tell)
+
+    assert capsys.readouterr().err == "[job 1] a\ufffd\\x00b\n[job 1] \\x1b[31mred\n"
+
+
+# -- what cannot be started
+
+
+@pytest.mark.parametrize(
+    "argv, cwd, error",
+    [
+        (["no-such-program"], None, 'FileNotFoundError: there is no program "no-such-program" in PATH'),
+        (["./missing"], None, 'FileNotFoundError: "./missing" does not exist. Correct the path'),
+        (["./plain"], None, 'PermissionError: "./plain" is not executable. Run: chmod +x ./plain'),
+        (["./folder"], None, 'PermissionError: "./folder" is not a file'),
+        (["./data"], None, 'OSError: "./data" is not a program. Begin a script with a line such as #!/bin/sh'),
+        (["./script"], None, 'names "/no/such/interpreter", which does not exist'),
+        (["./dos"], None, "ends with a carriage return. Save the file with Unix line endings."),
+        (["/bin/sh"], "no/such", 'FileNotFoundError: the directory "'),
+        (["/bin/sh"], "plain", '/plain" is not a directory. Correct cwd.'),
+        (["/bin/true", *["x" * 32_767] * 200], None, "OSError: its arguments and environment are larger than"),
+    ],
+)
+def test_a_program_that_no_retry_can_start_makes_the_run_dead(
+    tmp_path: Path, argv: list[str], cwd: str | None, error: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    files = {"plain": "", "data": "no program", "script": "#!/no/such/interpreter\n", "dos": "#!/bin/sh\r\nexit\r\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o644 if name == "plain" else 0o755)
+
+    async def tell(pool: Pool) -> None:
+        end = await pool.run(*argv, cwd=cwd)
+        assert end.kind is EndKind.DISCARDED
+        assert error in f"{end.error_type}: {end.error}"
+
+    story(tmp_path, tell)
+
+
+def test_a_program_that_is_being_written_is_retried(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "program").chmod(0o755)
+
+    async def tell(pool: Pool) -> None:
+        end = await pool.run("./program")
+        assert (end.kind, end.error) == (EndKind.RAISED, '"./program" cannot be started: Text file busy.')
+
+    with (tmp_path / "program").open("a"):
+        story(tmp_path, tell)
+
+
+# -- what is killed
+
+GROUP = "sleep 1000 & echo $! > grandchild; echo $$ > program; "
+
+
+def test_a_timeout_kills_the_whole_process_group(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        attempt = pool.submit(command=("/bin/sh", "-c", GROUP + "wait"), timeout=timedelta(seconds=0.3))
+        pids = [await pool.read("program"), await pool.read("grandchild")]
+
+        end = await pool.end(attempt)
+
+        assert attempt.stopped == AttemptEnd(EndKind.RAISED, "still running after 0.3s, killed", "Timeout")
+        assert (end.error, end.error_type) == ("stopped by yamlsched", "killed by SIGTERM (signal 15)")
+        are_dead(*pids)
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("who", ["program", "grandchild"])
+def test_a_process_that_ignores_sigterm_is_killed_after_kill_after(tmp_path: Path, who: str) -> None:
+    ignores = "trap '' TERM; "
+    scripts = {
+        "program": ignores + GROUP + "while :; do sleep 1000; done",
+        "grandchild": f"(trap '' TERM; while :; do sleep 1000; done) & echo $! > grandchild; {GROUP[31:]} wait",
+    }
+
+    async def tell(pool: Pool) -> None:
+        kill_after = timedelta(seconds=0.3)
+        attempt = pool.submit(command=("/bin/sh", "-c", scripts[who]), kill_after=kill_after)
+        pids = [await pool.read("program"), await pool.read("grandchild")]
+        attempt.stopped = STOPPED
+        stopped_at = clock.now()
+        pool.pool.stop([attempt])
+
+        await pool.end(attempt)
+
+        assert clock.now() - stopped_at >= 0.3
+        are_dead(*pids)
+
+    story(tmp_path, tell)
+
+
+def test_a_program_may_use_the_time_until_kill_after_and_its_success_does_not_count(tmp_path: Path) -> None:
+    script = "trap 'echo tidy > report; exit 0' TERM; echo $$ > program; while :; do sleep 0.01; done"
+
+    async def tell(pool: Pool) -> None:
+        attempt = pool.submit(command=("/bin/sh", "-c", script))
+        await pool.read("program")
+        attempt.stopped = STOPPED
+        pool.pool.stop([attempt])
+
+        end = await pool.end(attempt)
+
+        assert (end.kind, end.error_type) == (EndKind.RAISED, "exit code 0")
+
+    story(tmp_path, tell)
+
+    assert (tmp_path / "report").read_text() == "tidy\n"
+
+
+def test_without_grace_the_process_group_is_killed_at_once(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        attempt = pool.submit(command=("/bin/sh", "-c", "trap '' TERM; " + GROUP + "wait; sleep 1000"))
+        pids = [await pool.read("program"), await pool.read("grandchild")]
+        attempt.stopped = STOPPED
+        pool.pool.stop([attempt], grace=0)
+
+        await pool.end(attempt)
+
+        are_dead(*pids)
+
+    story(tmp_path, tell)
+
+
+def test_the_death_of_the_child_process_kills_the_whole_process_group_and_ends_the_attempt(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        attempt = pool.submit(command=("/bin/sh", "-c", GROUP + "wait"))
+        pids = [await pool.read("program"), await pool.read("grandchild")]
+        os.kill(pool.child(), signal.SIGKILL)
+
+        end = await pool.end(attempt)
+
+        assert end.error_type == "WorkerDied"
+        are_dead(*pids)
+
+    story(tmp_path, tell)
+
+
+def test_an_attempt_ends_when_its_program_exits_although_a_background_process_keeps_the_output_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "(echo $$ > program; while [ ! -e go ]; do sleep 0.01; done; echo late; echo done > report) & echo early"
+
+    async def tell(pool: Pool) -> None:
+        try:
+            assert await pool.sh(script) == RETURNED
+            first = pool.child()
+
+            # its later output is not that of another run, which another child executes
+            assert await pool.end(pool.submit(2, command=("/bin/sh", "-c", "echo second"))) == RETURNED
+            assert pool.child() != first
+        finally:
+            (tmp_path / "go").touch()
+
+    story(tmp_path, tell)
+
+    assert capsys.readouterr().err == "[job 1] early\n[job 2] second\n"
+
+
+def test_a_background_process_survives_the_end_of_its_attempt(tmp_path: Path) -> None:
+    script = "(while [ ! -e go ]; do sleep 0.01; done; echo done > report) > /dev/null 2>&1 & exit 1"
+
+    async def tell(pool: Pool) -> None:
+        assert (await pool.sh(script)).error_type == "exit code 1"
+
+    story(tmp_path, tell)
+    (tmp_path / "go").touch()
+
+    until((tmp_path / "report").exists, "the background process went on")
+
+
+def test_a_hundred_programs_run_one_after_the_other_in_one_child(tmp_path: Path) -> None:
+    async def tell(pool: Pool) -> None:
+        await pool.run("/bin/true")
+        child = pool.child()
+        files = len(os.listdir(f"/proc/{child}/fd"))
+        attempts = [pool.submit(id, command=("/bin/true",)) for id in range(2, 102)]
+
+        assert [await pool.end(attempt) for attempt in attempts] == [RETURNED] * 100
+
+        assert (pool.child(), len(os.listdir(f"/proc/{child}/fd"))) == (child, files)
+        assert Path(f"/proc/{child}/task/{child}/children").read_text() == ""
+
+    story(tmp_path, tell)
