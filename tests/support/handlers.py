@@ -576,3 +576,8 @@ def takes_days(run: Run, days: int) -> None:
 def raises_type_error(run: Run, days: int = 1) -> None:
     record("started", run)
     raise TypeError("takes_days() got an unexpected keyword argument 'older'")
+
+
+def tells(run: Run) -> None:
+    """Be told of a dead run."""
+    (FOLDER / "told").write_text(f"{run.id} {run.error_type}: {run.last_error}")
