@@ -182,8 +182,8 @@ def test_the_file_of_the_worker_and_not_the_database_says_what_is_started(projec
     project.sync(backup=sh("echo $A > report", env={"A": "of the file"}))
     [run] = project.enqueue("backup")
     project.db.execute(
-        "update yamlsched.job_definitions set command = '{/bin/sh,-c,touch hacked}', env = '{\"A\": \"of the database\"}',"
-        " cwd = '/', stdin = 'x'"
+        "update yamlsched.job_definitions set command = '{/bin/sh,-c,touch hacked}', cwd = '/', stdin = 'x', "
+        """env = '{"A": "of the database"}'"""
     )
 
     project.work()
