@@ -330,6 +330,25 @@ def test_sync_on_the_command_line_sets_and_changes_the_environment(db: Db) -> No
     assert not definition(db).enabled
 
 
+def test_sync_without_an_environment_does_not_drop_that_of_the_namespace_unless_it_is_told_to(db: Db) -> None:
+    # given a namespace that belongs to production
+    job = {"cron": "0 * * * *", "environments": ["production"]}
+    file = a_file(top=TOP, x=job)
+    minutes(db, NOON, 1, a_file(environment="production", top=TOP, x=job))
+
+    # when an operator forgets --env
+    result = sync(db, replace(file, by_hand=True, names_environment=False), NOON + HOUR, at_once=True)
+
+    # then nothing changes, and the message has the command that would change it
+    assert (result.verdict, result.has_findings, result.runs) == (Verdict.OTHER_ENVIRONMENT, True, 0)
+    assert "yamlsched sync --env ''" in result.messages[0]
+    assert definition(db).enabled
+
+    # and --env "" changes it
+    result = sync(db, replace(file, by_hand=True), NOON + HOUR, at_once=True)
+    assert (result.has_findings, definition(db).enabled) == (False, False)
+
+
 def test_an_environment_that_the_file_does_not_list_is_an_error(db: Db) -> None:
     result = tick(db, a_file(environment="prod", top=TOP, x=OLD_JOB), NOON)
 

@@ -22,7 +22,7 @@ MAX_LISTED_JOBS = 20
     cls=Verb,
     uses="file dsn env namespace logging",
     help="Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick would hold back, or "
-    "one for another environment.",
+    "one for another environment, if --env or YAMLSCHED_ENV names it.",
 )
 @target_options
 @click.pass_obj

@@ -112,7 +112,9 @@ class FileSync:
 
     def _decide(self) -> FileState:
         state = self._state()
-        self.result.verdict = in_force.decide(state, self.schedule.version, self.at_once)
+        self.result.verdict = in_force.decide(
+            state, self.schedule.version, self.at_once, self.schedule.names_environment
+        )
         return state
 
     def _is_held_back(self, state: FileState) -> bool:

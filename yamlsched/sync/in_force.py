@@ -13,8 +13,12 @@ ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
 
 
-def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
-    """Return what to do with a file. ``at_once``: an operator decided to apply it."""
+def decide(state: FileState, version: FileVersion, at_once: bool, names_environment: bool = True) -> Verdict:
+    """Return what to do with a file. ``at_once``: an operator decided to apply it.
+
+    An operator also changes the environment of a namespace, but not by naming none: with --env forgotten, every job of
+    that environment would be disabled.
+    """
     if state.other_namespace is not None and not at_once:
         return Verdict.OTHER_NAMESPACE
     if state.in_force_id is None:
@@ -22,9 +26,10 @@ def decide(state: FileState, version: FileVersion, at_once: bool) -> Verdict:
     if (state.in_force_hash, state.in_force_environment) == (version.hash, version.environment):
         known = version.is_covered_by(state.in_force_yamlsched, state.in_force_tzdata)
         return Verdict.CURRENT if known else Verdict.RENEW
-    if at_once:
+    is_other = is_of_another_environment(state, version)
+    if at_once and (names_environment or not is_other):
         return Verdict.APPLY
-    if is_of_another_environment(state, version):
+    if is_other:
         return Verdict.OTHER_ENVIRONMENT
     if state.applied_at is None:
         return Verdict.APPLY
@@ -50,8 +55,12 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
         f"in force is {state.in_force_path} of host {state.in_force_host} "
         f"(hash {(state.in_force_hash or '')[:8]}), since {_utc(state.in_force_since)}"
     )
-    options = [("--env", version.environment), ("--namespace", state.namespace if state.overrides_namespace else "")]
-    sync = " ".join(["yamlsched sync", *(f"{name} {shlex.quote(value)}" for name, value in options if value)])
+    parts = ["yamlsched sync"]
+    if version.environment or state.in_force_environment:
+        parts += ["--env", shlex.quote(version.environment)]
+    if state.overrides_namespace:
+        parts += ["--namespace", shlex.quote(state.namespace)]
+    sync = " ".join(parts)
     if verdict is Verdict.OTHER_NAMESPACE:
         return (
             f'{path} is not applied: this host presented it for namespace "{state.other_namespace}" before, and now '

@@ -85,7 +85,8 @@ class ScheduleFile:
 
     ``handler_path`` are folders, in addition to the file's, for checking handlers before the file is applied;
     None: they are not checked. ``by_hand``: an operator presents it once, not a tick each minute.
-    ``namespace_override`` replaces the namespace of the file.
+    ``namespace_override`` replaces the namespace of the file. ``names_environment``: --env or YAMLSCHED_ENV is set,
+    possibly to none.
     """
 
     data: bytes = field(repr=False)
@@ -95,6 +96,7 @@ class ScheduleFile:
     handler_path: tuple[str, ...] | None = None
     by_hand: bool = False
     namespace_override: str | None = None
+    names_environment: bool = True
 
     @classmethod
     def read(
@@ -107,7 +109,14 @@ class ScheduleFile:
         """Read the file. Raises EnvironmentFailed if it cannot be read."""
         data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
         place = os.path.abspath(path)
-        return cls(data, place, environment or "", handler_path=handler_path, namespace_override=namespace_override)
+        return cls(
+            data,
+            place,
+            environment or "",
+            handler_path=handler_path,
+            namespace_override=namespace_override,
+            names_environment=environment is not None,
+        )
 
     @cached_property
     def sha256(self) -> str:
