@@ -22,6 +22,7 @@ for share;
 -- The runs, and the columns of their jobs that decide whether they can be retried. effect_in_doubt is the key of an
 -- effect that a person should settle first.
 select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled, d.retired_at,
+       r.attempts, r.started_at, r.finished_at, r.locked_by as worker,
        d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,
        (select min(e.key) from yamlsched.effects_in_doubt e where e.run_id = r.id and e.waits_for = 'person') as effect_in_doubt,
        coalesce(%(now)s::timestamptz, clock_timestamp()) as now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,46 @@ def test_a_run_that_was_cancelled_while_it_waited_has_no_duration(db: Db, cli: C
     assert (took[str(released)], took[str(running)][:2]) == ("-", "3d")
     assert "the last attempt took" not in cli("show", released).out
     assert "the last attempt took 3d" in cli("show", running).out
+
+
+@pytest.mark.parametrize("status", ["cancelled", "succeeded"])
+def test_show_keeps_the_attempt_that_was_cancelled_or_succeeded_before_a_retry(db: Db, cli: Cli, status: str) -> None:
+    # given a run whose first attempt failed and whose second was cancelled or succeeded
+    run = a_run(db, a_job(db), "running", attempts=2, started_at="(now() - interval '90 seconds')")
+    db.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error) "
+        "values (%s, 1, 'web-2:1:aa', now(), now(), 'no route')",
+        [run],
+    )
+    if status == "cancelled":
+        assert cli("cancel", run, "--reason", "wrong day").code == 0
+    else:
+        db.execute(
+            "update yamlsched.job_runs set status = 'succeeded', locked_until = null, finished_at = now() "
+            "where id = %s",
+            [run],
+        )
+
+    # when it is retried, and its third attempt is running
+    assert cli("retry", run, "--force").code == 0
+    db.execute(
+        "update yamlsched.job_runs set status = 'running', attempts = 3, locked_by = 'web-3:1:bb', started_at = now(), "
+        "locked_until = now() + interval '1 minute' where id = %s",
+        [run],
+    )
+
+    # then all three are shown, in their order
+    lines = [line.split() for line in cli("show", run).out.splitlines() if re.match("attempt +[0-9]", line)]
+    assert [(line[1], line[2], line[-1]) for line in lines] == [
+        ("1", "failed", "web-2:1:aa"),
+        ("2", status, "web-1:4711:c0ffee"),
+        ("3", "running", "web-3:1:bb"),
+    ]
+    assert lines[1][4:6] == ["took", "1m30s"]
+    assert re.search(rf"retry by \S+, was: {status}\n?$", cli("show", run).out)
+    document = json.loads(cli("show", run, "--format", "json").out)
+    [earlier] = document["retried_attempts"]
+    assert (earlier["attempt"], earlier["status"], earlier["worker"]) == (2, status, "web-1:4711:c0ffee")
 
 
 def test_an_unknown_run_and_a_pruned_one_get_different_messages(db: Db, cli: Cli) -> None:

@@ -61,7 +61,10 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
         click.echo(printed(kept.output))
         return 0
     if settings.wants_json:
-        parts = {name: getattr(details, name) for name in ("run", "outputs", "effects", "children", "actions")}
+        parts = {
+            name: getattr(details, name)
+            for name in ("run", "retried_attempts", "outputs", "effects", "children", "actions")
+        }
         click.echo(_output.document(**parts, attempts=details.failures, parent_id=details.run.parent_id))
         return 0
     sections = [
@@ -118,6 +121,8 @@ def waits_for(run: StoredRun, now: datetime) -> str:
 def attempts(details: RunDetails, full: bool) -> Iterator[str]:
     """Yield the lines of the attempts: the failed ones from job_failures, the last one from the run itself.
 
+    Those that were cancelled or succeeded before a retry are in the record of the retry.
+
     An attempt that was released has left only its output: its number is that of the next one.
     """
     from yamlsched.runs import error_text
@@ -132,7 +137,12 @@ def attempts(details: RunDetails, full: bool) -> Iterator[str]:
         lines += block("stack", failure.stack, full)
         lines += output_block(outputs.pop((failure.attempt, failure.worker), None), full)
         found.append((failure.attempt, failure.failed_at, lines))
-    recorded = {failure.attempt for failure in details.failures}
+    for one in details.retried_attempts:
+        time = between(one.started_at, one.finished_at)
+        lines = [attempt(one.attempt, one.status, one.started_at, time, one.worker)]
+        lines += output_block(outputs.pop((one.attempt, one.worker or ""), None), full)
+        found.append((one.attempt, one.finished_at, lines))
+    recorded = {number for number, _, _ in found}
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
         lines = [attempt(run.attempts, run.status, run.started_at, took(run), run.worker)]
         lines += output_block(outputs.pop((run.attempts, run.worker or ""), None), full)

@@ -160,6 +160,21 @@ def retry(
     return _change(connection, ids, "retry", who, change, describe, now, reason, locks_jobs=True)
 
 
+def _last_attempt(run: LockedRun) -> dict[str, Any] | None:
+    """Return the attempt that a retry would make invisible: the row of a run describes the next one from then on.
+
+    Failed attempts have a row of their own.
+    """
+    if run.status not in (Status.CANCELLED, Status.SUCCEEDED) or not run.attempts:
+        return None
+    times_of = {"started_at": run.started_at, "finished_at": run.finished_at}
+    return {
+        "attempt": run.attempts,
+        "worker": run.worker,
+        **{name: time.isoformat() if time else None for name, time in times_of.items()},
+    }
+
+
 def _retried(run: LockedRun) -> str:
     waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
     if run.effect_in_doubt is not None:
@@ -235,7 +250,16 @@ def _change(
                 changed = change(batch)
                 runs = [locked[id] for id in batch if id in changed]
                 records = [
-                    ActionRecord(run.namespace, f"run:{run.id}", {"was": run.status, "reason": reason}) for run in runs
+                    ActionRecord(
+                        run.namespace,
+                        f"run:{run.id}",
+                        {
+                            "was": run.status,
+                            "reason": reason,
+                            "attempt": _last_attempt(run) if verb == "retry" else None,
+                        },
+                    )
+                    for run in runs
                 ]
                 if records:
                     actions.record(connection, who, verb, records, now)

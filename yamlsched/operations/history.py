@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,23 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class RetriedAttempt:
+    """An attempt that was cancelled or succeeded, and whose run was then retried: the retry recorded it."""
+
+    attempt: int
+    status: str
+    worker: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
 class RunDetails:
     """One run, with its failed attempts, effects, relatives and the actions of operators."""
 
     run: history.StoredRun
     failures: list[history.FailedAttempt]
+    retried_attempts: list[RetriedAttempt]
     outputs: list[history.KeptOutput]
     effects: list[history.RunEffect]
     children: list[history.ChildRun]
@@ -213,15 +225,32 @@ def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
     run = history.run(connection, id)
     if run is None:
         raise Refused(f"there is no run {id}, or it was pruned")
+    failures, actions = history.failures(connection, id), history.actions(connection, run.namespace, id)
     return RunDetails(
         run=run,
-        failures=history.failures(connection, id),
+        failures=failures,
+        retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
         outputs=history.outputs(connection, id),
         effects=history.effects(connection, id),
         children=history.children(connection, id, MAX_CHILDREN),
         parent=history.run(connection, run.parent_id) if run.parent_id is not None else None,
-        actions=history.actions(connection, run.namespace, id),
+        actions=[replace(one, detail={k: v for k, v in one.detail.items() if k != "attempt"}) for one in actions],
     )
+
+
+def _retried_attempts(actions: Sequence[history.OperatorAction], failed: set[int]) -> list[RetriedAttempt]:
+    """Return the attempts that retries have recorded and that are not among those that ``failed``."""
+    found: dict[int, RetriedAttempt] = {}
+    for action in actions:
+        recorded = action.detail.get("attempt") if action.verb == "retry" else None
+        if recorded is not None and recorded["attempt"] not in failed:
+            started_at, finished_at = (
+                datetime.fromisoformat(recorded[name]) if recorded[name] else None
+                for name in ("started_at", "finished_at")
+            )
+            number, worker = recorded["attempt"], recorded["worker"]
+            found.setdefault(number, RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at))
+    return list(found.values())
 
 
 def kept_output(details: RunDetails, attempt: int | None = None) -> history.KeptOutput:

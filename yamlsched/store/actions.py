@@ -25,6 +25,10 @@ class LockedRun:
     run_at: datetime
     locked_until: datetime | None
     held_until: datetime | None
+    attempts: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
     enabled: bool
     retired_at: datetime | None
     paused: bool
