@@ -27,9 +27,9 @@ TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_SECONDS = 60.0  # how long to wait for a condition
 
 
-def until(condition: Callable[[], Any], what: str = "") -> Any:
+def until(condition: Callable[[], Any], what: str = "", seconds: float | None = None) -> Any:
     """Wait until ``condition`` returns a true value, and return that value."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + (seconds or TIMEOUT_SECONDS)
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"timed out: {what or condition}"
         time.sleep(0.01)
