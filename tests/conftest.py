@@ -17,7 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support.database import temporary_database
-from yamlsched import embedded, store
+from yamlsched import embedded, log, store
 from yamlsched.store.connection import connect_for_handler
 
 TABLES = [
@@ -40,6 +40,7 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("YAMLSCHED_") and name not in ("YAMLSCHED_TEST_DSN", "YAMLSCHED_PG_BIN"):
             monkeypatch.delenv(name)
+    log.configure()
 
 
 @pytest.fixture(scope="session")

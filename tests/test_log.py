@@ -6,12 +6,13 @@ import csv
 import io
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from support.command_line import command_line
+from support.command_line import command_line, yamlsched
 from support.rows import a_job, a_run
 from yamlsched import cli, log
 from yamlsched.cli import _output
@@ -74,3 +75,84 @@ def test_server_messages_are_printed_without_control_characters(
 def test_file_names_of_other_hosts_are_printed_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     show_messages(["schedules.yaml is not applied: web-1:/srv/\x1b[2J/schedules.yaml is newer"])
     assert capsys.readouterr().err == ("schedules.yaml is not applied: web-1:/srv/\\x1b[2J/schedules.yaml is newer\n")
+
+
+# -- --log-format json -------------------------------------------------------------------------------------------------
+
+
+def events(stderr: str) -> list[str]:
+    """Return the events of JSON lines; fail for any other line."""
+    lines = [json.loads(line) for line in stderr.splitlines()]
+    assert all({"at", "level", "event"} <= line.keys() for line in lines)
+    return [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["tick", "--log-format", "json", "--file", "none.yaml"], 3, "none.yaml cannot be read"),
+        (["tick", "--log-format=json", "--dsn", "host=/nowhere"], 3, "/nowhere"),
+        (["tick", "--log-format", "json", "--bogus"], 2, "--bogus"),
+        (["tick", "--bogus", "--log-format", "json"], 2, "--bogus"),
+        (["--log-format", "json", "tikc"], 2, 'Did you mean "tick"?'),
+        (["work", "--migrate", "--log-format", "json"], 2, "--migrate requires --loop"),
+        (["work", "--grace", "5", "--log-format", "json"], 2, "--grace"),
+        (["sync", "--log-format", "json", "--namespace", "9"], 2, "'9' is not a valid namespace"),
+    ],
+)
+def test_every_line_is_json_when_a_command_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, words: list[str], code: int, message: str
+) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {}\n")
+    result = command_line("host=/nowhere", monkeypatch, capsys, tmp_path)(*words)
+    assert (result.code, result.out) == (code, "")
+    [line] = [json.loads(line) for line in result.err.splitlines()]
+    assert (line["event"], line["level"], line["exit_code"]) == ("command.failed", "error", code)
+    assert message in line["error"]
+
+
+def test_a_bug_is_one_line_of_json(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(cli.cli, "invoke", fail)
+    result = command_line("", monkeypatch, capsys, tmp_path)("--log-format", "json", "tick")
+    [line] = [json.loads(line) for line in result.err.splitlines()]
+    assert result.code == 3
+    assert "this is a bug in yamlsched" in line["error"]
+    assert line["stack"].endswith("ZeroDivisionError: a bug\n")
+
+
+@pytest.mark.parametrize("verb", ["tick", "sync", "work"])
+def test_messages_of_a_flow_are_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, own_dsn: str, verb: str
+) -> None:
+    run = command_line(own_dsn, monkeypatch, capsys, tmp_path)
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\njobs: {x: {handler: gc.collect}}\n")
+    assert events(run("sync", "--log-format", "json").err) == ["sync.applied"]
+    file.write_text("version: 1\njobs: {x: {hanlder: gc.collect}, y: {handler: gc.colect}}\n")
+
+    result = run(verb, "--log-format", "json")
+
+    assert result.code == 1
+    assert set(events(result.err)) >= {"jobs.left_out"}
+    if verb != "work":
+        messages = [json.loads(line).get("message", "") for line in result.err.splitlines()]
+        assert any('Did you mean "handler"?' in message for message in messages)
+
+
+def test_output_of_handlers_is_json(tmp_path: Path, own_dsn: str) -> None:
+    handler = "import sys\ndef run():\n    print('one\\ntw\\x1bo')\n    print('last', end='', file=sys.stderr)\n"
+    (tmp_path / "printing.py").write_text(handler)
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {x: {handler: printing.run}}\n")
+    for words in (("sync",), ("enqueue", "x")):
+        assert yamlsched(*words, "--dsn", own_dsn, cwd=tmp_path).returncode == 0
+
+    done = yamlsched("tick", "--dsn", own_dsn, "--log-format", "json", cwd=tmp_path)
+
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    printed = [line for line in lines if line["event"] == "run.output"]
+    assert [line["line"] for line in printed] == ["one", "tw\x1bo", "last"]
+    assert all((line["job"], line["run"]) == ("x", 1) for line in printed)
+    assert "attempt.succeeded" in [line["event"] for line in lines]

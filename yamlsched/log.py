@@ -22,6 +22,19 @@ def configure(verbosity: int = 0, as_json: bool = False) -> None:
     _state.update(threshold=20 - 10 * verbosity, json=as_json)
 
 
+def is_json() -> bool:
+    """Return whether every line on stderr has to be JSON."""
+    return bool(_state["json"])
+
+
+def message(level: str, event: str, text: str, **fields: Any) -> None:
+    """Print what is written for people, whatever the verbosity: as it is, or as a line of JSON with ``fields``."""
+    if is_json():
+        text = format_line(level, event, fields, datetime.now(UTC), as_json=True)
+    with contextlib.suppress(OSError, ValueError):  # as in _write
+        print(text, file=sys.stderr, flush=True)
+
+
 def is_enabled(level: str) -> bool:
     """Return whether lines of ``level`` are written, for callers whose fields are expensive."""
     return LEVELS[level] >= int(_state["threshold"])

@@ -7,6 +7,7 @@ Exit codes of every verb: 0 ok; 1 findings; 2 usage error; 3 environment failure
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import pkgutil
 import sys
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from yamlsched import __version__
+from yamlsched import __version__, log
 from yamlsched.cli._settings import Group, Settings, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused
 
@@ -75,19 +76,23 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     _open_standard_streams()
+    log.configure(as_json=_wants_json_log(sys.argv[1:]))
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        if log.is_json():
+            _print_error(error.format_message(), USAGE)
+        else:
+            error.show()
         code = USAGE
     except click.Abort:
-        print("Aborted.", file=sys.stderr)
+        log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=FINDINGS)
         code = FINDINGS
     except Refused as error:
-        _print_error(str(error))
+        _print_error(str(error), FINDINGS)
         code = FINDINGS
     except EnvironmentFailed as error:
-        _print_error(str(error))
+        _print_error(str(error), FAILED)
         code = FAILED
     except BrokenPipeError:
         # the reader of our output exited (`yamlsched runs | head`): not an error, and nothing may be flushed to it
@@ -114,11 +119,18 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _print_error(message: str) -> None:
+def _wants_json_log(arguments: list[str]) -> bool:
+    """Return whether --log-format json was passed, also in a command line that is wrong elsewhere."""
+    words = " ".join(arguments).replace("--log-format=", "--log-format ").split(" ")
+    return ("--log-format", "json") in itertools.pairwise(words)
+
+
+def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
     """Print an error message. It may quote a server, whose control characters must not reach the terminal."""
     from yamlsched.cli._output import printable
 
-    print(f"yamlsched: {printable(message)}", file=sys.stderr)
+    text = f"yamlsched: {printable(message)}"
+    log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)
 
 
 def _unexpected(error: Exception) -> int:
@@ -133,6 +145,8 @@ def _unexpected(error: Exception) -> int:
     elif type(error).__module__.startswith("psycopg"):
         _print_error(f"the database failed: {' '.join(str(error).split())}")
     else:
-        traceback.print_exc()
-        print("yamlsched: this is a bug in yamlsched; please report the lines above", file=sys.stderr)
+        if not log.is_json():
+            traceback.print_exc()
+        stack = "".join(traceback.format_exception(error))
+        _print_error("this is a bug in yamlsched; please report the lines above", stack=stack)
     return FAILED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -106,9 +104,8 @@ def show_messages(messages: Sequence[str]) -> None:
         return
     from yamlsched.cli._output import printable
 
-    with contextlib.suppress(OSError):  # stderr is closed: that does not stop the work
-        for message in messages:
-            print(printable(message), file=sys.stderr)
+    for message in messages:
+        log.message("warning", "sync.message", printable(message), message=message)
 
 
 def configure_log(settings: Settings) -> None:

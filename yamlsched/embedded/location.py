@@ -20,12 +20,12 @@ import fcntl
 import os
 import pwd
 import stat
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
 
 SYSTEM_HOME = Path("/var/lib/yamlsched")
@@ -263,11 +263,11 @@ def _make_home_for(account: Account, folder: Path) -> Path:
         else:
             target = SYSTEM_HOME / _short_hash(folder)
             SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
-            print(
-                f"yamlsched: user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
-                f"the data is stored in {target}",
-                file=sys.stderr,
+            text = (
+                f"user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
+                f"the data is stored in {target}"
             )
+            log.message("warning", "database.message", f"yamlsched: {text}", message=text)
             target.mkdir(mode=0o700, exist_ok=True)
             os.symlink(target, home.name, dir_fd=descriptor)
     _give(target, account)

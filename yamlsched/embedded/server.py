@@ -12,12 +12,12 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from yamlsched import log
 from yamlsched.embedded import binaries as programs
 from yamlsched.embedded.location import PORT, Location, open_file, try_lock
 from yamlsched.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
@@ -113,7 +113,8 @@ def _create(location: Location, folder: Path) -> None:
     import subprocess
 
     number = programs.version(folder)
-    print(f"yamlsched: first use: creating a private PostgreSQL {number} in {location.home}", file=sys.stderr)
+    what = f"first use: creating a private PostgreSQL {number} in {location.home}"
+    log.message("info", "database.message", f"yamlsched: {what}", message=what)
     for left_over in location.home.glob("data.new-*"):
         shutil.rmtree(left_over)
     new = location.home / f"data.new-{secrets.token_hex(4)}"  # initdb creates it, not root
@@ -124,11 +125,11 @@ def _create(location: Location, folder: Path) -> None:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     initdb: list[StrPath] = [folder / "initdb", "-D", new, "--username=yamlsched", "--auth=trust", "--encoding=UTF8"]
     single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
-    with _server_lock(location) as lock, _log(location) as log:
-        started_at = log.seek(0, os.SEEK_END)
+    with _server_lock(location) as lock, _log(location) as server_log:
+        started_at = server_log.seek(0, os.SEEK_END)
         for words, text in (([*initdb, *locale], b""), (single, b"create database yamlsched;\n")):
             # The child inherits the lock: if we are killed, the next process waits until the child has exited.
-            done = subprocess.run(words, input=text, stdout=log, stderr=log, **_child(location, lock))
+            done = subprocess.run(words, input=text, stdout=server_log, stderr=server_log, **_child(location, lock))
             # The stand-alone server exits with 0 after a failed statement.
             if done.returncode or b"ERROR:" in _written_since(location, started_at):
                 raise _failed(f"cannot create the embedded PostgreSQL in {location.home}", location, started_at)
@@ -150,16 +151,16 @@ def _start(location: Location, folder: Path) -> int:
         words += ["-c", f"{name}={value}"]
     if location.log.exists() and location.log.stat().st_size > MAX_LOG_BYTES:
         location.log.replace(location.log.with_suffix(".log.old"))
-    with _server_lock(location) as lock, _log(location) as log:
-        started_at = log.seek(0, os.SEEK_END)
+    with _server_lock(location) as lock, _log(location) as server_log:
+        started_at = server_log.seek(0, os.SEEK_END)
         # Through a shell that exits at once, in its own session: the server is not our child, so it leaves no
         # zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
         background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
         subprocess.run(
             background,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=server_log,
+            stderr=server_log,
             start_new_session=True,
             **_child(location, lock),
         )

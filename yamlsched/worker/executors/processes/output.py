@@ -7,8 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
-from yamlsched import terminal
+from yamlsched import log, terminal
 from yamlsched.runs import MAX_OUTPUT_BYTES, ClaimedRun
 from yamlsched.worker.stderr import NonBlockingStderr
 
@@ -125,7 +126,7 @@ class Output:
             why = "the worker's stderr is not read fast enough"
         where = f". The end of it: yamlsched show {self.run.id} --output" if is_kept and self.run else ""
         text = f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output{lines} left out here, {why}{where}"
-        self._write(f"{self._prefix}{text}\n")
+        self._write([text])
 
     @property
     def _prefix(self) -> str:
@@ -147,9 +148,17 @@ class Output:
                 break
         if lines:
             text = b"\n".join([*lines, b""]).replace(b"\r\n", b"\n")[:-1].decode("utf-8", "replace")
-            self._write(prefix + UNSAFE.sub(_escaped, text).replace("\n", f"\n{prefix}") + "\n")
+            self._write(text.split("\n"))
 
-    def _write(self, text: str) -> None:
+    def _write(self, lines: list[str]) -> None:
+        if log.is_json():
+            run = {"job": self.run.job_type, "run": self.run.id} if self.run else {}
+            now = datetime.now(UTC)
+            lines = [log.format_line("info", "run.output", {**run, "line": line}, now, as_json=True) for line in lines]
+            text = "\n".join([*lines, ""])
+        else:
+            prefix = self._prefix
+            text = prefix + UNSAFE.sub(_escaped, "\n".join(lines)).replace("\n", f"\n{prefix}") + "\n"
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
 
