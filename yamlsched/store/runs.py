@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -21,6 +22,8 @@ MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 BEFORE_ALL = ("-infinity", 0)
 """The position before every run; see ``ClaimResult.past``."""
 FIELD_COUNT = len(ClaimedRun._fields)
+FIELDS = itemgetter(slice(FIELD_COUNT))
+"""Takes the fields of a ``ClaimedRun`` from a row of a claim."""
 OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
@@ -104,7 +107,7 @@ async def claim(
         at = claim_columns(cursor)
         kind_at, heads_at, exclusive_at, definition_at = at["kind"], at["heads"], at["exclusive"], at["definition_id"]
         for row in await cursor.fetchall():
-            kind, run = row[kind_at], ClaimedRun._make(row[:FIELD_COUNT])
+            kind, run = row[kind_at], ClaimedRun._make(FIELDS(row))
             if kind == "cut":
                 claimed.is_truncated = True
                 continue
@@ -148,7 +151,7 @@ async def claim_waiting(
         rows = await cursor.fetchall()
     for row in rows[:1]:
         past, priority = (row[at["past_run_at"]], row[at["past_id"]]), Priority(row[at["priority"]])
-    return ClaimResult(sorted([ClaimedRun._make(row[:FIELD_COUNT]) for row in rows]), past=past, priority=priority)
+    return ClaimResult(sorted(map(ClaimedRun._make, map(FIELDS, rows))), past=past, priority=priority)
 
 
 def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
@@ -170,8 +173,8 @@ async def succeed(
 ) -> bool:
     """Write that ``runs`` have succeeded, without a result; False unless that was written for all of them."""
     token, attempt = runs[0].locked_by, runs[0].attempt
-    if all(run.locked_by == token and run.attempt == attempt for run in runs):
-        parameters = {"ids": _array(run.id for run in runs), "attempt": attempt, "token": token, "now": now}
+    if not [run for run in runs if run.locked_by != token or run.attempt != attempt]:
+        parameters = {"ids": _array([run.id for run in runs]), "attempt": attempt, "token": token, "now": now}
         cursor = await connection.execute(load("runs")["succeed_claim"], parameters)
     else:
         cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": now})

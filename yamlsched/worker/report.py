@@ -53,7 +53,8 @@ class RunReport:
     def note_successes(self, attempts: list[Attempt]) -> None:
         """Count and log successes that are in the database."""
         self.states[Status.SUCCEEDED] += len(attempts)
-        for job in {attempt.run.job_type for attempt in attempts if not attempt.run.is_on_dead_call}:
+        runs = [attempt.run for attempt in attempts]
+        for job in {run.job_type for run in runs if not run.key or not run.is_on_dead_call}:
             self._note_job(job, Status.SUCCEEDED)
         if log.is_enabled("info"):
             for attempt in attempts:

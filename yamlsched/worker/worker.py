@@ -104,7 +104,7 @@ class Worker:
             self.claims.look_now()  # for the runs that call their on_dead
         if claim.runs:
             self.claimed_count += len(claim.runs)
-            chars = sum(len(run.payload) for run in claim.runs) / len(claim.runs)
+            chars = sum([len(run.payload) for run in claim.runs]) / len(claim.runs)
             self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
             self._submit(claim.runs, sent_at)
             self._has_work.set()
@@ -124,10 +124,12 @@ class Worker:
                 self.outcomes.add(attempt, STOPPED)
             elif run.job_type not in jobs:
                 self.outcomes.add(attempt, NOT_CLAIMABLE)
-            elif run.key and run.is_on_dead_call and run.dead_run_id is None:
+            elif not run.key or not run.is_on_dead_call:
+                executable.append(attempt)
+            elif run.dead_run_id is None:
                 why = f'key "{run.key}" is reserved, and names no dead run'
                 self.outcomes.add(attempt, AttemptEnd(EndKind.DISCARDED, why))
-            elif run.key and run.is_on_dead_call and attempt.job.on_dead is None:
+            elif attempt.job.on_dead is None:
                 self.outcomes.add(attempt, NO_ON_DEAD)
             else:
                 executable.append(attempt)

@@ -78,17 +78,20 @@ class ChildHandle:
         tasks: list[Task] = []
         if not self.assigned:
             self.active_at = clock.now()
-        assigned, withdrawn, index = self.assigned, self.withdrawn, self.next_index
+        assigned, withdrawn, index, job = self.assigned, self.withdrawn, self.next_index, None
         for attempt in attempts:
             while index in assigned or index in withdrawn:
                 index = (index + 1) % MAX_TASKS
             assigned[index] = attempt
-            run, job = attempt.run, attempt.job
+            run = attempt.run
+            if attempt.job is not job:  # most messages have the runs of one job
+                job = attempt.job
+                job_target, timeout = _target(job), job.timeout.total_seconds()
             dead_run_id = run.dead_run_id if run.key else None
-            target = _target(job) if dead_run_id is None else job.on_dead or ""
-            tasks.append((index, target, run.payload, dead_run_id, job.timeout.total_seconds(), tuple(run)))
-            self.memory.clear(index)
+            target = job_target if dead_run_id is None else job.on_dead or ""
+            tasks.append((index, target, run.payload, dead_run_id, timeout, tuple(run)))
             index = (index + 1) % MAX_TASKS
+        self.memory.clear(task[0] for task in tasks)
         self.next_index = index
         self.sent_count += len(tasks)
         self._write(protocol.frame(tasks))
@@ -140,7 +143,7 @@ class ChildHandle:
         """Return the attempt at ``index``, which it holds no more; None: it was withdrawn."""
         attempt = self.assigned.pop(index, None)
         self.withdrawn.discard(index)
-        self.memory.clear(index)
+        self.memory.clear([index])
         self._finish()
         return attempt
 

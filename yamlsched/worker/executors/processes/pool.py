@@ -115,17 +115,17 @@ class ProcessPool:
     def _next_message(self, limit: int) -> list[Attempt]:
         """Take what is handed over at once: up to ``limit`` attempts that take a few milliseconds together."""
         message: list[Attempt] = []
-        size, job = 0, None
-        while self._waiting and size < MAX_MESSAGE_BYTES:
-            attempt = self._waiting[0]
+        waiting, suspects, size, job = self._waiting, self._failed_starts, 0, None
+        while waiting and size < MAX_MESSAGE_BYTES:
+            attempt = waiting[0]
             if attempt.job is not job:
                 job = attempt.job
                 limit = min(limit, self._estimates.message_size(job.name))
             # sent alone, so that the death of its child has no other cause
-            is_suspect = bool(self._failed_starts) and attempt in self._failed_starts
+            is_suspect = attempt in suspects
             if message and (len(message) >= limit or is_suspect):
                 break
-            message.append(self._waiting.popleft())
+            message.append(waiting.popleft())
             size += len(attempt.run.payload)
             if is_suspect:
                 break
@@ -329,7 +329,7 @@ class ProcessPool:
 
     def _handle_successes(self, child: ChildHandle, successes: list[tuple[int, float]]) -> None:
         if attempts := child.succeed(successes):
-            seconds = sum(took for _, took in successes) / len(successes)
+            seconds = sum([took for _, took in successes]) / len(successes)
             for job in {attempt.job.name for attempt in attempts}:
                 self._estimates.learn(job, seconds)
             if self._failed_starts:

@@ -14,6 +14,7 @@ import marshal
 import mmap
 import os
 import struct
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
@@ -108,10 +109,12 @@ class Memory:
         """Parent: the process group of the program that the child is executing, or 0."""
         return int(GROUP_ID.unpack_from(self._bytes, GROUP)[0])
 
-    def clear(self, index: int) -> None:
-        """Parent: prepare the index for a new task."""
-        self._bytes[index] = NOT_STARTED
-        self._bytes[MAX_TASKS + index] = 0
+    def clear(self, indexes: Iterable[int]) -> None:
+        """Parent: prepare the indexes for new tasks."""
+        shared = self._bytes
+        for index in indexes:
+            shared[index] = NOT_STARTED
+            shared[MAX_TASKS + index] = 0
 
     def start(self, index: int) -> bool:
         """Child: mark the task as started; return False if the parent has withdrawn it.
