@@ -649,6 +649,17 @@ def test_enqueue_takes_plain_words_ahead_of_now_and_shows_how_they_were_read(db:
     assert document["run_at"] == "2036-01-14T02:30:00Z"
 
 
+def test_the_time_of_a_job_without_cron_is_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp_path: Path) -> None:
+    a_job(db, schedule=None)
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\ntimezone: America/New_York\njobs: {purge: {handler: handlers.cleanup.run}}\n"
+    )
+
+    out = cli("enqueue", "purge", "--at", "2036-01-14T08:00").out
+
+    assert out.endswith(" created, due 2036-01-14T13:00Z (Mon 2036-01-14 08:00 EST)\n")
+
+
 def test_enqueue_says_how_it_read_a_time_that_clocks_skip_or_show_twice(db: Db, cli: Cli) -> None:
     a_job(db, timezone="Europe/Berlin")
 

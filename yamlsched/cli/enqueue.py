@@ -94,7 +94,15 @@ def command(
         is_own = history.is_own_file(connection, namespace, settings.file)
         payloads.check(settings.file, namespace, job, arguments or {}, paths, is_own)
         result = actions.enqueue(
-            connection, namespace, job, arguments or {}, key=key, at=at, priority=priority, who=by or actions.operator()
+            connection,
+            namespace,
+            job,
+            arguments or {},
+            key=key,
+            at=at,
+            file=settings.file,
+            priority=priority,
+            who=by or actions.operator(),
         )
     if settings.wants_json:
         click.echo(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -16,7 +17,7 @@ import psycopg
 from yamlsched import client, times
 from yamlsched.errors import Refused
 from yamlsched.handling.once import settle_command
-from yamlsched.operations.history import find, unknown_job
+from yamlsched.operations.history import find, timezone_of, unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
 from yamlsched.store.actions import ActionRecord, LockedRun
@@ -62,10 +63,11 @@ def enqueue(
     *,
     key: str | None,
     at: TimeInput | None,
+    file: Path = Path("schedules.yaml"),
     priority: client.PriorityName | None = None,
     who: str,
 ) -> EnqueueResult:
-    """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone.
+    """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone, or that of ``file``.
 
     Raises Refused if the job does not exist or was retired, for "today 08:00" that has passed, and for an invalid
     payload or key.
@@ -86,7 +88,8 @@ def enqueue(
     if (retired_at := known[job].retired_at) is not None:
         raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
     with connection.transaction():
-        run_at, due = _due(at, zone(known[job].timezone), history.now(connection))
+        timezone = "UTC" if at is None else timezone_of(connection, namespace, [job], file)
+        run_at, due = _due(at, zone(timezone), history.now(connection))
         run_id, created = create(run_at=run_at)
         if run_id is None:
             pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
