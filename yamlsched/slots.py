@@ -93,6 +93,15 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
             yield _slot(piece, local)
 
 
+def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[int]:
+    """Yield the slots in (after, until] as minutes since 1970, for counting many of them."""
+    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
+        if piece.at is None:
+            yield from (local - piece.stretch.offset for local in _matches(cron, piece))
+        else:
+            yield from (piece.at for _ in _matches(cron, piece))
+
+
 def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
     """Return the first slot after ``after``; None if there is none within 50 years of it."""
     start = _first_minute(after)

@@ -1,0 +1,13 @@
+"""The functions that the examples of Celery and APScheduler name; handlers are checked by reading this file."""
+
+
+def report(weeks: int = 1) -> None: ...
+
+
+def refresh() -> None: ...
+
+
+def poll() -> None: ...
+
+
+def close() -> None: ...

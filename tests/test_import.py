@@ -1,0 +1,540 @@
+"""``yamlsched import``: for each kind, files as they are written in practice, with the exact result and report.
+
+``python tests/test_import.py`` writes the expected files again; review the difference in git.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yamlsched.cli import cli
+from yamlsched.definitions.checks import check_all
+from yamlsched.definitions.load import load
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.importing import read, write
+from yamlsched.importing.model import Imported, Source
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
+
+IMPORTS = Path(__file__).parent / "imports"
+CASES = sorted(folder.parent.name for folder in IMPORTS.glob("*/input"))
+POLICIES = ("faithful", "advised")
+START = datetime(2026, 11, 22, 5, tzinfo=UTC)
+ZONE = "Europe/Berlin"
+WITH_HANDLERS = ("apscheduler", "celery", "django_celery_beat")
+MODULES = IMPORTS / "modules"
+
+
+@dataclass(frozen=True)
+class Output:
+    """What an import prints."""
+
+    text: str
+    report: str
+
+
+@cache
+def import_case(case: str, policy: str) -> Output:
+    files = sorted(path for path in (IMPORTS / case / "input").iterdir() if path.is_file())
+    kind = case if case in ("crontab", "cron.d") else None  # the name of a crontab says nothing
+    sources = [Source(path.read_text(), path.name, ZONE, policy == "faithful") for path in files]
+    found = read.read(sources, kind, set(), START)
+    return Output(write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n")
+
+
+def import_text(text: str, kind: str = "crontab", zone: str = "UTC", policy: str = "faithful") -> Imported:
+    return read.read([Source(text, "source", zone, policy == "faithful")], kind, set(), START)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("case", CASES)
+def test_result_and_report_are_as_expected(case: str, policy: str) -> None:
+    output = import_case(case, policy)
+
+    assert output.text == (IMPORTS / case / f"{policy}.yaml").read_text()
+    assert output.report == (IMPORTS / case / f"{policy}.txt").read_text()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_result_is_valid_and_can_be_synced(
+    case: str, policy: str, db: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(import_case(case, policy).text)
+    # handlers are checked; the programs of commands do not exist here
+    modules = (str(MODULES), str(IMPORTS / case / "input")) if case in WITH_HANDLERS else None
+
+    loaded = load(file.read_bytes(), str(file), None)
+    assert [one for one in check_all(loaded, file, modules, START) if one.severity == "error"] == []
+    sync(db, ScheduleFile(file.read_bytes(), str(file), handler_path=modules))
+
+    stored = {name for (name,) in db.execute("select job_type from yamlsched.job_definitions")}
+    assert stored == set(loaded.entries) != set()
+
+
+# -- crontabs ----------------------------------------------------------------------------------------------------------
+
+
+def only_job(found: Imported) -> dict[str, Any]:
+    [job] = found.jobs
+    return dict(job.keys)
+
+
+def messages(found: Imported) -> str:
+    return "\n".join(read.report(found, None, zone_remedy=""))
+
+
+@pytest.mark.parametrize(
+    "line, command, stdin",
+    [
+        ("* * * * * date +\\%F", ["date", "+%F"], None),
+        ("* * * * * cat%one%two", ["cat"], "one\ntwo\n"),
+        ("* * * * * cat%one%", ["cat"], "one\n"),
+        ("* * * * * cat%", ["cat"], None),
+        ("* * * * * cat%100\\%", ["cat"], "100%\n"),
+        ("* * * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\\\"], "b\n"),
+    ],
+)
+def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin: str | None) -> None:
+    keys = only_job(import_text(line))
+
+    assert (keys["command"], keys.get("stdin")) == (command, stdin)
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("/usr/bin/backup --all", ["/usr/bin/backup", "--all"]),
+        ("pg_dump --file=a.dump app", ["pg_dump", "--file=a.dump", "app"]),
+        ("a | b", ["/bin/sh", "-c", "a | b"]),
+        ("A=1 program", ["/bin/sh", "-c", "A=1 program"]),
+        (". /etc/profile", ["/bin/sh", "-c", ". /etc/profile"]),
+        ("ls *.log", ["/bin/sh", "-c", "ls *.log"]),
+        ("echo $HOME", ["/bin/sh", "-c", "echo $HOME"]),
+    ],
+)
+def test_a_shell_runs_only_the_commands_that_need_one(command: str, expected: list[str]) -> None:
+    assert only_job(import_text(f"* * * * * {command}"))["command"] == expected
+
+
+def test_settings_apply_to_the_lines_below_them() -> None:
+    text = (
+        "0 1 * * * one\nA=1\nCRON_TZ=Asia/Tokyo\nSHELL=/bin/zsh\n0 1 * * * two\nA = '2 3'\nHOME=/srv\n0 1 * * * three\n"
+    )
+    first, second, third = (dict(job.keys) for job in import_text(text).jobs)
+
+    assert (first["timezone"], first.get("env"), first["command"]) == ("UTC", None, ["one"])
+    assert (second["timezone"], second["env"], second["command"]) == (
+        "Asia/Tokyo",
+        {"A": "1"},
+        ["/bin/zsh", "-c", "two"],
+    )
+    assert (third["env"], third["cwd"]) == ({"A": "2 3", "HOME": "/srv"}, "/srv")
+
+
+def test_tz_does_not_move_the_schedule() -> None:
+    keys = only_job(import_text("TZ=Asia/Tokyo\n0 1 * * * one\n"))
+
+    assert (keys["timezone"], keys["env"]) == ("UTC", {"TZ": "Asia/Tokyo"})
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("@reboot one", "@reboot is not supported"),
+        ("@every_minute one", "is not an alias of cron"),
+        ("0 0 * * * * one", "six or seven fields"),
+        ("0 0 0 1 1 ? 2026 one", "six or seven fields"),
+        ("0 0 1 * * MON-FRI one", "six or seven fields"),
+        ("0 0 */2 * 1 one", "must match both"),
+        ("0 22-2 * * * one", "is a reversed range"),
+        ("0~59 * * * * one", "chooses a random time"),
+        ("0 0 31 2 * one", "it never fires"),
+        ("0 0 * * one", "it is not a line of a crontab"),
+        ("0 0 * * * %stdin", "it has no command"),
+        ("0 0 * * 8 one", 'the day of week "8" is not in 0-7'),
+        ("5/0 0 * * * one", "the step of minute"),
+    ],
+)
+def test_a_line_that_cannot_be_imported_is_reported_with_its_reason(line: str, reason: str) -> None:
+    found = import_text(f"# comment\n{line}\n")
+
+    assert found.jobs == []
+    assert reason in messages(found)
+    assert messages(found).startswith("source:2: left out: ")
+
+
+@pytest.mark.parametrize(
+    "cron, written",
+    [
+        ("0 0 * * 5-5", "0 0 * * 5"),
+        ("0 0 * * 1-7", "0 0 * * *"),
+        ("*/90 * * * *", "0 * * * *"),
+        ("0 0 */2 * *", "0 0 */2 * *"),
+        ("0 0 1 * */2", "0 0 1 * */2"),
+        ("0 0 1 * 1", "0 0 1 * 1"),
+        ("0 0 1-7 * */1", "0 0 1-7 * *"),
+        ("0 0 * * mon-sun", "0 0 * * *"),
+        ("0 0 * * fri-Sun", "0 0 * * fri-Sun"),
+        ("5-59/10 0 * * *", "5-59/10 0 * * *"),
+        ("@MIDNIGHT", "@midnight"),
+    ],
+)
+def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_differently(cron: str, written: str) -> None:
+    if cron == "0 0 1 * */2":  # AND in Debian's cron, with no counterpart
+        assert import_text(f"{cron} one").jobs == []
+    else:
+        assert only_job(import_text(f"{cron} one"))["cron"] == written
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("flock -n /tmp/x one --all", {"command": ["one", "--all"], "overlap": "skip"}),
+        ("/bin/flock --nonblock /tmp/x -c 'a | b'", {"command": ["/bin/sh", "-c", "a | b"], "overlap": "skip"}),
+        ("flock /tmp/x one", {"command": ["one"], "overlap": "wait"}),
+        ("flock -xn /tmp/x one", {"command": ["one"], "overlap": "skip"}),
+        ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
+        ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
+        ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
+        ("test 1 && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "test 1 && a"], "spread": "1m"}),
+        ("flock -n /tmp/x -c 'sleep $((RANDOM \\% 60)); a'", {"command": ["a"], "overlap": "skip", "spread": "1m"}),
+        ("sleep 5; one", {"command": ["/bin/sh", "-c", "sleep 5; one"]}),
+    ],
+)  # fmt: skip
+def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
+    command: str, expected: dict[str, Any]
+) -> None:
+    advised = only_job(import_text(f"0 0 * * * {command}", policy="advised"))
+    faithful = only_job(import_text(f"0 0 * * * {command}"))
+
+    assert {key: value for key, value in advised.items() if key not in ("cron", "timezone")} == expected
+    assert " ".join(faithful["command"]).endswith(command.replace("\\%", "%").removeprefix("'"))
+    assert faithful["overlap"] == "allow"
+    assert "spread" not in faithful
+
+
+def test_a_spread_that_reaches_past_the_next_slot_is_limited() -> None:
+    found = import_text("*/5 * * * * sleep $((RANDOM \\% 3600)); one", policy="advised")
+
+    assert only_job(found)["spread"] == "5m"
+    assert "the source delays longer" in messages(found)
+
+
+def test_a_difference_of_fire_times_is_reported_with_its_instants() -> None:
+    """Kubernetes fires twice in the repeated hour, and not in the skipped one."""
+    found = import_text(
+        "kind: CronJob\nmetadata: {name: x}\nspec: {schedule: '30 2 * * *', timeZone: Europe/Berlin, jobTemplate: "
+        "{spec: {template: {spec: {containers: [{command: [x]}]}}}}}",
+        "kubernetes",
+    )
+
+    expected = (
+        "x fires at other times within 400 days: only there: 2027-10-31T01:30Z; only in yamlsched: 2027-03-28T01:00Z"
+    )
+    assert expected in messages(found)
+    assert found.differing == 1
+
+
+def test_an_alias_bomb_is_left_out() -> None:
+    levels = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 12))
+    found = import_text(f"x0: &x0 [a]\n{levels}kind: CronJob\n", "kubernetes")
+
+    assert found.jobs == []
+    assert "aliases and merge keys expand to more than" in messages(found)
+
+
+@pytest.mark.parametrize("kind", ["celery", "apscheduler"])
+def test_source_is_never_executed(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "executed"
+    found = import_text(
+        f"open({str(file)!r}, 'w')\nbeat_schedule = {{'x': {{'task': exit(), 'schedule': 60}}}}\n", kind
+    )
+
+    assert found.has_refusals
+    assert not file.exists()
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: object, input: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["import", *map(str, arguments)], input=input, standalone_mode=False)
+
+
+def test_a_crontab_on_stdin_becomes_a_file_on_stdout() -> None:
+    done = run("-", "--timezone", "Asia/Tokyo", input="0 2 * * * /usr/bin/backup\n")
+
+    assert done.return_value == 0
+    assert "timezone: Asia/Tokyo" in done.stdout
+    assert done.stderr == "1 job imported, 0 left out\n"
+
+
+def test_without_a_time_zone_the_report_says_that_utc_is_used() -> None:
+    assert "pass --timezone" in run("-", input="0 2 * * * one\n").stderr.lower()
+
+
+def test_exit_1_if_a_job_is_left_out_and_the_others_are_imported() -> None:
+    done = run("-", input="0 2 * * * one\n@reboot two\n")
+
+    assert done.return_value == 1
+    assert "command: [one]" in done.stdout
+
+
+def test_nothing_is_printed_on_stdout_if_nothing_is_imported() -> None:
+    done = run("-", input="@reboot two\n")
+
+    assert (done.return_value, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["-", "--timezone", "Nowhere"], "unknown time zone Nowhere"),
+        (["-", "--from", "anacron"], "'anacron' is not one of"),
+        (["-", "--policy", "mine"], "'mine' is not one of"),
+        ([], "Missing argument"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: list[str], message: str) -> None:
+    done = run(*arguments, input="")
+
+    assert isinstance(done.exception, click.UsageError)
+    assert message in done.exception.format_message()
+
+
+def test_a_file_that_cannot_be_read_is_an_environment_failure(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed, match="cannot be read: No such file"):
+        raise run(tmp_path / "missing").exception or AssertionError
+
+
+@pytest.mark.parametrize("data", [b"0 2 * * * caf\xe9\n", b"\xff\xfe0\x00", b"0 2 * * * a\x00b\n"])
+def test_a_file_that_is_not_utf_8_text_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "crontab").write_bytes(data)
+
+    with pytest.raises(Refused, match=r"crontab:1: "):
+        raise run(tmp_path / "crontab").exception or AssertionError
+
+
+@pytest.mark.parametrize(
+    "command, name",
+    [
+        ("cd /srv/app && nice -n 10 python3 manage.py clearsessions -v0", "manage_clearsessions"),
+        ("timeout 10 /opt/Report.sh --all", "report"),
+        ("if [ -x a ]; then /usr/lib/php/sessionclean; fi", "sessionclean"),
+        ("flock -n /tmp/x /opt/sync --all", "sync"),
+        ("sleep $((RANDOM \\% 60)); x", "x"),
+        ("A=1 /usr/bin/env B=2 /opt/7zip", "job_7zip"),
+        ("true", "job_true"),
+        ("'", "job"),
+        ("/" + "x" * 300, "x" * 63),
+    ],
+)
+def test_a_job_is_named_after_its_program(command: str, name: str) -> None:
+    assert [job.name for job in import_text(f"* * * * * {command}").jobs] == [name]
+
+
+def test_a_name_that_is_taken_gets_a_number_within_the_longest_name() -> None:
+    text = f"* * * * * /{'x' * 80}\n" * 11
+
+    names = [job.name for job in import_text(text).jobs]
+
+    assert names[:2] == ["x" * 63, "x" * 61 + "_2"]
+    assert names[-1] == "x" * 60 + "_11"
+
+
+# -- into a file -------------------------------------------------------------------------------------------------------
+
+EXISTING = """\
+# our jobs
+version: 1
+timezone: Asia/Tokyo   # where we are
+defaults: {max_attempts: 3, lease: 1m}
+
+jobs:
+    # the first
+    backup:   {cron: "0 2 * * *", command: [a]}  # keep
+
+    last:
+        cron: "0 3 * * *"
+        command:
+            - b
+        # behind the last value
+
+# about retention
+retention: {succeeded: 7d}
+"""
+
+
+def test_jobs_are_appended_without_touching_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(EXISTING)
+    file.chmod(0o640)
+
+    done = run("-", "--timezone", "Asia/Tokyo", "--into", file, input="0 2 * * * /usr/bin/backup\n")
+
+    added = (
+        "\n    # stdin:1: 0 2 * * * /usr/bin/backup\n    backup_2:\n"
+        '      cron: "0 2 * * *"\n      command: [/usr/bin/backup]\n'
+        "      overlap: allow\n      catchup: none\n      max_attempts: 1\n      timeout: 7d\n"
+    )
+    assert done.return_value == 0, done.exception
+    assert file.read_text() == EXISTING.replace("last value\n", f"last value\n{added}")
+    assert "the name backup is taken: the job is called backup_2" in done.stderr
+    assert "its defaults apply to the imported jobs too: lease" in done.stderr
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["schedules.yaml"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: 1\njobs: {}\n",
+        "version: 1\njobs: {}",
+        "version: 1\njobs: {}  # none\nretention: {dead: 3d}\n",
+        "version: 1\njobs:\n  a: {command: [a]}",
+        "version: 1\r\njobs:\r\n  a: {command: [a]}\r\n",
+        "version: 1\njobs:\n  a:\n    command: [a]\n    stdin: |\n      text\n      # text\n\nretention: {dead: 3d}\n",
+        "jobs:\n  a: {command: [a]}\nversion: 1\n",
+        "--- # start\nversion: 1\njobs:\n  a: {command: [a]}\n...\n",
+        "version: 1\nx-a: &a {command: [a]}\njobs:\n  a: *a\n  b: {<<: *a}\n",
+        "version: 1\njobs:\n a: {command: [a]}\n # the end",
+    ],
+)
+def test_jobs_are_appended_to_files_of_every_form(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_bytes(text.encode())
+
+    done = run("-", "--into", file, input="0 2 * * * one\n0 3 * * * two\n")
+
+    assert done.return_value == 0, done.exception
+    result = file.read_bytes().decode()
+    before, after = (load(content.encode(), "", None) for content in (text, result))
+    assert not after.has_errors
+    assert set(after.entries) == {*before.entries, "one", "two"}
+    assert {name: after.jobs[name] for name in before.jobs} == before.jobs
+    assert all(line in result.splitlines() for line in text.splitlines() if "{}" not in line)
+    assert result.count("\r") == (result.count("\n") if "\r" in text else 0)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("version: 1\njobs: {a: {command: [a]}}\n", "written in braces"),
+        ("{version: 1, jobs: {a: {command: [a]}}}\n", "not written as a block"),
+        ("version: 1\nx-j: &j {a: {command: [a]}}\njobs: *j\n", "not written as a block"),
+        ("version: 1\njobs: {a: {comand: [a]}}\n", "nothing was imported. Fix it first: yamlsched validate"),
+        ("version: 1\ndefaults: {handler: x}\njobs: {}\n", "nothing was imported"),
+        (
+            "version: 1\njobs:\n  a:\n    command: [a]\n    stdin: |+\n      text\n\n\n# end\n",
+            "cannot be extended as text",
+        ),
+        ("", "the file is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_extended_stays_as_it_is(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(text)
+
+    with pytest.raises(Refused, match=message):
+        raise run("-", "--into", file, input="0 2 * * * one\n").exception or AssertionError
+
+    assert file.read_text() == text
+
+
+def test_a_file_that_does_not_exist_is_created_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link.yaml"
+    link.symlink_to("schedules.yaml")
+    assert run("-", "--into", tmp_path / "schedules.yaml", input="0 2 * * * one\n").return_value == 0
+    assert run("-", "--into", link, input="0 2 * * * two\n").return_value == 0
+
+    assert link.is_symlink()
+    assert set(load(link.read_bytes(), "", None).entries) == {"one", "two"}
+
+
+# -- any input ---------------------------------------------------------------------------------------------------------
+
+INPUTS = [path for path in sorted(IMPORTS.glob("*/input/*")) if path.is_file()]
+TOKENS = [
+    "*",
+    "%",
+    "\\",
+    "\n",
+    "\t",
+    "{",
+    "}",
+    "[",
+    "]",
+    "'",
+    '"',
+    ":",
+    "&a ",
+    "*a",
+    "<<: ",
+    "- ",
+    "@",
+    "\x00",
+    "é",
+    "9" * 5000,
+]
+
+
+TEXT = partial(st.text, st.characters(codec="utf-8"))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """Return an example with some parts deleted, repeated, replaced or inserted."""
+    text = draw(st.sampled_from(INPUTS)).read_text()
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        end = start + draw(st.integers(0, 12))
+        text = text[:start] + draw(st.one_of(st.sampled_from(TOKENS), TEXT(max_size=5))) + text[end:]
+    return text
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.one_of(mutated(), TEXT(max_size=200)), kind=st.sampled_from(read.KINDS), policy=st.sampled_from(POLICIES)
+)
+def test_any_text_gives_a_valid_file_or_a_reason(text: str, kind: str, policy: str) -> None:
+    name = "x.timer" if kind == "systemd" else "x"
+    found = read.read([Source(text, name, "UTC", policy == "faithful")], kind, set(), START, days=3)
+
+    report = read.report(found, None, zone_remedy="Pass --timezone")
+    assert all(line.isprintable() for line in report)
+    if found.jobs:
+        loaded = load(write.as_file(found.jobs, "UTC").encode(), "schedules.yaml", None)
+        assert not loaded.has_errors
+        assert set(loaded.jobs) == {job.name for job in found.jobs}
+    elif not found.has_refusals:
+        assert kind in ("crontab", "cron.d") or found.notes
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.binary(max_size=200), kind=st.sampled_from(read.KINDS))
+def test_any_bytes_end_with_an_exit_code_and_a_message(data: bytes, kind: str) -> None:
+    done = CliRunner().invoke(cli, ["import", "--from", kind, "-"], input=data, standalone_mode=False)
+
+    assert done.exception is None or isinstance(done.exception, Refused), done.exception
+    assert done.return_value in (0, 1, None)
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        for policy in POLICIES:
+            output = import_case(case, policy)
+            (IMPORTS / case / f"{policy}.yaml").write_text(output.text)
+            (IMPORTS / case / f"{policy}.txt").write_text(output.report)

@@ -1,0 +1,65 @@
+"""The importer's check of itself: the fire times of the source's own rules against ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from yamlsched.cron.expression import parse_cron
+from yamlsched.importing.calendar import EPOCH, MINUTE, Calendar, stretches
+from yamlsched.importing.model import ImportedJob
+from yamlsched.slots import slot_minutes
+from yamlsched.zones import zone
+
+MAX_EXAMPLES = 3
+AROUND_CHANGE = 1440
+"""In minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Instants (UTC) at which only one side starts a job: ``missing`` in yamlsched, or ``extra`` there."""
+
+    job: ImportedJob
+    missing: Sequence[datetime]
+    extra: Sequence[datetime]
+
+
+def differences(jobs: Sequence[ImportedJob], start: datetime, days: int) -> Iterator[Difference]:
+    """Yield the jobs whose fire times differ in the ``days`` days from ``start`` on."""
+    start = start.replace(second=0, microsecond=0)
+    known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
+    for job in jobs:
+        key = (job.keys["cron"], job.keys["timezone"], job.times)
+        if key not in known:
+            known[key] = _difference(job, start, start + timedelta(days=days))
+        if any(known[key]):
+            yield Difference(job, *known[key])
+
+
+def _difference(job: ImportedJob, start: datetime, end: datetime) -> tuple[list[datetime], list[datetime]]:
+    zone_info = zone(job.keys["timezone"])
+    ours = set(slot_minutes(parse_cron(job.keys["cron"]), zone_info, start - MINUTE, end - MINUTE))
+    theirs = job.times.fires(start, end)
+    if isinstance(job.times, Calendar) and job.times.is_vague:
+        changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
+        near = {at for at in ours ^ theirs if any(abs(at - change) <= AROUND_CHANGE for change in changes)}
+        ours, theirs = ours - near, theirs - near
+    return _instants(theirs - ours), _instants(ours - theirs)
+
+
+def _instants(minutes: set[int]) -> list[datetime]:
+    return [EPOCH + minute * MINUTE for minute in sorted(minutes)]
+
+
+def describe(difference: Difference, days: int) -> str:
+    """Return a difference as a sentence with the first instants."""
+    parts = []
+    for where, instants in (("only there", difference.missing), ("only in yamlsched", difference.extra)):
+        if instants:
+            shown = ", ".join(f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES])
+            more = f" and {len(instants) - MAX_EXAMPLES} more" if len(instants) > MAX_EXAMPLES else ""
+            parts.append(f"{where}: {shown}{more}")
+    return f"{difference.job.name} fires at other times within {days} days: {'; '.join(parts)}"

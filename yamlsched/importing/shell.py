@@ -1,0 +1,176 @@
+"""Commands of a crontab as argv lists. Shell syntax is recognized by sight; nothing is executed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import timedelta
+
+from yamlsched import durations
+
+SHELL_CHARACTERS = re.compile(r"[|&;<>()$`\\\"'*?\[\]#~!{}\n]")
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
+BUILTINS = re.compile(
+    r"[.:]|alias|bg|break|cd|command|eval|exec|exit|export|hash|read|set|shift|source|test|times?|trap|type|ulimit|umask"
+    r"|unset|wait|if|for|while|until|case"
+)
+PLAIN_SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash", "sh", "bash")
+FLOCK = re.compile(
+    r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeo]+|--nonblock|--nb|--exclusive|--close))*)\s+(?P<file>/\S+)"
+    r"\s+(?P<options2>(?:(?:-n|--nonblock)\s+)*)(?P<is_shell>(?:-c|--command)\s+)?(?P<rest>[^-\s].*)",
+    re.DOTALL,
+)
+ANY_FLOCK = re.compile(r"(?<![\w-])flock\s")
+RANDOM_SLEEP = re.compile(
+    r"""(?:\A|(?<=[;&]\s)|(?<=[;&]))\s*(?:
+        (?:\S*/)?sleep\s+(?:
+            \$\(\(\s*\$?RANDOM\s*%\s*(?P<modulo>\d{1,6})\s*(?:\+\s*\d+\s*)?\)\)
+          | [$`]\(?\s*(?:\S*/)?shuf\s+(?=[^)`]*-n\s*1)[^)`]*-i\s*\d+-(?P<shuf>\d{1,6})[^)`]*[)`]
+        )(?P<unit>[smh]?)
+      | perl\s+-e\s+(?P<quote>['"])\s*sleep\s*\(?\s*int\s*\(?\s*rand\s*\(?\s*(?P<perl>\d{1,6})[\s);]*(?P=quote)
+    )\s*(?:&&|;)\s*""",
+    re.VERBOSE,
+)
+ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|random)")
+RELATIVE = re.compile(
+    r"(?:^|[\s;&|(])(?:cd\s+(?![/~$\"'-])\w|\.{1,2}/|(?:[12]?>>?)\s*(?![/&~$\"'\s])\w|[\w.-]+/[\w./-]*(?=\s|$))"
+)
+KEYWORDS = frozenset(("if", "then", "else", "do", "while", "until", "!", "{", "("))
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+MAX_SPREAD = timedelta(hours=24)
+WRAPPERS = frozenset(["sudo", "nice", "ionice", "env", "exec", "chronic", "nohup", "time", "setsid", "chrt"])
+WITH_VALUES = frozenset(["timeout", "flock"])
+INTERPRETERS = re.compile(r"(python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*")
+SUFFIX = re.compile(r"\.(sh|py|php|pl|rb|js|bash|jar)\Z")
+
+
+def split_percent(command: str) -> tuple[str, str | None]:
+    r"""Split at the first unescaped %, as cron does: the rest is standard input, with % for line ends.
+
+    >>> split_percent(r"mail -s 100\% root%Hello%World"), split_percent("date")
+    (('mail -s 100% root', 'Hello\nWorld\n'), ('date', None))
+    """
+    pieces = [""]
+    for part in re.split(r"(\\.|%)", command):
+        if part == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "%" if part == r"\%" else part
+    text = "\n".join(pieces[1:])
+    if not text:
+        return pieces[0].rstrip() if len(pieces) > 1 else pieces[0], None
+    return pieces[0].rstrip(), text if text.endswith("\n") else f"{text}\n"
+
+
+def argv(command: str, shell: str) -> list[str]:
+    """Return ``command`` as a list: of its words if no shell is needed, else for ``shell -c``.
+
+    >>> argv("/usr/bin/backup --all", "/bin/sh"), argv("a | b", "/bin/bash")
+    (['/usr/bin/backup', '--all'], ['/bin/bash', '-c', 'a | b'])
+    """
+    words = command.split()
+    needs_shell = not words or SHELL_CHARACTERS.search(command) or ASSIGNMENT.match(words[0])
+    if shell in PLAIN_SHELLS and not needs_shell and not BUILTINS.fullmatch(words[0]):
+        return words
+    return [shell, "-c", command]
+
+
+def without_flock(command: str) -> tuple[str, str, str] | None:
+    """Return the command that flock protects, the ``overlap`` that does the same, and the lock file; else None.
+
+    >>> without_flock("flock -n /tmp/x.lock /usr/bin/sync --all")
+    ('/usr/bin/sync --all', 'skip', '/tmp/x.lock')
+    """
+    locked = FLOCK.fullmatch(command)
+    if locked is None:
+        return None
+    rest = locked["rest"]
+    if locked["is_shell"]:
+        words = _words(rest)
+        if len(words) != 1:
+            return None
+        rest = words[0]
+    elif SHELL_CHARACTERS.search(rest):
+        return None  # a pipe or && behind the program is outside of the lock
+    options = f"{locked['options']} {locked['options2']}".split()
+    is_skip = any(option.startswith("--n") or (option[1] != "-" and "n" in option) for option in options)
+    return rest, "skip" if is_skip else "wait", locked["file"]
+
+
+def without_random_sleep(command: str) -> tuple[str, timedelta] | None:
+    """Return the command without its random sleep, and the longest sleep; None if it has none that is understood.
+
+    >>> without_random_sleep("sleep $((RANDOM % 300)); certbot renew")
+    ('certbot renew', datetime.timedelta(seconds=300))
+    """
+    found = RANDOM_SLEEP.search(command)
+    if found is None:
+        return None
+    seconds = int(found["modulo"] or found["shuf"] or found["perl"]) * UNITS[found["unit"] or ""]
+    rest = command[: found.start()] + (" " if found.start() else "") + command[found.end() :]
+    return (rest, min(timedelta(seconds=seconds), MAX_SPREAD)) if seconds and rest.strip() else None
+
+
+def advice(command: str) -> list[str]:
+    """Return what yamlsched does better than a part of ``command``."""
+    found = []
+    if locked := without_flock(command):
+        found.append(f"flock: overlap: {locked[1]} does this on all hosts together; --policy advised writes it")
+    elif ANY_FLOCK.search(command):
+        found.append("flock: overlap: skip or wait does this on all hosts together")
+    if slept := without_random_sleep(command):
+        found.append(f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised writes it")
+    elif ANY_RANDOM_SLEEP.search(command):
+        found.append("random sleep: spread does this, with the same delay each time")
+    return found
+
+
+def name_of(command: str) -> str:
+    """Return what a job is named after: the program that matters, without directory and suffix.
+
+    >>> name_of("cd /srv/app && nice -n 10 python3 manage.py clearsessions -v0")
+    'manage_clearsessions'
+    """
+    if slept := without_random_sleep(command):
+        command = slept[0]
+    if locked := without_flock(command):
+        command = locked[0]
+    fallback = ""
+    for segment in re.split(r"&&|\|\||[;|]", command):
+        words = [word for word in _words(segment) if not ASSIGNMENT.match(word)]
+        while words:
+            program = words[0].rsplit("/", 1)[-1]
+            if words[0] in KEYWORDS:
+                words = words[1:]
+            elif program in WRAPPERS or program in WITH_VALUES:
+                words = words[1:]
+                while words and (words[0].startswith("-") or (program in WRAPPERS and words[0].isdigit())):
+                    words = words[1:]
+                words = words[1:] if program in WITH_VALUES else words
+            elif INTERPRETERS.fullmatch(program):
+                words = [word for word in words[1:] if word not in ("run", "exec")]
+                while words and words[0].startswith("-"):
+                    words = words[1:]
+            else:
+                break
+        if not words:
+            continue
+        program = SUFFIX.sub("", words[0].rsplit("/", 1)[-1])
+        argument = next((word for word in words[1:2] if re.fullmatch(r"[a-z][a-z0-9:_-]*", word)), "")
+        name = f"{program}_{argument}" if argument else program
+        if not BUILTINS.fullmatch(program) and program not in ("[", "sleep", "mkdir", "echo", "true", "fi", "done"):
+            return name
+        fallback = fallback or name
+    return fallback
+
+
+def uses_relative_path(command: str) -> bool:
+    """Return whether a command looks as if it depended on the directory in which it starts."""
+    return RELATIVE.search(re.sub(r"\w+://\S*|\b\w+=\S*", " ", command)) is not None
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()

@@ -1,0 +1,63 @@
+"""The schedules.yaml that imported jobs are appended to."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from yamlsched.definitions import schedule_file
+from yamlsched.definitions.load import Loaded, load
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.importing import write
+from yamlsched.importing.model import ImportedJob
+
+
+def load_valid(file: Path) -> Loaded:
+    """Return the content of the file. Raises Refused if it is not valid."""
+    loaded = load(schedule_file.read(file), str(file), None)
+    errors = [one for one in loaded.diagnostics if one.severity == "error" and one.code != "YS116"]
+    if errors:
+        message = f"{file}:{errors[0].line}:{errors[0].column}: {errors[0].message}"
+        raise Refused(f"{message}: nothing was imported. Fix it first: yamlsched validate {file}")
+    return loaded
+
+
+def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
+    """Return the text of the file with ``jobs`` appended. Raises Refused if that is not possible as text."""
+    file = loaded.source.file
+    try:
+        text = write.append(loaded.source.text, loaded, jobs)
+    except write.CannotAppend as error:
+        raise Refused(f"{file} was not changed: {error}") from error
+    known = {one.message for one in loaded.diagnostics}
+    for one in load(text.encode(), file, None).diagnostics:
+        if one.severity == "error" and one.message not in known:
+            raise Refused(f"{file} was not changed: with the imported jobs it is not valid: {one.message}")
+    return text
+
+
+def save(file: Path, text: str) -> None:
+    """Write the file at once: readers see the old text or the new one. A link stays a link."""
+    path = file.resolve()
+    try:
+        mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+            try:
+                temporary.write(text.encode())
+                temporary.flush()
+                os.fchmod(temporary.fileno(), mode & 0o7777)
+                os.fsync(temporary.fileno())
+                os.replace(temporary.name, path)
+            except BaseException:
+                os.unlink(temporary.name)
+                raise
+    except OSError as error:
+        raise EnvironmentFailed(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
