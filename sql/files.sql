@@ -10,7 +10,7 @@
 --
 -- The namespace is that of the file, or one that --namespace sets. A place (host, path and environment; for a new
 -- environment, host and path) remembers its namespace: with another one, by an option that was set or left out, nothing
--- is written before an operator's sync. other_namespace is the remembered one then.
+-- is written before an operator's sync that names it (moves). other_namespace is the remembered one then.
 --
 -- Due jobs and runs are found by index; the probes are scalar subqueries, which no plan can turn into a table scan.
 with clock as materialized (
@@ -58,7 +58,7 @@ with clock as materialized (
         from yamlsched.schedule_files f
         where f.host = %(host)s and f.path = %(path)s and f.environment = %(environment)s
     ) p
-    where k.namespace is not null and (%(by_hand)s or not exists (select from elsewhere))
+    where k.namespace is not null and (%(moves)s or not exists (select from elsewhere))
     on conflict (namespace, hash, environment, host, path) do update
     set overrides_namespace = excluded.overrides_namespace, last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
         presented_for = greatest(excluded.presented_for,

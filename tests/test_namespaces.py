@@ -163,6 +163,21 @@ def test_sync_by_hand_moves_a_host_and_says_so(db: Db) -> None:
     assert tick(db, on("web1", "web1"), 5).has_findings is False
 
 
+def test_sync_by_hand_without_the_option_does_not_move_a_host(db: Db) -> None:
+    tick(db, on("web1", "web1"))
+    tick(db, on("else"))
+
+    for file in (on("web1"), on("web1", top="x-note: edited")):
+        refused = by_hand(db, file, 1)
+        assert (refused.verdict, refused.has_findings, refused.runs) == (Verdict.OTHER_NAMESPACE, True, 0)
+    assert tick(db, on("web1", "web1"), 2).may_claim
+
+    # but naming the namespace of the file does, and then the option can be left out
+    assert by_hand(db, on("web1", "default"), 3).has_findings is False
+    for minute in (4, 5):
+        assert tick(db, on("web1"), minute).has_findings is False
+
+
 def test_the_option_may_name_the_namespace_of_the_file(db: Db) -> None:
     for minute in range(4):
         assert tick(db, on("web1", "default" if minute % 2 else None), minute).has_findings is False
@@ -222,7 +237,7 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
     monkeypatch.delenv("YAMLSCHED_NAMESPACE")
     refused = cli("tick")
     assert refused.code == 1
-    assert '"yamlsched sync" moves this host to namespace "default"' in refused.err
+    assert '"yamlsched sync --namespace default" moves this host to namespace "default"' in refused.err
     assert namespaces(db) == ["web1", "web2"]
     for verb in (("work",), ("work", "--loop")):
         assert cli(*verb).code == 1

@@ -131,7 +131,7 @@ class FileSync:
         if self.result.namespace is None:
             return None
         state = self._state()
-        if state.other_namespace is not None and not self.schedule.by_hand:
+        if state.other_namespace is not None and not self.schedule.moves:
             self.result.verdict = Verdict.OTHER_NAMESPACE
         elif in_force.is_of_another_environment(state, self.schedule.version):
             self.result.verdict = Verdict.OTHER_ENVIRONMENT

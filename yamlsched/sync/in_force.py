@@ -17,9 +17,9 @@ def decide(state: FileState, version: FileVersion, at_once: bool, names_environm
     """Return what to do with a file. ``at_once``: an operator decided to apply it.
 
     An operator also changes the environment of a namespace, but not by naming none: with --env forgotten, every job of
-    that environment would be disabled.
+    that environment would be disabled. Likewise the namespace of a host, but not by leaving out --namespace.
     """
-    if state.other_namespace is not None and not at_once:
+    if state.other_namespace is not None and not (at_once and state.overrides_namespace):
         return Verdict.OTHER_NAMESPACE
     if state.in_force_id is None:
         return Verdict.APPLY
@@ -58,7 +58,7 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
     parts = ["yamlsched sync"]
     if version.environment or state.in_force_environment:
         parts += ["--env", shlex.quote(version.environment)]
-    if state.overrides_namespace:
+    if state.overrides_namespace or verdict is Verdict.OTHER_NAMESPACE:
         parts += ["--namespace", shlex.quote(state.namespace)]
     sync = " ".join(parts)
     if verdict is Verdict.OTHER_NAMESPACE:
@@ -84,7 +84,7 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
 def moves(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:
     """Return a message if an operator's sync changes the namespace for which this host presents the file."""
     before, namespace = snapshot.other_namespace, snapshot.namespace
-    if not schedule.by_hand or before is None or namespace is None:
+    if not schedule.moves or before is None or namespace is None:
         return []
     return [
         f'this host presented {schedule.path} for namespace "{before}" until now, and presents it for "{namespace}" '
