@@ -135,6 +135,23 @@ def test_a_shutdown_stops_commands_after_the_grace_period_and_refunds_them(proje
     assert (project.row(run).status, project.row(run).attempts) == ("queued", 0)
 
 
+@pytest.mark.parametrize("script", [GROUP + "wait", "trap 'exit 143' TERM; " + GROUP + "wait"], ids=["killed", "exits"])
+def test_a_signal_to_all_processes_and_programs_at_once_is_a_graceful_shutdown(project: Project, script: str) -> None:
+    # as by systemd's KillMode=control-group
+    project.sync(backup=sh(script, max_attempts=1))
+    [run] = project.enqueue("backup")
+    worker = project.start("work")
+    pids = started(project, "program", "grandchild")
+
+    worker.signal(signal.SIGSTOP)
+    for pid in (*pids, *worker.children(), worker.pid):
+        os.kill(pid, signal.SIGTERM)
+    worker.signal(signal.SIGCONT)
+
+    assert worker.wait() == 0
+    assert (project.row(run).status, project.row(run).attempts) == ("queued", 0)
+
+
 def test_a_command_may_finish_within_the_grace_period(project: Project) -> None:
     project.sync(backup=sh("echo $$ > program; while [ ! -e go ]; do sleep 0.01; done"))
     [run] = project.enqueue("backup")

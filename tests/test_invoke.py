@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from support.command_line import yamlsched
+from support.project import is_alive, until
 
 FILE = """version: 1
 jobs:
@@ -14,6 +16,11 @@ jobs:
   fan: {handler: work.fan}
   fail: {handler: work.fail}
   needs: {handler: work.needs}
+  prints: {command: [/bin/sh, -c, 'echo "$YAMLSCHED_PAYLOAD"; pwd; cat'], payload: {a: 1, b: 2}, stdin: x}
+  exits: {command: [/bin/sh, -c, 'echo "no disk" >&2; exit "$1"', sh, "3"]}
+  later: {command: [/bin/sh, -c, "exit 75"]}
+  missing: {command: [./missing]}
+  hangs: {command: [/bin/sh, -c, "trap '' TERM; sleep 1000 & echo $! > child; wait; wait"], timeout: 1s, kill_after: 0s}
 """
 HANDLERS = """
 def add(a, b): return {"sum": a + b}
@@ -64,3 +71,45 @@ def test_invoke_refuses_what_cannot_be_called(
     assert done.returncode == code
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# -- commands
+
+
+def test_invoke_runs_a_command_with_the_given_payload_merged_over_that_of_the_file(project: Path) -> None:
+    done = yamlsched("invoke", "prints", "--payload", '{"b": 40}', cwd=project)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f'{{"a": 1, "b": 40}}\n{project}\nx', "")
+
+
+@pytest.mark.parametrize(
+    "job, end",
+    [
+        ("exits", "no disk\nexit code 3: the attempt would have failed\n"),
+        ("later", "exit code 75: the attempt would have failed, and be retried after 15m\n"),
+        (
+            "missing",
+            'FileNotFoundError: "./missing" does not exist. Correct the path, or install the program on this host.: '
+            "the run would be dead\n",
+        ),
+    ],
+)
+def test_invoke_says_what_the_exit_of_a_command_means(project: Path, job: str, end: str) -> None:
+    done = yamlsched("invoke", job, cwd=project)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", end)
+
+
+def test_invoke_as_json_has_the_exit_code_and_the_output_apart(project: Path) -> None:
+    done = yamlsched("invoke", "prints", "--format", "json", cwd=project)
+    answer = {"format_version": 1, "result": None, "outcome": "succeeded", "exit_code": 0, "error": None}
+    assert (done.returncode, json.loads(done.stdout)) == (0, answer)
+    assert done.stderr.startswith('{"a": 1, "b": 2}\n')
+
+
+def test_invoke_kills_a_command_after_its_timeout(project: Path) -> None:
+    done = yamlsched("invoke", "hangs", cwd=project)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Timeout: still running after 1s, killed: the attempt would have failed\n",
+    )
+    child = int((project / "child").read_text())
+    until(lambda: not is_alive(child), "what the command started is killed")

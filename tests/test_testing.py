@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from support.project import until
 from yamlsched import Refused, Run, YamlschedError
 from yamlsched.errors import EffectInDoubt
-from yamlsched.testing import IN_DOUBT, Enqueue, FakeRun, call, provider_key
+from yamlsched.testing import IN_DOUBT, CommandResult, Enqueue, FakeRun, call, call_command, provider_key
 
 
 def charge(run: Run, invoice: int) -> Any:
@@ -134,3 +137,50 @@ def test_a_test_run_has_all_attributes_of_a_run():
     for name in ("enqueue", "enqueue_many", "once", "transaction"):
         real, fake = getattr(Run, name), getattr(FakeRun, name)
         assert real.__annotations__ == fake.__annotations__
+
+
+# -- commands
+
+
+def test_a_command_is_run_as_by_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "schedules.yaml").write_text(
+        """version: 1
+jobs:
+  fetch:
+    command: [/bin/sh, -c, 'echo "$TOKEN $YAMLSCHED_JOB $YAMLSCHED_ATTEMPT $YAMLSCHED_PAYLOAD"; exit ${CODE:-0}']
+    env: {LANG: C}
+    payload: {a: 1}
+    exit_codes: {discard: [64]}
+    max_attempts: 3
+  missing: {command: [./missing]}
+  purge: {handler: a.b}
+"""
+    )
+    file = tmp_path / "schedules.yaml"
+    monkeypatch.setenv("TOKEN", "abc")
+    monkeypatch.setenv("YAMLSCHED_DSN", "secret")
+
+    assert call_command(file, "fetch") == CommandResult("succeeded", 0, 'abc fetch 1 {"a": 1}\n', "", None)
+
+    monkeypatch.setenv("CODE", "75")
+    run = FakeRun(payload={"b": 2}, attempt=2)
+    text = 'abc fetch 2 {"b": 2}'
+    later = timedelta(minutes=15)
+    assert call_command(file, "fetch", run) == CommandResult("failed", 75, f"{text}\n", f"exit code 75: {text}", later)
+    monkeypatch.setenv("CODE", "64")
+    assert call_command(str(file), "fetch", run.next_attempt()).outcome == "dead"
+
+    assert call_command(file, "missing").exit_code is None
+    with pytest.raises(Refused, match='no valid job "purge" with a command'):
+        call_command(file, "purge")
+
+
+def test_a_background_process_does_not_prolong_the_call_of_a_command(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    script = "(while [ ! -e go ]; do sleep 0.01; done; touch done) & echo started"
+    file.write_text(json.dumps({"version": 1, "jobs": {"a": {"command": ["/bin/sh", "-c", script]}}}))
+
+    assert call_command(file, "a").output == "started\n"
+
+    (tmp_path / "go").touch()
+    until((tmp_path / "done").exists)

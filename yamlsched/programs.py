@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from yamlsched.definitions import commands
 from yamlsched.definitions.commands import Obstacle
@@ -39,6 +39,12 @@ class Called(NamedTuple):
 
     end: AttemptEnd
     status: int | None
+
+    @property
+    def outcome(self) -> Literal["succeeded", "failed", "dead"]:
+        if self.end.is_success:
+            return "succeeded"
+        return "dead" if self.end.kind is EndKind.DISCARDED else "failed"
 
 
 class Program(NamedTuple):
@@ -168,6 +174,11 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
         _stop(process, job.kill_after.total_seconds())
         raise
     return Called(program.end(status) or AttemptEnd(EndKind.RETURNED), status)
+
+
+def was_terminated(end: AttemptEnd) -> bool:
+    """Return whether SIGTERM ended a program; a shell that it ended may exit with 143."""
+    return end.error_type in (describe_exit(-signal.SIGTERM), describe_exit(128 + signal.SIGTERM))
 
 
 def _stop(process: subprocess.Popen[bytes], kill_after: float) -> int:

@@ -1,10 +1,11 @@
 """Call your handlers in your own tests: no worker, no row, and no database unless the handler uses one.
 
-from yamlsched.testing import FakeRun, call
+from yamlsched.testing import FakeRun, call, call_command
 
 run = FakeRun(payload={"user_id": 12})
 call(handler, run)
 call(handler, run.next_attempt())       # finds what the first attempt has done
+call_command("schedules.yaml", "backup_database").exit_code
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import psycopg
 
 from yamlsched import client, jsonb
+from yamlsched.errors import Refused
 from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handling.once import effect_key
 from yamlsched.handling.run import AttemptState, Run
-from yamlsched.runs import ClaimedRun, EnqueueBatch
+from yamlsched.runs import ClaimedRun, EnqueueBatch, error_text
 
-__all__ = ["IN_DOUBT", "Enqueue", "FakeRun", "call", "provider_key"]
+__all__ = ["IN_DOUBT", "CommandResult", "Enqueue", "FakeRun", "call", "call_command", "provider_key"]
 
 
 class Enqueue(NamedTuple):
@@ -99,6 +103,41 @@ def call(handler: Callable[..., Any], run: FakeRun) -> Any:
         value = asyncio.run(_awaited(value))
     text = jsonb.encode_result(run.result if run.committed else value, "the result")
     return None if text is None else json.loads(text)
+
+
+class CommandResult(NamedTuple):
+    """How a command has ended.
+
+    ``exit_code`` is minus the signal that killed it, and None if it could not be started. ``output`` has what it and
+    its processes had printed by then, stdout and stderr. ``retry_after`` is the delay that the exit code asks for.
+    """
+
+    outcome: Literal["succeeded", "failed", "dead"]
+    exit_code: int | None
+    output: str
+    error: str
+    retry_after: timedelta | None
+
+
+def call_command(file: str | Path, job: str, run: FakeRun | None = None, *, env: str | None = None) -> CommandResult:
+    """Run the command of ``job`` in the schedule ``file`` as a worker does, and return how it ended.
+
+    Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as ``--env``. Raises Refused
+    if the file has no valid job of this name with a command.
+    """
+    from yamlsched import programs
+    from yamlsched.definitions.load import load
+
+    found = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
+    if found is None or not found.command:
+        raise Refused(f'no valid job "{job}" with a command in {file}')
+    run = replace(run or FakeRun(payload=found.payload), job_type=job, max_attempts=found.max_attempts)
+    with tempfile.TemporaryFile() as output:
+        called = programs.call(found, str(Path(file).resolve().parent), claimed(run), stdout=output, stderr=output)
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    end = programs.with_last_lines(called.end, text)
+    return CommandResult(called.outcome, called.status, text, error_text(end.error_type, end.error), end.delay)
 
 
 def claimed(run: FakeRun) -> ClaimedRun:

@@ -13,6 +13,7 @@ import click
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import NoDatabase, Refused
+from yamlsched.runs import error_text
 
 if TYPE_CHECKING:
     from yamlsched.definitions.job import Job
@@ -76,21 +77,19 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
 def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
     """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to stderr."""
     from yamlsched import durations, programs
-    from yamlsched.runs import EndKind
     from yamlsched.testing import FakeRun, claimed
 
     run = FakeRun(job_type=job.name, payload=payload, max_attempts=job.max_attempts)
     options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
-    end, status = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
+    called = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
+    end, outcome = called.end, called.outcome
+    error = error_text(end.error_type, end.error) or end.error_type
     if settings.wants_json:
-        click.echo(json.dumps({"format_version": 1, "result": None, "exit_code": status, "end": str(end.kind)}))
+        answer = {"result": None, "outcome": outcome, "exit_code": called.status, "error": error or None}
+        click.echo(json.dumps({"format_version": 1, **answer}))
     if end.is_success:
         return 0
-    reason = ": ".join(filter(None, (end.error_type, end.error)))
-    outcome = "the attempt has failed"
-    if end.kind is EndKind.DISCARDED:
-        outcome = "the run would be dead"
-    elif end.delay is not None:
-        outcome += f", and would be retried after {durations.show(end.delay)}"
-    click.echo(f"{reason} ({outcome})", err=True)
+    means = "the run would be dead" if outcome == "dead" else "the attempt would have failed"
+    later = f", and be retried after {durations.show(end.delay)}" if end.delay is not None else ""
+    click.echo(f"{error}: {means}{later}", err=True)
     return 1

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from yamlsched import log
 from yamlsched.definitions.job import Job
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.programs import was_terminated
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind, Status
 from yamlsched.store.connection import in_utc
 from yamlsched.store.dsn import redactor
@@ -37,6 +38,7 @@ from yamlsched.worker.workload import Limits, Workload
 AWAY_TIMEOUT_SECONDS = 30.0  # for which a worker that holds no lease waits for a database that is away
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
 MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, estimated by the size of those claimed before
+SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
@@ -140,6 +142,8 @@ class Worker:
             case Succeeded(attempts):
                 self.outcomes.add_successes(attempts)
             case Ended(attempt, end):
+                if self.stopped_at is not None and _is_terminated(event):
+                    attempt.stopped = attempt.stopped or STOPPED  # a signal to all processes at once reached it too
                 if attempt.stopped is not None and not end.is_success:
                     stopped = attempt.stopped
                     end = stopped._replace(stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes)
@@ -253,6 +257,8 @@ class Worker:
             try:
                 while not self._is_finished():
                     for event in await self.events.wait():
+                        if _is_terminated(event) and self.stopped_at is None:
+                            await asyncio.sleep(SIGNAL_DELAY_SECONDS)
                         self._handle(event)
                     if self._failure is not None:
                         raise self._failure
@@ -371,3 +377,13 @@ class Worker:
         await self.executor.close()
         for session in sessions:
             await session.drop()
+
+
+def _is_terminated(event: Event) -> bool:
+    """Return whether the event is that SIGTERM ended a command, and this worker has not sent it."""
+    return (
+        isinstance(event, Ended)
+        and event.attempt.is_command
+        and event.attempt.stopped is None
+        and was_terminated(event.end)
+    )
