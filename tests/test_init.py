@@ -233,7 +233,7 @@ def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: P
         )
         assert ran.returncode == 0, ran
     assert "| added | `say_hello` |" in summary.read_text()
-    assert "1 job added" in summary.read_text()
+    assert "2 jobs added" in summary.read_text()
 
 
 def test_each_service_of_a_repository_has_its_own_workflow(tmp_path: Path) -> None:
