@@ -86,17 +86,21 @@ def test_a_character_that_the_encoding_lacks_is_recorded_with_an_escape(server: 
         with store.connect(dsn) as connection:
             migrations.migrate(connection)
         with a_project(tmp_path, dsn) as project:
-            project.sync(fails={"max_attempts": 1}, pays_in_euro={"max_attempts": 1}, nap={})
+            always = {"output": {"keep": "always"}}
+            project.sync(fails={"max_attempts": 1}, pays_in_euro={"max_attempts": 1}, nap={}, prints_then=always)
             [known] = project.enqueue("fails", {"text": "déjà vu"})
             [unknown] = project.enqueue("pays_in_euro")
             naps = project.enqueue("nap", count=5)
+            ends = ("return", "return_json", "commit")
+            printing = [project.enqueue("prints_then", {"then": end, "text": "5 <euro>\n"})[0] for end in ends]
 
             project.work(code=1)
 
             assert project.row(known).last_error == "déjà vu"
             assert project.row(unknown).last_error == "cannot pay 5 \\u20ac"
             assert project.failures(unknown)[0].output == "paying 5 \\u20ac\n"
-            assert {project.row(run).status for run in naps} == {"succeeded"}
+            assert {project.row(run).status for run in [*naps, *printing]} == {"succeeded"}
+            assert {project.outputs(run)[0].output.splitlines()[0] for run in printing} == {"5 \\u20ac"}
 
 
 def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

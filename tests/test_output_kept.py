@@ -110,3 +110,26 @@ def test_a_worker_that_nobody_reads_does_not_stall_and_keeps_the_output(project:
         [kept] = project.outputs(run)
         assert (kept.output, kept.omitted_bytes) == (printed[-65_536:], len(printed) - 65_536)
     assert project.statuses() == {"succeeded": 8}
+
+
+def test_what_an_attempt_printed_before_it_lost_its_run_is_kept(project: Project) -> None:
+    # given a worker that sleeps for longer than the lease, while its handler waits
+    project.sync(prints_then={"lease": "2s"})
+    [run] = project.enqueue("prints_then", {"then": "wait", "text": "waiting\n"})
+    first = project.start("work", host="a")
+    project.until_started(run)
+    first.signal(signal.SIGSTOP)
+
+    # when another worker has claimed the run, and the first one wakes up
+    second = project.start("work", "--loop", host="b")
+    project.until_started(run, times=2)
+    first.signal(signal.SIGCONT)
+
+    # then the lost attempt has its output
+    until(lambda: project.outputs(run), "the first worker has noticed")
+    project.touch("go")
+    project.until_status(run, "succeeded")
+    second.signal(signal.SIGTERM)
+    assert (first.wait(), second.wait()) == (0, 0)
+    [failure] = project.failures(run)
+    assert (failure.attempt, failure.error, failure.output) == (1, "lost its worker", "waiting\n")

@@ -279,7 +279,7 @@ def prints_then(run: Run, then: str, text: str = "printed\n", times: int = 1) ->
     is_first = not (FOLDER / f"printed-{run.id}").exists()
     if is_first:
         (FOLDER / f"printed-{run.id}").touch()
-        sys.stdout.write(text * times)
+        sys.stdout.write(text.replace("<euro>", "€") * times)
     ENDS[then](run, is_first)
 
 

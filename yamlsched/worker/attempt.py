@@ -20,6 +20,7 @@ class Attempt:
     stopped: AttemptEnd | None = None  # why it is being stopped: recorded as its end, unless it succeeds first
     took: float | None = None  # seconds that it executed, once it has ended
     is_lost: bool = False  # another claim has the run, or it was cancelled: the outcome is discarded
+    has_lost_lease: bool = False  # or was about to: it was stopped for that
     is_blocked: bool = False  # the server did not write its outcome, because of a lock or a timeout
 
     @property
@@ -37,7 +38,7 @@ class Attempt:
         keep = self.job.output.keep
         if keep is not Keep.FAILED:
             return keep is Keep.ALWAYS
-        return self.is_lost or (end if end.is_success else self.stopped or end).is_failure
+        return self.is_lost or self.has_lost_lease or (end if end.is_success else self.stopped or end).is_failure
 
     def mark_lost(self, why: str) -> bool:
         """Note and log that the run does not belong to this attempt any more; return False if that is known already.

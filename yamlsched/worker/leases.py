@@ -111,7 +111,7 @@ class Leases:
             self._stop(attempt, LOST, grace)
 
     def _stop(self, attempt: Attempt, end: AttemptEnd, grace: float) -> None:
-        attempt.stopped = attempt.stopped or end
+        attempt.stopped, attempt.has_lost_lease = attempt.stopped or end, True
         self._executor.stop([attempt], grace)
 
 
