@@ -15,6 +15,7 @@ from yamlsched import slots, spread
 from yamlsched.cron.expression import parse_cron, smallest_gap
 from yamlsched.definitions.load import load
 from yamlsched.operations import pausing
+from yamlsched.preview.slot_changes import pile_ups
 from yamlsched.sync.flow import sync
 from yamlsched.zones import zone
 
@@ -113,6 +114,21 @@ jobs:
         "weekly": DAY,
         "by_hand": timedelta(0),
     }
+
+
+def test_a_pile_up_counts_runs_whose_slot_was_before_the_edit() -> None:
+    # given a nightly job whose run of today starts at 13:04, and four jobs that start then
+    others = "".join(f'  job_{n}: {{handler: a.b, cron: "4 13 * * *"}}\n' for n in range(4))
+    before = 'version: 1\njobs:\n  x: {handler: a.b, cron: "0 2 * * *", spread: 24h}\n' + others
+    after = before + '  added: {handler: a.b, cron: "4 13 * * *"}\n'
+    old, new = (load(text.encode(), "schedules.yaml", None).jobs for text in (before, after))
+
+    # when another one is added at noon
+    [found] = pile_ups(old, new, at("2026-01-14 12:00"), at("2026-01-14 14:00"))
+
+    # then six start together, five of which were there before
+    assert found.jobs == ("added", "job_0", "job_1", "job_2", "job_3", "x")
+    assert pile_ups(old, old, at("2026-01-14 12:00"), at("2026-01-14 14:00")) == ()
 
 
 # -- between the slot and the time of the run --------------------------------------------------------------------------

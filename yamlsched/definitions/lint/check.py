@@ -20,6 +20,7 @@ CRON_RULES = (
     cron_rules.shorter_expression,
     job_rules.retries,
     job_rules.timeout,
+    job_rules.spread_skips,
     job_rules.catchup,
     job_rules.zone_names,
 )

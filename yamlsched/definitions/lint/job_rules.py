@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from yamlsched import backoff as delays
-from yamlsched import durations
+from yamlsched import durations, spread
 from yamlsched.cron.expression import Cron, smallest_gap
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.lint.context import Linter
@@ -57,6 +57,19 @@ def timeout(linter: Linter, job: Job, cron: Cron) -> None:
         message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
         linter.warn("YS407", job, "timeout", message, remedy)
+
+
+def spread_skips(linter: Linter, job: Job, cron: Cron) -> None:
+    """Report a job whose runs may start so late after their slot that they are unfinished at the next one."""
+    apart, start = smallest_gap(cron), spread.offset(job.name, job.spread)
+    if job.overlap is not Overlap.SKIP or job.timeout > apart or start + job.timeout <= apart:
+        return
+    offset, limit, gap = map(durations.show, (start, job.timeout, apart))
+    message = (
+        f"its runs start {offset} after their slot and may take {limit}, but slots come every {gap}: "
+        "a run that is unfinished then skips the next slot"
+    )
+    linter.warn("YS427", job, "spread", message, "Write a shorter spread or timeout, or overlap: wait.")
 
 
 def catchup(linter: Linter, job: Job, cron: Cron) -> None:
