@@ -93,6 +93,14 @@ returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.a
 with recursive clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd,
            floor(random() * %(newest)s::bigint)::bigint as start
+), excluded (id) as materialized (
+    -- up to `newest`, the jobs whose runs may not be claimed
+    select d.id from yamlsched.job_definitions d
+    where d.namespace = %(namespace)s
+      and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
+      and yamlsched.is_withheld(d, (select c.now from clock c))
+    union all
+    select unnest(%(others)s::bigint[])
 ), due_exclusive as materialized (
     select r.definition_id
     from yamlsched.job_runs r
@@ -144,10 +152,7 @@ with recursive clock as materialized (
         order by r.run_at, r.id limit 1
     ) waiting on true
     where (running.is_over or waiting.id is not null)
-      and (select not yamlsched.is_withheld(d, (select c.now from clock c))
-                  and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
-                  or coalesce(running.is_last, false)
-           from yamlsched.job_definitions d where d.id = j.id)
+      and (j.id <= %(newest)s and j.id not in (select x.id from excluded x) or coalesce(running.is_last, false))
     limit %(limit)s
 ), quotas as materialized (
     select greatest((%(limit)s + c.odd) / 2, %(limit)s - (select count(*) from heads)) as side_by_side from clock c
@@ -181,10 +186,8 @@ with recursive clock as materialized (
       and (r.run_at, r.id) <= (coalesce((select f.run_at from front f), (select c.now from clock c)),
                                coalesce((select f.id - 1 from front f), 9223372036854775807))
       and yamlsched.has_no_worker(r, (select c.now from clock c))
-      and (select not yamlsched.is_withheld(d, (select c.now from clock c))
-                  and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
-                  or r.status = 'running' and r.attempts >= r.max_attempts
-           from yamlsched.job_definitions d where d.id = r.definition_id)
+      and (r.definition_id <= %(newest)s and r.definition_id not in (select x.id from excluded x)
+           or r.status = 'running' and r.attempts >= r.max_attempts)
     order by r.run_at, r.id
     limit (select q.side_by_side from quotas q)
     for no key update of r skip locked
@@ -215,9 +218,7 @@ with recursive clock as materialized (
         select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
                r.job_type, r.idempotency_key
         from yamlsched.job_runs r
-        where (select not yamlsched.is_withheld(d, (select c.now from clock c))
-                      and d.id <= %(newest)s and d.id not in (select unnest(%(others)s::bigint[]))
-               from yamlsched.job_definitions d where d.id = a.id)
+        where a.id <= %(newest)s and a.id not in (select x.id from excluded x)
           and r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and not r.exclusive
           and r.priority = %(priority)s and r.run_at <= (select c.now from clock c)
           and (r.run_at, r.id) >= ((select f.run_at from front f), (select f.id from front f))
