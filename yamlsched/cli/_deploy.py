@@ -128,6 +128,7 @@ def _render(name: str, here: Installation) -> str:
         "@PROGRAM@": _systemd_command(here.program),
         "@OPTIONS@": "".join(f"{_systemd_word(word)} " for word in here.file_options),
         "@FOLDER@": str(here.file.parent).replace("%", "%%"),
+        "@FILE@": here.file.name,
         "@USER@": here.user,
         "@ENVIRONMENT@": here.environment,
         "@NAMESPACE@": here.namespace,

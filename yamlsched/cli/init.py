@@ -55,9 +55,11 @@ def command(settings: Settings, deploy: str | None) -> int:
         file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
         click.echo("\nTry it:")
         click.echo(f"    yamlsched validate{file} && yamlsched tick{file} && yamlsched next{file}")
-    if (is_new or deploy == "kubernetes") and (wheel := _wheel_command(source, root)):
-        what = "The image" if not is_new else "The CI step"
-        click.echo(f"\n{what} installs yamlsched from a wheel in the repository. Build it, and commit it:")
+    if is_new and (wheel := _wheel_command(source, root)):
+        click.echo("\nThe CI step installs yamlsched from a wheel in the repository. Build it, and commit it:")
+        click.echo(f"    {wheel}")
+    if deploy == "kubernetes" and (wheel := _wheel_command(source, here.file.parent)):
+        click.echo("\nThe image installs yamlsched from a wheel beside the schedule. Build it:")
         click.echo(f"    {wheel}")
     if deploy is not None:
         click.echo(f"\n{_deploy.next_steps(deploy, here, os.path.relpath(folder))}")
