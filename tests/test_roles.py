@@ -131,15 +131,17 @@ def test_a_tick_and_operators_need_only_the_worker_role(granted: Db, own_dsn: st
         "    with run.once('mail', in_doubt='raise') as effect:\n"
         "        effect.result = 1\n"
         "    run.enqueue('child')\n"
-        "def bad(): raise OSError('no route to host')\n"
-        "def child(): pass\n"
+        "def bad():\n"
+        "    print('trying')\n"
+        "    raise OSError('no route to host')\n"
+        "def child(): print('done')\n"
     )
     (tmp_path / "schedules.yaml").write_text(
         "version: 1\n"
         "jobs:\n"
         "  good: {handler: jobs.good, cron: '* * * * *'}\n"
         "  bad: {handler: jobs.bad, max_attempts: 1}\n"
-        "  child: {handler: jobs.child}\n"
+        "  child: {handler: jobs.child, output: {keep: always}}\n"
     )
     dsn = make_conninfo(own_dsn, options="-c role=yamlsched_worker")
 
@@ -162,6 +164,8 @@ def test_a_tick_and_operators_need_only_the_worker_role(granted: Db, own_dsn: st
         "select job_type, status, count(*) from yamlsched.job_runs group by 1, 2 order by 1"
     ).fetchall()
     assert counts == [("bad", "dead", 1), ("child", "succeeded", 1), ("good", "succeeded", 1)]
+    outputs = granted.execute("select output from yamlsched.attempt_outputs order by 1").fetchall()
+    assert outputs == [("done\n",), ("trying\n",)]
     for verb in ("status", "doctor"):
         assert (verb, yamlsched(verb).returncode) == (verb, 0)
 

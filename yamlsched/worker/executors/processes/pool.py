@@ -336,11 +336,19 @@ class ProcessPool:
                 for attempt in attempts:
                     del self._failed_starts[attempt]
             if not child.output.is_empty:
-                for attempt in [attempt for attempt in attempts if attempt.run is child.output.run]:
-                    attempts.remove(attempt)
-                    self._end(child, attempt, AttemptEnd(EndKind.RETURNED))
+                self._take_output(child, attempts)
             if attempts:
                 self._events.put(Succeeded(attempts))
+
+    def _take_output(self, child: ChildHandle, attempts: list[Attempt]) -> None:
+        """Remove from ``attempts``, plain successes, the one whose output was read before it ended and is kept."""
+        returned = AttemptEnd(EndKind.RETURNED)
+        for attempt in [attempt for attempt in attempts if attempt.run is child.output.run]:
+            if attempt.keeps_output(returned):
+                attempts.remove(attempt)
+                self._end(child, attempt, returned)
+            else:
+                child.output.take(is_kept=False)
 
     def _handle_report(self, child: ChildHandle, report: protocol.Report) -> None:
         attempt = child.end(report.number)
