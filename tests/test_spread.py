@@ -194,6 +194,13 @@ def test_an_edit_does_not_move_a_run_that_has_been_claimed_or_waits_for_a_retry(
     assert waiting(pending) == [retry_at]
 
 
+def test_a_job_that_loses_its_cron_keeps_the_time_of_its_waiting_run(pending: Db) -> None:
+    sync(pending, a_file(x={}), SLOT + HOUR)
+
+    assert definition(pending).schedule is None
+    assert waiting(pending) == [SLOT + OFFSET]
+
+
 def test_an_edit_of_another_key_does_not_move_a_waiting_run(pending: Db) -> None:
     sync(pending, a_file(x={**NIGHTLY, "timeout": "5m"}), SLOT + HOUR)
 

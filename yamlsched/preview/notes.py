@@ -118,7 +118,9 @@ def _of_policies(old: Job, new: Job) -> Iterator[Note]:
     starts = [spread.offset(job.name, job.spread) for job in (old, new)]
     if starts[0] != starts[1] and new.cron:
         before, after = (f"{show(delay)} after" if delay else "at" for delay in starts)
-        yield note(f"its runs now start {after} their slot instead of {before} it")
+        yield note(
+            f"its runs now start {after} their slot instead of {before} it; a run that waits for its time moves, too"
+        )
 
 
 def of_base(base: Side, head: Side) -> Iterator[Note]:

@@ -96,9 +96,10 @@ def converge(
 
 
 def _has_other_starts(before: Definition, job: Job) -> bool:
-    """Return whether an edit changes when the runs of slots start."""
-    schedule = job.cron.source if job.cron else None
-    return (before.schedule, before.timezone, before.spread) != (schedule, job.timezone, job.spread)
+    """Return whether an edit changes when the runs of slots start. A job that loses its cron changes no run."""
+    if job.cron is None:
+        return False
+    return (before.schedule, before.timezone, before.spread) != (job.cron.source, job.timezone, job.spread)
 
 
 def _is_ahead(definition: Definition, now: datetime) -> bool:
