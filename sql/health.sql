@@ -1,5 +1,5 @@
 -- name: jobs
--- Every job, as the view shows it, and the runs that died recently.
+-- Every job, or one, as the view shows it, and the runs that died recently.
 select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
        h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
@@ -26,7 +26,7 @@ left join lateral (
     order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
     limit 1
 ) died on true
-where h.namespace = %(namespace)s
+where h.namespace = %(namespace)s and (%(job)s::text is null or h.job_type = %(job)s)
 order by h.job_type;
 
 -- name: stuck

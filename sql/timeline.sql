@@ -38,3 +38,42 @@ cross join lateral (
           limit %(limit)s) x
 ) gap
 order by s.nth;
+
+-- name: job
+-- What a job is, for its page.
+select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d.schedule, d.timezone, d.max_attempts,
+       d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.on_dead, d.enabled,
+       (array['high', 'normal', 'low'])[d.priority] as priority, d.created_at, d.updated_at
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.job_type = %(job)s;
+
+-- name: runs_of_keys
+-- The runs of slots, found by the keys that these slots have.
+select r.scheduled_for as slot, r.id as run_id, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.run_at,
+       r.started_at, r.finished_at, r.last_error, r.error_type
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s) and r.definition_id = %(id)s
+  and r.scheduled_for is not null;
+
+-- name: runs_ended
+-- The runs of slots that a former cron expression had: they have ended soon after their slots, so they are found by
+-- their end.
+select r.slot, r.run_id, r.key, r.status, r.attempts, r.max_attempts, r.run_at, r.started_at, r.finished_at, r.last_error,
+       r.error_type
+from (
+    select r.scheduled_for as slot, r.id as run_id, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
+           r.run_at, r.started_at, r.finished_at, r.last_error, r.error_type
+    from yamlsched.job_runs r
+    where r.definition_id = %(id)s and r.finished_at >= %(start)s and r.finished_at < %(end)s + interval '1 day'
+    order by r.finished_at
+    limit %(limit)s
+) r
+where r.slot >= %(start)s and r.slot < %(end)s;
+
+-- name: gaps
+-- The gaps of a span, oldest first.
+select g.first_slot, g.last_slot, g.slots, g.reason, g.recorded_at
+from yamlsched.skipped_slots g
+where g.definition_id = %(id)s and g.last_slot >= %(start)s and g.first_slot < %(end)s
+order by g.last_slot
+limit %(limit)s;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -42,27 +41,18 @@ def when(text: str) -> times.TimeInput:
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
     from yamlsched.cli import _output
     from yamlsched.operations.backfill import definition_for
-    from yamlsched.operations.why import explain_day, explain_slot, latest_slot
-    from yamlsched.store.history import now
+    from yamlsched.operations.why import DayReport, explain
     from yamlsched.zones import zone
 
     with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
-        instant = now(connection)
-        if at is None:
-            at = latest_slot(definition, instant)
-        if isinstance(at, timedelta):
-            instant = instant.replace(second=0, microsecond=0)
-        found = times.anchor(at, lambda: zone(definition.timezone), instant, is_future=False)
-        if not isinstance(found, datetime):
-            day = explain_day(connection, namespace, definition, found)
-            click.echo(_output.document(**_of_day(day)) if settings.wants_json else "\n".join(_day(day)))
-            return 0
-        slot_at = times.bounds(found, zone(definition.timezone))[0]
-        report = explain_slot(connection, namespace, definition, slot_at)
-        if at is not None and (note := times.remark(at, slot_at, zone(definition.timezone))):
-            click.echo(f"--at: {note}", err=True)
-    click.echo(_output.document(**_fields(report)) if settings.wants_json else "\n".join(_lines(report)))
+        report = explain(connection, namespace, definition, at)
+    if isinstance(report, DayReport):
+        click.echo(_output.document(**_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
+        return 0
+    if at is not None and (note := times.remark(at, report.at, zone(definition.timezone))):
+        click.echo(f"--at: {note}", err=True)
+    click.echo(_output.document(**_fields(report)) if settings.wants_json else "\n".join(_slot(report)))
     return 0
 
 
@@ -75,25 +65,22 @@ def _of_day(day: DayReport) -> dict[str, object]:
     return vars(day) | {"date": day.date.isoformat(), "slots": [_fields(slot) for slot in day.slots]}
 
 
-def _lines(report: SlotReport, is_alone: bool = True) -> list[str]:
-    from yamlsched.times import short_utc
+def _slot(report: SlotReport) -> list[str]:
+    from yamlsched.operations.why import sentences
 
+    return [_heading(report), *(f"  {line}" for line in sentences(report))]
+
+
+def _heading(report: SlotReport) -> str:
     key = f", key {report.key}" if report.key else ""
-    said = list(report.lines)
-    off = report.job_is_off
-    if is_alone and off and not any(line.startswith(off) for line in said):
-        said.append(off)
-    return [
-        f"{report.job_type} at {short_utc(report.at)} ({report.local}){key}",
-        *(f"  {line}" for line in said),
-    ]
+    return f"{report.job_type} at {times.short_utc(report.at)} ({report.local}){key}"
 
 
 def _day(day: DayReport) -> list[str]:
     from yamlsched.times import local_time, short_utc
     from yamlsched.zones import zone
 
-    lines = [line for slot in day.slots for line in _lines(slot, is_alone=False)]
+    lines = [line for slot in day.slots for line in (_heading(slot), *(f"  {said}" for said in slot.lines))]
     if day.more:
         lines.append(f"and {day.more} more slots on {day.date}: pass a time to see one of them")
     if not lines:

@@ -73,6 +73,27 @@ class DayReport:
     next_slot: datetime | None
 
 
+def explain(
+    connection: Connection[Any], namespace: str, job: Definition, at: times.TimeInput | None
+) -> SlotReport | DayReport:
+    """Explain what happened at a time of a job that has a cron; None: to its latest slot."""
+    instant = now(connection)
+    if at is None:
+        at = latest_slot(job, instant)
+    if isinstance(at, timedelta):
+        instant = instant.replace(second=0, microsecond=0)
+    found = times.anchor(at, lambda: zone(job.timezone), instant, is_future=False)
+    if not isinstance(found, datetime):
+        return explain_day(connection, namespace, job, found)
+    return explain_slot(connection, namespace, job, bounds(found, zone(job.timezone))[0])
+
+
+def sentences(report: SlotReport) -> list[str]:
+    """Return all that is known about a slot, and why the job has no runs now."""
+    off = report.job_is_off
+    return report.lines + ([off] if off and not any(line.startswith(off) for line in report.lines) else [])
+
+
 def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
     """Explain what happened to the slots of a date of the job's wall clock."""
     cron, where = _timing(job)
@@ -81,7 +102,7 @@ def explain_day(connection: Connection[Any], namespace: str, job: Definition, da
     reports = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, MAX_SLOTS_OF_DAY)]
     more = sum(1 for _ in found)
     off = off_reason(job, now(connection), files.environment_in_force(connection, namespace))
-    return DayReport(job.job_type, day, job.timezone, reports, more, off, *_neighbours(job, first, last))
+    return DayReport(job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last))
 
 
 def latest_slot(job: Definition, now: datetime) -> datetime:
@@ -134,9 +155,9 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
         report.lines.append(pruned)
     if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
         report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
-        report.lines.append(_gap(history))
+        report.lines.append(gap_sentence(history))
     if report.verdict == "no_slot" and mismatch:
-        report.previous_slot, report.next_slot = _neighbours(job, at, at)
+        report.previous_slot, report.next_slot = neighbours(job, at, at)
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
         for word, slot in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
             if slot:
@@ -145,7 +166,7 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
         report.verdict, line = _unaccounted(job, at, history, environment)
         report.lines.append(line)
         if at <= job.effective_from:
-            _, report.next_slot = _neighbours(job, at, max(history.now, job.effective_from))
+            _, report.next_slot = neighbours(job, at, max(history.now, job.effective_from))
             if report.next_slot and report.job_is_off is None:
                 report.lines.append(f"next slot: {times.show(report.next_slot, where)}")
     return report
@@ -156,7 +177,7 @@ def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:
     return parse_cron(job.schedule), zone(job.timezone)
 
 
-def _neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
+def neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
     """Return the slot before ``first`` and the slot after ``last``."""
     before = slots.newest_slot(*_timing(job), first - SEARCH_SPAN, first - MICROSECOND)
     after = slots.next_slot(*_timing(job), last)
@@ -176,13 +197,14 @@ def _run(history: Any, at: datetime) -> str:
     return text
 
 
-def _gap(history: Any) -> str:
-    if history.slots == 1:
+def gap_sentence(gap: Any) -> str:
+    """Return why the slots of a gap were skipped; ``gap`` has the columns of skipped_slots."""
+    if gap.slots == 1:
         span = ""
     else:
-        first, last = short_utc(history.first_slot), short_utc(history.last_slot)
-        span = f"; the same holds for the {history.slots} slots from {first} to {last}"
-    return f"skipped ({history.reason}): {REASONS[history.reason]}{span}; recorded at {short_utc(history.recorded_at)}"
+        first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
+        span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
+    return f"skipped ({gap.reason}): {REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
 def _unaccounted(job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:

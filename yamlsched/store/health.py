@@ -133,10 +133,13 @@ class Health:
     workers: list[WorkerHost]
 
 
-def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
-    """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``."""
+def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta, job: str | None = None) -> Health:
+    """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``.
+
+    With ``job``, the others are not read.
+    """
     sql = load("health")
-    parameters = {"namespace": namespace, "within": within, "limit": MAX_EFFECTS_IN_DOUBT}
+    parameters = {"namespace": namespace, "within": within, "job": job, "limit": MAX_EFFECTS_IN_DOUBT}
     with connection.transaction():
         [clock] = connection.execute(sql["clock"], parameters).fetchall()
         return Health(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -29,6 +29,61 @@ class DayOfJob:
     reasons: list[str]  # for which slots were skipped
 
 
+@dataclass(frozen=True)
+class JobFacts:
+    """What a job is: the columns of its definition that people read."""
+
+    id: int
+    job_type: str
+    description: str
+    owner: str
+    tags: list[str]
+    handler: str | None
+    command: list[str]
+    schedule: str | None
+    timezone: str
+    max_attempts: int
+    backoff: dict[str, Any]
+    timeout: timedelta
+    overlap: str
+    catchup: str
+    catchup_window: timedelta
+    spread: timedelta
+    on_dead: str | None
+    enabled: bool
+    priority: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class SlotRun:
+    """The run of a slot."""
+
+    slot: datetime
+    run_id: int
+    key: str | None
+    status: str
+    attempts: int
+    max_attempts: int
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    last_error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True)
+class GapRow:
+    """A row of skipped_slots."""
+
+    first_slot: datetime
+    last_slot: datetime
+    slots: int
+    reason: str
+    recorded_at: datetime
+
+
 def days(
     connection: psycopg.Connection[Any], namespace: str, spans: Sequence[tuple[str, datetime, datetime]]
 ) -> list[DayOfJob]:
@@ -36,3 +91,28 @@ def days(
     jobs, starts, ends = ([span[part] for span in spans] for part in range(3))
     given = {"namespace": namespace, "jobs": jobs, "starts": starts, "ends": ends, "limit": MAX_RUNS_OF_DAY}
     return fetch(connection, DayOfJob, load("timeline")["days"], given)
+
+
+def job(connection: psycopg.Connection[Any], namespace: str, name: str) -> JobFacts | None:
+    """Return what a job is; None if there is none of that name."""
+    return next(iter(fetch(connection, JobFacts, load("timeline")["job"], {"namespace": namespace, "job": name})), None)
+
+
+def runs_of_keys(connection: psycopg.Connection[Any], namespace: str, id: int, keys: Sequence[str]) -> list[SlotRun]:
+    """Return the runs of a job's slots that have these keys."""
+    return fetch(
+        connection, SlotRun, load("timeline")["runs_of_keys"], {"namespace": namespace, "id": id, "keys": list(keys)}
+    )
+
+
+def runs_ended(
+    connection: psycopg.Connection[Any], id: int, start: datetime, end: datetime, limit: int
+) -> list[SlotRun]:
+    """Return runs of a job's slots in [start, end) among the first ``limit`` that ended from ``start`` on."""
+    given = {"id": id, "start": start, "end": end, "limit": limit}
+    return fetch(connection, SlotRun, load("timeline")["runs_ended"], given)
+
+
+def gaps(connection: psycopg.Connection[Any], id: int, start: datetime, end: datetime, limit: int) -> list[GapRow]:
+    """Return the gaps of a job in [start, end), oldest first."""
+    return fetch(connection, GapRow, load("timeline")["gaps"], {"id": id, "start": start, "end": end, "limit": limit})

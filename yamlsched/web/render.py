@@ -104,6 +104,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters.update(instant=instant, ago=ago, duration=durations.show, approximate=durations.approximate)
+    found.filters.update(
+        instant=instant, ago=ago, duration=durations.show, approximate=durations.approximate, rfc3339=times.short_utc
+    )
     found.globals.update(asset=_asset, count=count)
     return found

@@ -50,6 +50,7 @@ def _cell(day: Day) -> list[Markup]:
         parts.append(element("path", class_="mark", d=MARKS[day.state], transform=f"translate(0 {HEIGHT - tall + 1})"))
     if day.state == "retried":
         parts.append(element("rect", class_="notch", x=0, y=HEIGHT - tall + 3, width=CELL, height=2))
+        parts.append(element("rect", class_="cap", x=0, y=HEIGHT - tall, width=CELL, height=3, rx=1.5))
     return parts
 
 

@@ -106,7 +106,10 @@ def _rank(state: str) -> int:
 
 
 def _strip(visit: Visit, job: JobHealth, days: Sequence[Day]) -> Markup:
-    return strip(days)
+    """Return the strip; a day of a job with slots leads to their explanations."""
+    if job.schedule is None:
+        return strip(days)
+    return strip(days, lambda day: visit.url("why", job=job.job_type, at=day.date))
 
 
 PAGE = Page("/", "home.html", show, title="Jobs")

@@ -1,0 +1,228 @@
+"""The timeline of a job: each slot is a cell or lies in a gap, as ``why`` explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from docs import demo_data
+from support.database import temporary_database
+from support.rows import a_job, a_long_history, a_run, rows_read
+from yamlsched import store
+from yamlsched.cron.expression import parse_cron
+from yamlsched.operations import timeline
+from yamlsched.operations.strips import strips
+from yamlsched.operations.timeline import SPANS, Cell
+from yamlsched.operations.why import explain_slot, gap_sentence
+from yamlsched.slots import slots
+from yamlsched.store import definitions, history
+from yamlsched.store import timeline as statements
+from yamlsched.store.statements import load
+from yamlsched.zones import zone
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+STATE_OF_VERDICT = {"future": {"future"}, "due": {"due"}, "unknown": {"unknown", "pruned"}, "pruned": {"pruned"}}
+
+
+@pytest.fixture(scope="module")
+def demo(server: str, template: str) -> Iterator[Any]:
+    with temporary_database(server, template) as dsn:
+        demo_data.fill(dsn)
+        with store.connect(dsn) as connection:
+            yield connection
+
+
+def of(db: Any, name: str, span: str = "", until: datetime | None = None, namespace: str = "default") -> Any:
+    job = definitions.find(db, namespace, name)
+    assert job is not None
+    return timeline.timeline(db, namespace, job, history.now(db), span, until)
+
+
+def hour(ago: int) -> datetime:
+    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - ago * HOUR
+
+
+def test_every_slot_of_every_job_is_one_cell_or_in_one_gap_and_why_agrees(demo: Any) -> None:
+    names = [name for name in definitions.names(demo, "shop") if definitions.find(demo, "shop", name).schedule]  # type: ignore[union-attr]
+    for name in names:
+        job = definitions.find(demo, "shop", name)
+        assert job is not None
+        shown = of(demo, name, namespace="shop")
+        cells = {cell.at: cell for cell in shown.cells}
+        for slot in slots(parse_cron(str(job.schedule)), zone(job.timezone), shown.start, shown.end):
+            gaps = [gap for gap in shown.gaps if gap.first <= slot.at <= gap.last]
+            assert (slot.at in cells) + len(gaps) == 1, (name, slot)
+        for cell in list(cells.values())[::7]:
+            report = explain_slot(demo, "shop", job, cell.at)
+            if cell.run:
+                assert (report.verdict, report.run_id) == ("run", cell.run.run_id)
+            else:
+                assert cell.state in STATE_OF_VERDICT[report.verdict], (name, report)
+        for gap in shown.gaps:
+            report = explain_slot(demo, "shop", job, gap.first)
+            assert report.reason == gap.reason
+            assert gap.sentence in report.lines
+
+
+def test_a_run_shows_in_its_state(db: Any) -> None:
+    job = a_job(db, "hourly", schedule="0 * * * *", last_slot_at=hour(0))
+    wanted = ["queued", "running", "failed", "dead", "cancelled", "succeeded"]
+    for ago, state in enumerate(wanted, start=1):
+        a_run(db, job, state, scheduled_for=hour(ago), idempotency_key=f"hourly:{hour(ago):%Y-%m-%dT%H:%MZ}")
+    a_run(db, job, "succeeded", scheduled_for=hour(7), attempts=3, idempotency_key=f"hourly:{hour(7):%Y-%m-%dT%H:%MZ}")
+
+    cells = {cell.at: cell for cell in of(db, "hourly", "24h").cells}
+
+    assert [cells[hour(ago)].state for ago in range(1, 8)] == [*wanted, "retried"]
+    assert cells[hour(6)].took == timedelta(seconds=3)
+    assert cells[hour(5)].took is None
+    assert cells[hour(4)].error == "OSError: no route to host"
+
+
+def test_a_slot_without_a_run_is_coming_or_due_or_pruned_or_before_the_definition(db: Any) -> None:
+    a_job(db, "hourly", schedule="0 * * * *", last_slot_at=hour(2))
+    db.execute("update yamlsched.job_definitions set effective_from = %s", [hour(5)])
+    cells = {cell.at: cell.state for cell in of(db, "hourly", "24h").cells}
+    assert [cells[hour(ago)] for ago in (-1, 0, 1, 2, 4, 5, 6)] == [
+        *("future", "due", "due", "pruned", "pruned", "unknown", "unknown")
+    ]
+
+
+def test_runs_of_a_former_cron_expression_are_shown(db: Any) -> None:
+    job = a_job(db, "daily", schedule="0 5 * * *", last_slot_at=None)
+    former = hour(30).replace(minute=17)
+    a_run(
+        db,
+        job,
+        "succeeded",
+        scheduled_for=former,
+        idempotency_key=f"daily:{former:%Y-%m-%dT%H:%MZ}",
+        started_at=former,
+        finished_at=former + HOUR,
+    )
+    db.execute("update yamlsched.job_definitions set effective_from = now() - interval '1 hour'")
+    assert [cell.state for cell in of(db, "daily", "7d").cells if cell.at == former] == ["succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("cron", "usual", "longest"),
+    [
+        ("* * * * *", "1h", "1h"),
+        ("*/5 * * * *", "6h", "24h"),
+        ("0 * * * *", "3d", "7d"),
+        ("0 3 * * *", "30d", "90d"),
+        ("0 3 * * mon", "1y", "5y"),
+        ("0 3 1 1 *", "5y", "5y"),
+    ],
+)
+def test_spans_suit_how_often_a_job_runs(db: Any, cron: str, usual: str, longest: str) -> None:
+    a_job(db, "x", schedule=cron)
+    shown = of(db, "x")
+    assert (shown.span, shown.spans[-1]) == (usual, longest)
+    assert of(db, "x", longest).span == longest
+    too_long = list(SPANS)[list(SPANS).index(longest) + 1 :]
+    assert not too_long or of(db, "x", too_long[0]).span == usual
+
+
+def test_an_earlier_span_ends_where_it_is_asked_to(db: Any) -> None:
+    a_job(db, "hourly", schedule="0 * * * *")
+    shown = of(db, "hourly", "24h", hour(48))
+    assert (shown.start, shown.end) == (hour(72), hour(48))
+    assert [shown.cells[0].at, shown.cells[-1].at] == [hour(71), hour(48)]
+
+
+def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
+    job = a_job(db, "hourly", schedule="0 * * * *", last_slot_at=hour(1))
+    db.execute(
+        "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason) "
+        "values (%s, %s, %s, 3, 'paused')",
+        [job, hour(9), hour(7)],
+    )
+    shown = of(db, "hourly", "24h")
+    [gap] = shown.gaps
+    assert (gap.first, gap.last, gap.slots, gap.reason) == (hour(9), hour(7), 3, "paused")
+    assert gap.sentence.startswith("skipped (paused): an operator had paused the job; the same holds for the 3 slots")
+    assert not {hour(9), hour(8), hour(7)} & {cell.at for cell in shown.cells}
+    assert gap_sentence(statements.gaps(db, job, hour(20), hour(0), 5)[0]) == gap.sentence
+
+
+def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:
+    job = a_job(db, "mail", schedule=None)
+    assert timeline.of_runs([], history.now(db)) is None
+    a_run(db, job, "dead")
+    a_run(db, job, "queued")
+    rows = history.runs(db, "default", limit=10, definitions=[job])
+    shown = timeline.of_runs(rows, history.now(db))
+    assert shown is not None
+    assert sorted(cell.state for cell in shown.cells) == ["dead", "queued"]
+    assert all(shown.start < cell.at < shown.end for cell in shown.cells)
+
+
+def test_a_cell_of_a_run_that_was_cancelled_has_no_duration() -> None:
+    run = statements.SlotRun(hour(1), 1, None, "cancelled", 1, 5, hour(1), hour(1), hour(0), None, None)
+    assert Cell(hour(1), "cancelled", run).took is None
+
+
+def test_a_timeline_reads_no_more_runs_than_it_shows(db: Any) -> None:
+    a_long_history(db)
+    keys = [f"job_0:{hour(ago):%Y-%m-%dT%H:%MZ}" for ago in range(300)]
+    [id] = [row.id for row in db.execute("select id from yamlsched.job_definitions where job_type = 'job_0'")]
+    given = {"namespace": "default", "keys": keys, "id": id}
+    assert rows_read(db, load("timeline")["runs_of_keys"], given) <= 300
+    span = {"id": id, "start": hour(60), "end": hour(20), "limit": 300}
+    assert rows_read(db, load("timeline")["runs_ended"], span) <= 300
+
+
+# -- strips of days
+
+
+def test_a_day_is_the_worst_that_happened_on_it(db: Any) -> None:
+    job = a_job(db, "x", timezone="Europe/Berlin")
+    now = datetime(2026, 1, 20, 12, tzinfo=UTC)
+
+    def end(day: int, status: str, **more: Any) -> None:
+        at = datetime(2026, 1, day, 10, tzinfo=UTC)
+        if status == "dead":
+            more["failed_at"] = at
+        a_run(db, job, status, started_at=at - timedelta(minutes=1), finished_at=at, **more)
+
+    end(19, "succeeded")
+    end(18, "succeeded", failed_at=datetime(2026, 1, 18, 9, tzinfo=UTC), attempts=2)
+    end(17, "dead")
+    end(17, "succeeded")
+    end(16, "cancelled")
+    db.execute(
+        "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason) "
+        "values (%s, '2026-01-14 22:59+00', '2026-01-15 23:30+00', 3, 'late')",
+        [job],
+    )
+
+    [days] = strips(db, "default", [("x", "Europe/Berlin")], now).values()
+
+    assert [day.date.day for day in days] == list(range(7, 21))
+    shown = {day.date.day: (day.state, day.text) for day in days if day.state != "none"}
+    assert shown == {
+        14: ("skipped", "slots skipped (late)"),
+        15: ("skipped", "slots skipped (late)"),
+        16: ("cancelled", "cancelled, slots skipped (late)"),
+        17: ("dead", "1 dead, succeeded"),
+        18: ("retried", "1 succeeded after a retry"),
+        19: ("ok", "succeeded"),
+    }
+
+
+def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
+    a_long_history(db)
+    now = history.now(db)
+    spans = [("job_0", now - (n + 1) * DAY, now - n * DAY) for n in range(14)]
+    given = {
+        "namespace": "default",
+        "jobs": [span[0] for span in spans],
+        "starts": [span[1] for span in spans],
+        "ends": [span[2] for span in spans],
+        "limit": 100,
+    }
+    assert rows_read(db, load("timeline")["days"], given) <= 14 * 3 * 100

@@ -1,0 +1,151 @@
+"""``/jobs/J``: what happened to each slot of a job, why slots were skipped, and how long its runs took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from markupsafe import Markup
+
+from yamlsched import durations
+from yamlsched.definitions.wording import did_you_mean
+from yamlsched.operations import health, history
+from yamlsched.operations import timeline as operations
+from yamlsched.operations.health import JobHealth, Problem, Thresholds
+from yamlsched.operations.timeline import Timeline
+from yamlsched.store import definitions
+from yamlsched.store import timeline as store
+from yamlsched.store.timeline import JobFacts
+from yamlsched.times import rfc3339
+from yamlsched.web.charts import timeline as charts
+from yamlsched.web.visit import BadRequest, NotFound, Page, Visit
+from yamlsched.zones import zone
+
+MAX_RUNS = 100
+"""Runs of a job without slots that are shown."""
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """The page. ``earlier`` and ``later`` are where the neighbouring spans end; a job without slots has neither."""
+
+    facts: JobFacts
+    health: JobHealth
+    state: str
+    note: str
+    problems: Sequence[Problem]
+    details: Sequence[tuple[str, str]]
+    timeline: Timeline | None
+    chart: Markup | None
+    took: Markup | None
+    earlier: str | None = None
+    later: str | None = None
+    words = charts.WORDS
+
+
+def show(visit: Visit) -> JobPage:
+    name = visit.path["job"]
+    facts = store.job(visit.connection, visit.namespace, name)
+    definition = definitions.find(visit.connection, visit.namespace, name)
+    if facts is None or definition is None:
+        raise unknown_job(visit, name)
+    thresholds = Thresholds()
+    now = health.read(visit.connection, visit.namespace, thresholds.within, name)
+    [job] = now.jobs
+    shown = None
+    earlier = later = None
+    if facts.schedule is not None:
+        until = _instant(visit, "until")
+        shown = operations.timeline(
+            visit.connection,
+            visit.namespace,
+            definition,
+            visit.now,
+            visit.choice("span", tuple(operations.SPANS), ""),
+            until,
+        )
+        earlier = rfc3339(shown.start, "seconds")
+        if until is not None and shown.end < visit.now:
+            later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
+    else:
+        runs = history.runs(visit.connection, visit.namespace, history.Filter(jobs=[name]), MAX_RUNS)
+        shown = operations.of_runs(runs, visit.now)
+    where = zone(facts.timezone)
+    return JobPage(
+        facts=facts,
+        health=job,
+        state=health.state(job, now),
+        note=health.note(job, now),
+        problems=[problem for problem in health.problems(now, thresholds) if problem.job_type == name],
+        details=_details(facts),
+        timeline=shown,
+        chart=charts.timeline(shown, where, _link(visit, facts)) if shown else None,
+        took=charts.took(shown, where, facts.timeout) if shown else None,
+        earlier=earlier,
+        later=later,
+    )
+
+
+def unknown_job(visit: Visit, name: str) -> NotFound:
+    """Return the page that says that there is no such job, and which one may be meant."""
+    known = definitions.names(visit.connection, visit.namespace)
+    hint = did_you_mean(name, known, "A job is known after its first sync.")
+    return NotFound(f'There is no job "{name}" in namespace "{visit.namespace}".', hint)
+
+
+def _link(visit: Visit, facts: JobFacts) -> charts.Link | None:
+    if facts.schedule is None:
+        return None
+    return lambda at: visit.url("why", job=facts.job_type, at=rfc3339(at, "minutes"))
+
+
+def _instant(visit: Visit, name: str) -> datetime | None:
+    text = visit.text(name)
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None or not 1970 < found.year < 9000:
+            raise ValueError(text)
+    except ValueError:
+        raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
+    return found
+
+
+def _details(facts: JobFacts) -> list[tuple[str, str]]:
+    """Return the names and values of what the job's entry in schedules.yaml says."""
+    backoff = facts.backoff
+    delays = ", ".join(
+        f"{name} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in backoff.items()
+        if value and name != "policy"
+    )
+    rows = [
+        ("cron", f"{facts.schedule} in {facts.timezone}" if facts.schedule else "none: runs when it is enqueued"),
+        ("command" if facts.command else "handler", " ".join(facts.command) or facts.handler or ""),
+        ("owner", facts.owner),
+        ("tags", ", ".join(facts.tags)),
+        ("attempts", f"{facts.max_attempts}, {backoff.get('policy', '')} backoff ({delays})"),
+        ("timeout", durations.show(facts.timeout)),
+        ("priority", facts.priority),
+    ]
+    if facts.schedule:
+        rows += [
+            ("overlap", facts.overlap),
+            (
+                "catchup",
+                facts.catchup
+                + (
+                    f", at most {durations.show(facts.catchup_window)} late"
+                    if facts.catchup_window < timedelta(days=365)
+                    else ""
+                ),
+            ),
+            ("spread", durations.show(facts.spread) if facts.spread else ""),
+        ]
+    rows.append(("on_dead", facts.on_dead or ""))
+    return [(name, value) for name, value in rows if value]
+
+
+PAGE = Page("/jobs/{job:path}", "job.html", show)
