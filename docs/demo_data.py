@@ -73,7 +73,8 @@ COLUMNS = (
         "updated_at",
     ),
 )
-FAILURE_COLUMNS = ("run_id", "attempt", "worker", "started_at", "failed_at", "error", "error_type", "stack", "output")
+FAILURE_COLUMNS = ("run_id", "attempt", "worker", "started_at", "failed_at", "error", "error_type", "stack")
+OUTPUT_COLUMNS = ("run_id", "attempt", "worker", "ended_at", "omitted_bytes", "output")
 ERRORS = {
     "currency_rates": ("ReadTimeout", "the read operation timed out after 10 s"),
     "import_supplier_prices": (
@@ -89,6 +90,8 @@ ERRORS = {
     "score_orders": ("LostWorker", "lost its worker"),
 }
 OTHER_ERROR = ("ValueError", "could not convert string to float: '12,50'")
+PROGRAMS = {"nightly_backup": "pg_dump: last built-in OID is 16383\npg_dump: saving encoding = UTF8\n4.1 GiB written\n"}
+"""What the jobs that are programs print."""
 STACK = """Traceback (most recent call last):
   File "/srv/shop/{path}.py", line 41, in {name}
     answer = client.get(url, timeout=TIMEOUT_SECONDS)
@@ -135,6 +138,7 @@ class Demo:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     runs: list[dict[str, Any]] = field(default_factory=list)
     failures: list[tuple[dict[str, Any], tuple[Any, ...]]] = field(default_factory=list)
+    outputs: list[tuple[dict[str, Any], tuple[Any, ...]]] = field(default_factory=list)
     gaps: list[tuple[Any, ...]] = field(default_factory=list)
     waiting: dict[int, datetime] = field(default_factory=dict)  # by job: the slot that waits for an unfinished run
 
@@ -181,22 +185,20 @@ class Demo:
         run |= {"run_at": due, "updated_at": at}
         if is_last:
             run |= {"status": "dead", "finished_at": at, "dead_at": at}
-        row = (
-            run["attempts"],
-            run["locked_by"],
-            run["started_at"],
-            at,
-            error,
-            kind,
-            stack,
-            f"reading page 1\nreading page 2\n{error}\n",
-        )
+        row = (run["attempts"], run["locked_by"], run["started_at"], at, error, kind, stack)
         self.failures.append((run, row))
+        self.keep_output(run, at, f"reading page 1\nreading page 2\n{error}\n")
         return due
+
+    def keep_output(self, run: dict[str, Any], at: datetime, text: str) -> None:
+        self.outputs.append((run, (run["attempts"], run["locked_by"], at, 0, text)))
 
     def succeed(self, run: dict[str, Any], at: datetime) -> None:
         run |= {"status": "succeeded", "finished_at": at, "updated_at": at}
-        run["result"] = json.dumps({"rows": self.chance.randint(3, 4000)})
+        if run["job_type"] in PROGRAMS:
+            self.keep_output(run, at, PROGRAMS[run["job_type"]])
+        else:
+            run["result"] = json.dumps({"rows": self.chance.randint(3, 4000)})
 
     def finish(self, run: dict[str, Any], at: datetime, fails: int = 0, is_dead: bool = False) -> datetime:
         """Execute the run from ``at`` on: ``fails`` failed attempts, and then a success; return when it ended."""
@@ -241,11 +243,11 @@ class Demo:
                 fails += 1
             if not self.is_healthy and job.job_type == "import_supplier_prices" and left in (2, 3, 4):
                 dies, fails = True, run["max_attempts"]
-            before = len(self.failures), dict(run)
+            before = len(self.failures), len(self.outputs), dict(run)
             end = self.finish(run, started, fails, dies)
             if end > self.now:  # it would end in the future: it succeeded quickly instead
-                del self.failures[before[0] :]
-                run |= before[1]
+                del self.failures[before[0] :], self.outputs[before[1] :]
+                run |= before[2]
                 started = min(started, self.now - timedelta(seconds=4))
                 run |= {"created_at": started}
                 self.start(run, started)
@@ -418,6 +420,7 @@ def write(connection: psycopg.Connection[Any], now: datetime, is_healthy: bool) 
         run["parent_id"] = run["parent"]["id"] if "parent" in run else None
     copy(connection, "job_runs", COLUMNS, [[run[name] for name in COLUMNS] for run in demo.runs])
     copy(connection, "job_failures", FAILURE_COLUMNS, [(run["id"], *row) for run, row in demo.failures])
+    copy(connection, "attempt_outputs", OUTPUT_COLUMNS, [(run["id"], *row) for run, row in demo.outputs])
     gap_columns = ("definition_id", "first_slot", "last_slot", "slots", "reason", "recorded_at")
     copy(connection, "skipped_slots", gap_columns, demo.gaps)
     connection.execute("select setval(pg_get_serial_sequence('yamlsched.job_runs', 'id'), %s)", [len(demo.runs) + 1])
