@@ -92,6 +92,8 @@ class FileSync:
         if namespace is not None:
             result.namespace = namespace
             state = self._check_environment()
+            if result.verdict in REFUSED:
+                return result
             if state is None or state.in_force_id is None:
                 result.namespace = None
             elif in_force.decide(state, self.schedule.version, at_once=False) is Verdict.HELD_BACK:
