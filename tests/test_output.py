@@ -12,7 +12,13 @@ from yamlsched.backoff import Backoff
 from yamlsched.runs import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, after_attempt
 from yamlsched.store.dsn import redactor
 from yamlsched.terminal import show_bytes
-from yamlsched.worker.executors.processes.output import MAX_KEPT_BYTES, MAX_PASSED_ON_BYTES, MAX_WAIT_SECONDS, Output
+from yamlsched.worker.executors.processes.output import (
+    MAX_KEPT_BYTES,
+    MAX_PASSED_ON_BYTES,
+    MAX_READ_BYTES,
+    MAX_WAIT_SECONDS,
+    Output,
+)
 from yamlsched.worker.stderr import NonBlockingStderr
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
@@ -30,7 +36,7 @@ class Printer:
         """Print, and make the parent read it."""
         while content:
             content = content[os.write(self.writing, content[:60_000]) :]
-            self.output.add(run, self.output.receive())
+            self.output.add(run, self.output.receive(MAX_READ_BYTES))
 
 
 @pytest.fixture

@@ -90,6 +90,20 @@ def test_what_a_stopped_attempt_printed_is_kept(project: Project) -> None:
     assert [project.row(run).status for run in (cancelled, failed, stopped)] == ["cancelled", "cancelled", "queued"]
 
 
+def test_all_that_an_attempt_printed_is_its_own(project: Project) -> None:
+    # given runs of one process: the first leaves more in the pipe than the worker reads at once
+    project.sync(prints_then={"output": {"keep": "always"}})
+    [large] = project.enqueue("prints_then", {"then": "fill_large_pipe"})
+    [small] = project.enqueue("prints_then", {"then": "return"})
+
+    project.work("--concurrency", "1")
+
+    [kept], [next_kept] = project.outputs(large), project.outputs(small)
+    assert kept.output.endswith("x\nthe end\n")
+    assert len(kept.output) + kept.omitted_bytes == len("printed\n") + 900_000 + len("\nthe end\n")
+    assert next_kept.output == "printed\n"
+
+
 def test_a_worker_that_nobody_reads_does_not_stall_and_keeps_the_output(project: Project) -> None:
     # given a worker whose stderr is a pipe that is never read, and runs that print more than fits
     project.sync(prints_then={"output": {"keep": "always"}, "max_attempts": 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import functools
 import os
 import resource
@@ -312,6 +313,12 @@ def _pause(run: Run, is_first: bool) -> None:
     time.sleep(0.3)  # so that the output is read before the handler returns
 
 
+def fill_large_pipe() -> None:
+    """Let the pipe to the worker hold more than the worker reads at once, and fill it."""
+    fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(1, b"x" * 900_000 + b"\nthe end\n")
+
+
 ENDS: dict[str, Callable[[Run, bool], Any]] = {
     "return": lambda run, is_first: None,
     "pause": _pause,
@@ -322,6 +329,7 @@ ENDS: dict[str, Callable[[Run, bool], Any]] = {
     "snooze": _snooze_at_first,
     "fail": _fail,
     "die": lambda run, is_first: (sys.stdout.flush(), os.kill(os.getpid(), signal.SIGKILL)),
+    "fill_large_pipe": lambda run, is_first: fill_large_pipe(),
     "wait": lambda run, is_first: (sys.stdout.flush(), record("started", run), wait_for_file("go")),
 }
 

@@ -17,6 +17,7 @@ MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096  # with what is cut off after secrets 
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
 MAX_READ_BYTES = 1 << 17  # so that a handler that prints gigabytes does not block the others
+MAX_PIPE_BYTES = 1 << 20  # what a pipe holds at most, if a handler enlarges it
 MAX_WAIT_SECONDS = 1.0  # for which an attempt waits, in total, for the reader of our stderr
 WAIT_SECONDS = 0.02  # at a time
 # what could move the cursor, colour the terminal or reverse the text: controls except the tab and the end of the line,
@@ -44,7 +45,7 @@ class Output:
         self._omitted_bytes = self._omitted_lines = 0  # not passed on
         self.is_empty = True
 
-    def receive(self, limit: int = MAX_READ_BYTES) -> bytes:
+    def receive(self, limit: int) -> bytes:
         """Read about ``limit`` bytes."""
         content = b""
         while len(content) < limit:

@@ -23,6 +23,7 @@ from yamlsched.worker.executors.processes import protocol
 from yamlsched.worker.executors.processes.bootstrap import Environment
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause, fork
 from yamlsched.worker.executors.processes.estimates import Estimates
+from yamlsched.worker.executors.processes.output import MAX_PIPE_BYTES, MAX_READ_BYTES
 from yamlsched.worker.permits import ConcurrencyPermits
 from yamlsched.worker.workload import Workload
 
@@ -379,7 +380,7 @@ class ProcessPool:
     def _read_output(self, child: ChildHandle, attempt: Attempt | None = None) -> None:
         # if nothing is executing, then what there is to read was printed by the next attempt, which starts this moment
         source, output = attempt or child.running(), child.output
-        content = output.receive()
+        content = output.receive(MAX_READ_BYTES if attempt is None and child.pid in self._children else MAX_PIPE_BYTES)
         source = source or child.running() or child.latest()
         output.add(None if source is None else source.run, content)
         if output.is_closed:
