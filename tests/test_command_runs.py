@@ -166,10 +166,14 @@ def test_a_command_may_finish_within_the_grace_period(project: Project) -> None:
     assert project.row(run).status == "succeeded"
 
 
-def test_the_death_of_a_worker_kills_the_process_group_of_its_command(project: Project) -> None:
+WITHOUT_LINUX = "import os; from yamlsched.worker import forking; forking.LIBC = None; del os.pidfd_open"
+
+
+@pytest.mark.parametrize("before", ["", WITHOUT_LINUX], ids=["linux", "other"])
+def test_the_death_of_a_worker_kills_the_process_group_of_its_command(project: Project, before: str) -> None:
     project.sync(backup=sh(GROUP + "wait"))
     [run] = project.enqueue("backup")
-    worker = project.start("work")
+    worker = project.start("work", before=before)
     pids = [*started(project, "program", "grandchild"), *worker.children()]
 
     worker.signal(signal.SIGKILL)

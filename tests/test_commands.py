@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.project import is_alive, until
+from yamlsched.definitions.commands import program_obstacle
 from yamlsched.definitions.job import ExitCodes, Job
 from yamlsched.programs import Program, with_last_lines
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.store.runs import Scope
-from yamlsched.worker import clock
+from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Ended, Succeeded
@@ -128,7 +130,7 @@ def are_dead(*pids: int) -> None:
 # -- what the program gets
 
 
-@contextmanager
+@contextlib.contextmanager
 def environment(**variables: str) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(variables)
@@ -308,7 +310,8 @@ def test_output_that_is_not_text_is_kept_readable(tmp_path: Path, capsys: pytest
         (["./missing"], None, 'FileNotFoundError: "./missing" does not exist. Correct the path'),
         (["./plain"], None, 'PermissionError: "./plain" is not executable. Run: chmod +x ./plain'),
         (["./folder"], None, 'PermissionError: "./folder" is not a file'),
-        (["./data"], None, 'OSError: "./data" is not a program. Begin a script with a line such as #!/bin/sh'),
+        (["./data"], None, 'OSError: "./data" has no #! line. Begin it with a line such as #!/bin/sh'),
+        (["./binary"], None, 'OSError: "./binary" cannot be started: Exec format error'),
         (["./script"], None, 'names "/no/such/interpreter", which does not exist'),
         (["./dos"], None, "ends with a carriage return. Save the file with Unix line endings."),
         (["/bin/sh"], "no/such", 'FileNotFoundError: the directory "'),
@@ -320,7 +323,13 @@ def test_a_program_that_no_retry_can_start_makes_the_run_dead(
     tmp_path: Path, argv: list[str], cwd: str | None, error: str
 ) -> None:
     (tmp_path / "folder").mkdir()
-    files = {"plain": "", "data": "no program", "script": "#!/no/such/interpreter\n", "dos": "#!/bin/sh\r\nexit\r\n"}
+    files = {
+        "plain": "",
+        "data": "no program",
+        "binary": "\0",
+        "script": "#!/no/such/interpreter\n",
+        "dos": "#!/bin/sh\r\nexit\r\n",
+    }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
         (tmp_path / name).chmod(0o644 if name == "plain" else 0o755)
@@ -343,6 +352,28 @@ def test_a_program_that_is_being_written_is_retried(tmp_path: Path) -> None:
 
     with (tmp_path / "program").open("a"):
         story(tmp_path, tell)
+
+
+def test_validate_finds_what_makes_a_script_fail_to_start(tmp_path: Path) -> None:
+    files = {"empty": "", "data": "exit 0\n", "typo": "#!/bin/shh -e\n", "dos": "#!/bin/sh\r\n", "good": "#!/bin/sh\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    found = {name: program_obstacle(f"./{name}", str(tmp_path), "/bin") for name in files}
+
+    assert {name: obstacle and obstacle.message for name, obstacle in found.items()} == {
+        "empty": '"./empty" has no #! line',
+        "data": '"./data" has no #! line',
+        "typo": 'the first line of "./typo" names "/bin/shh", which does not exist',
+        "dos": 'the first line of "./dos" ends with a carriage return',
+        "good": None,
+    }
+    # as the system finds too, at the latest
+    for name, obstacle in found.items():
+        status = None
+        with contextlib.suppress(OSError):
+            status = subprocess.run([tmp_path / name], check=False).returncode
+        assert (status == 0) is (obstacle is None)
 
 
 # -- what is killed
@@ -453,6 +484,25 @@ def test_an_attempt_ends_when_its_program_exits_although_a_background_process_ke
     story(tmp_path, tell)
 
     assert capsys.readouterr().err == "[job 1] early\n[job 2] second\n"
+
+
+def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(forking, "LIBC", None)
+
+    async def tell(pool: Pool) -> None:
+        assert (await pool.sh("sleep 0.1; read line; exit $line", stdin="3")).error_type == "exit code 3"
+        attempt = pool.submit(2, command=("/bin/sh", "-c", GROUP + "wait"), timeout=timedelta(seconds=0.3))
+        pids = [await pool.read("program"), await pool.read("grandchild")]
+
+        await pool.end(attempt)
+
+        are_dead(*pids)
+
+    story(tmp_path, tell)
 
 
 def test_a_background_process_survives_the_end_of_its_attempt(tmp_path: Path) -> None:

@@ -87,13 +87,18 @@ class Program(NamedTuple):
     def start(
         self, folder: str, environment: Mapping[bytes, bytes], prepare: Callable[[], object], **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start it in a session of its own; ``folder`` has schedules.yaml. Raises OSError.
+        """Start it in a session of its own, with no signal ignored or blocked. Raises OSError.
 
-        ``prepare`` is called in the new process, before the program takes its place. ``options`` are those of Popen.
+        ``folder`` has schedules.yaml. ``prepare`` is called in the new process, before the program takes its place.
+        ``options`` are those of Popen.
         """
 
+        ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+
         def before_exec() -> None:
-            reset_signals()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            for number in ignored:
+                signal.signal(number, signal.SIG_DFL)
             prepare()
 
         with self._open_stdin() as stdin:
@@ -142,8 +147,6 @@ class Program(NamedTuple):
         if error.errno == errno.E2BIG:
             message = "its arguments and environment are larger than this system allows"
             return Obstacle(message, "Pass less in command and env, or use stdin or a file.")
-        if error.errno == errno.ENOEXEC:
-            return Obstacle(f'"{program}" is not a program', "Begin a script with a line such as #!/bin/sh")
         if error.errno not in TEMPORARY:
             path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
             found = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
@@ -195,14 +198,6 @@ def _memory_file() -> IO[bytes]:
     with contextlib.suppress(AttributeError, OSError):
         return os.fdopen(os.memfd_create("stdin"), "w+b")
     return tempfile.TemporaryFile()
-
-
-def reset_signals() -> None:
-    """Let a new program get every signal, whatever this process ignores or blocks."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in signal.valid_signals():
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def describe_exit(status: int) -> str:

@@ -58,7 +58,7 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
         return Obstacle(f"{_shown(program)} is not a file", "Write the path of the program.")
     if not os.access(path, os.X_OK):
         return Obstacle(f"{_shown(program)} is not executable", f"Run: chmod +x {program}")
-    return interpreter_obstacle(program, path)
+    return _script_obstacle(program, path)
 
 
 def not_on_path(program: str, search_path: str) -> Obstacle:
@@ -77,16 +77,18 @@ def which(program: str, folder: str, search_path: str) -> str | None:
     return None
 
 
-def interpreter_obstacle(program: str, path: str) -> Obstacle | None:
-    """Return an obstacle if the first line of a script names an interpreter that does not exist."""
+def _script_obstacle(program: str, path: str) -> Obstacle | None:
+    """Return an obstacle if a script does not begin with #!, or names an interpreter that does not exist."""
     try:
         with open(path, "rb") as file:
-            first = file.readline(MAX_FIRST_LINE_BYTES)
+            start = file.read(MAX_FIRST_LINE_BYTES)
     except OSError:
         return None  # a program may be executable and not readable
-    if not first.startswith(b"#!"):
-        return None
-    line = first[2:].decode("utf-8", "replace")
+    if not start.startswith(b"#!"):
+        if b"\0" in start:  # not text
+            return None
+        return Obstacle(f"{_shown(program)} has no #! line", "Begin it with a line such as #!/bin/sh")
+    line = start[2:].partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = line.strip(" \t\n").split(" ")[0].split("\t")[0]
     if exists(interpreter):
         return None

@@ -8,14 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from yamlsched.definitions.diagnostic import ERROR
-from yamlsched.definitions.job import Job, to_yaml
+from yamlsched.definitions.job import Job, Output, to_yaml
 from yamlsched.definitions.load import Loaded
 from yamlsched.preview import notes, slot_changes
 from yamlsched.preview.model import Change, Entry, FieldChange, JobChange, Note, Preview, Side, note, warning
+from yamlsched.runs import Keep
 from yamlsched.store.slots import KeyHolder
 
 UNKNOWN_ENVIRONMENT = "YS116"
 DEFAULTS = Entry(Job(""), True, None)
+COMMAND_DEFAULTS = Entry(Job("", output=Output(Keep.ALWAYS)), True, None)
 """What a job that exists on one side only is compared with."""
 
 
@@ -185,10 +187,12 @@ def _identity(job: Job) -> tuple[str | tuple[str, ...] | None, ...]:
 
 
 def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
-    """Return the keys that differ, defaults merged in. A job of one side only is compared with ``DEFAULTS``."""
+    """Return the keys that differ, defaults merged in. A job of one side only is compared with the defaults."""
     if before and after and before == after and _is_same(before.job.payload, after.job.payload):
         return ()
-    old_keys, new_keys = _keys(before or DEFAULTS), _keys(after or DEFAULTS)
+    one_side = before or after
+    defaults = COMMAND_DEFAULTS if one_side and one_side.job.command else DEFAULTS
+    old_keys, new_keys = _keys(before or defaults), _keys(after or defaults)
     found: list[FieldChange] = []
     for one in _differences(old_keys, new_keys):
         if before and after and _is_nested(one):
@@ -200,7 +204,7 @@ def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange,
 
 def _is_nested(change: FieldChange) -> bool:
     """Say whether the keys below this one are compared one by one: of a mapping, and of one backoff policy."""
-    if change.field in ("payload", "output"):
+    if change.field in ("payload", "env", "exit_codes", "output"):
         return bool(change.before and change.after)
     return change.field == "backoff" and bool(change.before["policy"] == change.after["policy"])
 
