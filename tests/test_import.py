@@ -23,7 +23,7 @@ from yamlsched.definitions.checks import check_all
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.importing import read, write
-from yamlsched.importing.model import Imported, Source
+from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Imported, Source
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 
@@ -265,6 +265,50 @@ def test_source_is_never_executed(kind: str, tmp_path: Path) -> None:
 
     assert found.has_refusals
     assert not file.exists()
+
+
+def test_the_line_that_starts_yamlsched_is_not_imported() -> None:
+    line = "* * * * * cd /srv/app && out=$(.venv/bin/yamlsched tick 2>&1) || { code=$?; exit $code; }\n"
+
+    found = import_text(f"YAMLSCHED_DSN=postgresql://x\n{line}")
+
+    assert (found.jobs, found.has_refusals) == ([], False)
+    assert "this line starts yamlsched" in messages(found)
+
+
+def test_a_file_that_is_none_stops_after_some_thousand_messages() -> None:
+    found = import_text("nothing of a crontab\n" * 50_000)
+
+    assert messages(found).count("\n") <= MAX_NOTES + 1
+    assert "the rest is not read" in messages(found)
+
+
+def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
+    found = import_text("0 0 * * * x\n" * (MAX_JOBS + 1))
+
+    assert len(found.jobs) == MAX_JOBS
+    assert f"source:{MAX_JOBS + 1}: left out: 2,000 jobs are imported at once" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "file, text, kind",
+    [
+        ("x.timer", "", "systemd"),
+        ("x.yml", "", "kubernetes"),
+        ("x.json", '{"kind": "CronJob"}', "kubernetes"),
+        ("x.json", '[{"model": "django_celery_beat.periodictask"}]', "celery"),
+        ("x.py", "app.conf.beat_schedule = {}", "celery"),
+        ("x.py", "scheduler.add_job(f)", "apscheduler"),
+        ("/etc/cron.d/x", "", "cron.d"),
+        ("/etc/crontab", "", "cron.d"),
+        ("certbot", "SHELL=/bin/sh\n0 */12 * * * root certbot renew\n", "cron.d"),
+        ("x", "@daily\troot\tcertbot renew\n", "cron.d"),
+        ("-", "apiVersion: batch/v1\nkind: CronJob\n", "kubernetes"),
+        ("-", "0 0 * * * /root/x\n", "crontab"),
+    ],
+)
+def test_the_kind_of_a_file_is_known_by_its_name_and_text(file: str, text: str, kind: str) -> None:
+    assert read.kind_of(Source(text, file)) == kind
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

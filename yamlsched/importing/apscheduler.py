@@ -125,7 +125,7 @@ def _trigger(given: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the kind of a trigger, and its arguments."""
     trigger = given.get("trigger", "date")
     if not isinstance(trigger, Call):
-        return str(trigger), given
+        return (trigger.path if isinstance(trigger, Name) else str(trigger)), given
     if trigger.name == "from_crontab":
         parts = str(trigger.args[0]).split() if trigger.args else []
         if len(parts) != len(FIELDS):

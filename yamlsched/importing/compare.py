@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +14,8 @@ from yamlsched.slots import slot_minutes
 from yamlsched.zones import zone
 
 MAX_EXAMPLES = 3
+MAX_FIRE_TIMES = 20_000_000
+"""After this many, the remaining jobs are not compared: half a minute."""
 AROUND_CHANGE = 1440
 """In minutes."""
 
@@ -27,22 +29,33 @@ class Difference:
     extra: Sequence[datetime]
 
 
-def differences(jobs: Sequence[ImportedJob], start: datetime, days: int) -> Iterator[Difference]:
-    """Yield the jobs whose fire times differ in the ``days`` days from ``start`` on."""
+def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> tuple[list[Difference], list[ImportedJob]]:
+    """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and those not compared."""
     start = start.replace(second=0, microsecond=0)
+    end = start + timedelta(days=days)
+    found: list[Difference] = []
+    not_compared: list[ImportedJob] = []
     known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
+    compared = 0
     for job in jobs:
         key = (job.keys["cron"], job.keys["timezone"], job.times)
+        if key not in known and compared > MAX_FIRE_TIMES:
+            not_compared.append(job)
+            continue
         if key not in known:
-            known[key] = _difference(job, start, start + timedelta(days=days))
+            theirs = job.times.fires(start, end)
+            compared += len(theirs)
+            known[key] = _difference(job, theirs, start, end)
         if any(known[key]):
-            yield Difference(job, *known[key])
+            found.append(Difference(job, *known[key]))
+    return found, not_compared
 
 
-def _difference(job: ImportedJob, start: datetime, end: datetime) -> tuple[list[datetime], list[datetime]]:
+def _difference(
+    job: ImportedJob, theirs: set[int], start: datetime, end: datetime
+) -> tuple[list[datetime], list[datetime]]:
     zone_info = zone(job.keys["timezone"])
     ours = set(slot_minutes(parse_cron(job.keys["cron"]), zone_info, start - MINUTE, end - MINUTE))
-    theirs = job.times.fires(start, end)
     if isinstance(job.times, Calendar) and job.times.is_vague:
         changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
         near = {at for at in ours ^ theirs if any(abs(at - change) <= AROUND_CHANGE for change in changes)}

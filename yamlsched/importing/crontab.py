@@ -17,6 +17,8 @@ from yamlsched.zones import zone
 ASSIGNMENT = re.compile(r"""([A-Za-z_]\w*|"[^"]*"|'[^']*')[ \t]*=[ \t]*(.*)""")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
+STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
+MAX_LINE_CHARS = 10_000
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
 
 
@@ -36,6 +38,9 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
     for number, raw in enumerate(source.text.split("\n"), 1):
         line = raw.strip(" \t\r")
         if not line or line.startswith("#"):
+            continue
+        if len(line) > MAX_LINE_CHARS:
+            found.refused(source, number, f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
             continue
         if line.endswith("\\"):
             found.advise(source, number, "a backslash at the end continues no line in cron: the next line stands alone")
@@ -102,6 +107,9 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     command, stdin = shell.split_percent(command)
     if not command.strip():
         raise Refusal("it has no command")
+    if STARTS_YAMLSCHED.search(command):
+        found.dropped(source, number, "this line starts yamlsched: leave it in the crontab")
+        return
     name = shell.name_of(command)
     if source.is_faithful:
         keys |= FAITHFUL

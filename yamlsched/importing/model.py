@@ -18,6 +18,8 @@ from yamlsched.zones import zone
 
 MAX_JOBS = 2_000
 """More jobs than this are not imported at once."""
+MAX_NOTES = 5_000
+"""After this many notes, reading stops."""
 MAX_NAME_CHARS = 63
 MAX_INTEGER_BITS = 63
 NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
@@ -49,6 +51,10 @@ class Note:
 
 class Refusal(ValueError):
     """A job, or a schedule, that cannot be imported. The message says why and what to do."""
+
+
+class TooMany(Exception):
+    """There are MAX_NOTES notes: what is being read is not what it was taken for."""
 
 
 class FireTimes(Protocol):
@@ -92,21 +98,26 @@ class Imported:
     assumes_utc: bool = False
     """Whether a file names no time zone and its scheduler uses that of its host, which is unknown here."""
 
+    def _note(self, effect: Effect, source: Source, line: int, message: str) -> None:
+        if len(self.notes) >= MAX_NOTES:
+            raise TooMany
+        self.notes.append(Note(effect, source.file, line, message))
+
     def changed(self, source: Source, line: int, message: str) -> None:
         """Report that a job is imported, and behaves differently."""
-        self.notes.append(Note(Effect.CHANGED, source.file, line, message))
+        self._note(Effect.CHANGED, source, line, message)
 
     def dropped(self, source: Source, line: int, message: str) -> None:
         """Report a setting without which a job is imported."""
-        self.notes.append(Note(Effect.DROPPED, source.file, line, message))
+        self._note(Effect.DROPPED, source, line, message)
 
     def refused(self, source: Source, line: int, message: str) -> None:
         """Report a job that is left out."""
-        self.notes.append(Note(Effect.REFUSED, source.file, line, message))
+        self._note(Effect.REFUSED, source, line, message)
 
     def advise(self, source: Source, line: int, message: str) -> None:
         """Report something that yamlsched has a better way for."""
-        self.notes.append(Note(Effect.ADVICE, source.file, line, message))
+        self._note(Effect.ADVICE, source, line, message)
 
     def add(self, source: Source, line: int, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
         """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold."""

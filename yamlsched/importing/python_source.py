@@ -134,5 +134,5 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                     yield (target.attr if isinstance(target, ast.Attribute) else target.id), node.value
                 elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
                     yield str(target.slice.value), node.value
-        elif isinstance(node, ast.Call):
+        elif isinstance(node, ast.Call) and written(node.func).rpartition(".")[2] in ("update", "dict", "Celery"):
             yield from ((word.arg, word.value) for word in node.keywords if word.arg)

@@ -10,12 +10,13 @@ from pathlib import PurePath
 from yamlsched.definitions.load import Loaded, load
 from yamlsched.importing import apscheduler, celery, compare, crontab, kubernetes, systemd, write
 from yamlsched.importing.calendar import Calendar
-from yamlsched.importing.model import Effect, Imported, Note, Refusal, Source
+from yamlsched.importing.model import MAX_NOTES, Effect, Imported, Note, Refusal, Source, TooMany
 from yamlsched.terminal import escape_line, join_first
 
 KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
 ON_HOST_CLOCK = ("crontab", "cron.d", "apscheduler", "systemd")
 """Kinds that use the time zone of their host where a file names none."""
+WITH_USER = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})root[ \t]+\S", re.MULTILINE)
 MAX_LINES = 5
 
 
@@ -32,7 +33,7 @@ def kind_of(source: Source) -> str:
         case ".py":
             is_celery = any(name in source.text for name in celery.SCHEDULES)
             return "celery" if is_celery else "apscheduler"
-    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab"):
+    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or WITH_USER.search(source.text):
         return "cron.d"
     if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|List)", source.text, re.MULTILINE):
         return "kubernetes"
@@ -62,12 +63,21 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
                     apscheduler.read(source, found)
                 case _ if source is units[0]:
                     systemd.read(units, found)
+        except TooMany:
+            found.notes.append(
+                Note(Effect.REFUSED, source.file, 0, f"after {MAX_NOTES:,} messages the rest is not read")
+            )
+            break
         except Refusal as error:
             found.refused(source, 0, str(error))
         except RecursionError:
             found.refused(source, 0, "it is nested too deeply")
     _leave_out_invalid(found)
-    for difference in compare.differences(found.jobs, start, days):
+    differences, not_compared = compare.compare(found.jobs, start, days)
+    for job in not_compared:
+        message = "the fire times of this job were not compared, because there are too many: import fewer files at once"
+        found.notes.append(Note(Effect.CHANGED, job.file, job.line, message))
+    for difference in differences:
         job = difference.job
         found.notes.append(Note(Effect.CHANGED, job.file, job.line, compare.describe(difference, days)))
         found.differing += 1

@@ -197,7 +197,7 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
     for line, text in lines:
         stripped = text.lstrip("-@+!:|")
         words = _words(stripped)
-        if not words or "@" in text[: len(text) - len(stripped)]:
+        if not words or ";" in words or "@" in text[: len(text) - len(stripped)]:
             raise Refusal(f"{name}: {shown(text)} cannot be split into words")
         if any(re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", "")) for word in words):
             raise Refusal(f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write them out")
