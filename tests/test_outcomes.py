@@ -13,12 +13,19 @@ from psycopg.conninfo import make_conninfo
 
 from support.project import Project, a_project, until
 from support.rows import a_job
-from yamlsched.definitions.job import Job
-from yamlsched.runs import AttemptEnd, EndKind, Status
+from yamlsched.definitions.job import Job, Output
+from yamlsched.runs import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, Keep, Status
 from yamlsched.store import runs as store
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.events import EventQueue
-from yamlsched.worker.outcomes import MAX_SUCCESS_BATCH, OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
+from yamlsched.worker.outcomes import (
+    MAX_SUCCESS_BATCH,
+    MAX_UNWRITTEN_CHARS,
+    OutcomeDiscarded,
+    OutcomeRecorded,
+    Outcomes,
+    SuccessesRecorded,
+)
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
 
 
@@ -127,6 +134,24 @@ def test_outcomes_of_lost_runs_are_discarded_and_the_others_are_written(
 
 
 # -- large fan-outs, written by real workers
+
+
+def test_no_more_is_claimed_when_much_output_is_unwritten() -> None:
+    # given a database that does not answer
+    session = Session(Database("host=nowhere.invalid"), WORKER_SETTINGS)
+    outcomes = Outcomes(session, session, "default", EventQueue(), str)
+    job = Job(name="purge", handler="h.f", output=Output(Keep.ALWAYS))
+    end = AttemptEnd(EndKind.RETURNED, output="x" * MAX_OUTPUT_BYTES)
+
+    # when printing attempts end
+    ended = 0
+    while outcomes.has_room():
+        run = ClaimedRun(ended, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
+        outcomes.add(Attempt(run, job, 1e12, 0.0), end)
+        ended += 1
+
+    # then there is room for as many as fit in the limit, far fewer than of those that print nothing
+    assert ended == MAX_UNWRITTEN_CHARS // MAX_OUTPUT_BYTES == 256
 
 
 @pytest.fixture
