@@ -300,6 +300,17 @@ def test_output_that_is_not_text_is_kept_readable(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == "[job 1] a\ufffd\\x00b\n[job 1] \\x1b[31mred\n"
 
 
+def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None:
+    def error(output: str) -> str:
+        return with_last_lines(AttemptEnd(EndKind.RAISED, "", "exit code 1"), output).error
+
+    assert error("a\nb\nc\nd\n") == "b / c / d"
+    assert error(f"{'x' * 300}\nno disk\n") == "no disk"
+    assert error(f"a\n{'x' * 290}\nno disk\n") == f"{'x' * 290} / no disk"
+    assert error(f"a\n{'x' * 400}no disk\n") == f"{'x' * 293}no disk"
+    assert error(" \n\n") == "no output"
+
+
 # -- what cannot be started
 
 

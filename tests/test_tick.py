@@ -31,7 +31,10 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str, Any]) -> None:
     """Write the schedule."""
-    entries = {name: {"handler": f"support.handlers.{name}", "lease": "2s", **job} for name, job in jobs.items()}
+    entries = {
+        name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), "lease": "2s", **job}
+        for name, job in jobs.items()
+    }
     project.file.write_text(json.dumps({"version": 1, **(top or {}), "jobs": entries}))
 
 
@@ -393,15 +396,22 @@ def test_a_tick_that_cannot_apply_an_edit_because_of_a_lock_still_works(project:
 # -- two services in one namespace -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["tick", "work"])
+@pytest.mark.parametrize(
+    "verb, own, others",
+    [
+        ("tick", {"handler": "support.handlers.returns_json"}, {"handler": "support.handlers.nap"}),
+        ("work", {"handler": "support.handlers.returns_json"}, {"handler": "support.handlers.nap"}),
+        ("work", {"command": ["/bin/sh", "-c", "exit 64"]}, {"command": ["/bin/sh", "-c", "exit 0"]}),
+    ],
+)
 def test_a_service_whose_file_is_held_back_does_not_call_its_own_handler_for_jobs_of_the_other(
-    project: Project, tmp_path: Path, verb: str
+    project: Project, tmp_path: Path, verb: str, own: dict[str, Any], others: dict[str, Any]
 ) -> None:
     # given two services that share a namespace by mistake, with two job names in common, one with the same handler
     (tmp_path / "other").mkdir()
     other = Project(project.fork_server, tmp_path / "other", project.dsn)
-    write(project, nothing={}, clash={"handler": "support.handlers.returns_json"})
-    write(other, nothing={}, clash={"handler": "support.handlers.nap"})
+    write(project, nothing={}, clash=own)
+    write(other, nothing={}, clash=others)
     apply(project)
     apply(other)
     [same], [clash] = project.enqueue("nothing"), project.enqueue("clash")

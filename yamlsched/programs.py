@@ -218,8 +218,13 @@ def with_last_lines(end: AttemptEnd, output: str) -> AttemptEnd:
     """Return the end of an attempt with the last lines of its output as the error, if it has none."""
     if end.error or end.is_success:
         return end
-    lines = [line.strip() for line in output.splitlines() if line.strip()][-MAX_LAST_LINES:]
-    return end._replace(error=" / ".join(lines)[-MAX_LAST_LINE_CHARS:] or "no output")
+    shown = ""
+    for line in [line.strip() for line in output.splitlines() if line.strip()][: -MAX_LAST_LINES - 1 : -1]:
+        longer = f"{line} / {shown}" if shown else line[-MAX_LAST_LINE_CHARS:]
+        if len(longer) > MAX_LAST_LINE_CHARS:
+            break
+        shown = longer
+    return end._replace(error=shown or "no output")
 
 
 def reap_group(group: int) -> bool:
