@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,12 @@ from yamlsched.definitions.checks import check_all
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.importing import read, write
+from yamlsched.importing.calendar import APSCHEDULER, DEBIAN, EPOCH, EVERY_MATCH, MINUTE, SYSTEMD, Calendar, Clock
+from yamlsched.importing.expression import CRON_RULES, fields_of
 from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Imported, Source
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
+from yamlsched.zones import zone
 
 IMPORTS = Path(__file__).parent / "imports"
 CASES = sorted(folder.parent.name for folder in IMPORTS.glob("*/input"))
@@ -53,8 +56,8 @@ def import_case(case: str, policy: str) -> Output:
     return Output(write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n")
 
 
-def import_text(text: str, kind: str = "crontab", zone: str = "UTC", policy: str = "faithful") -> Imported:
-    return read.read([Source(text, "source", zone, policy == "faithful")], kind, set(), START)
+def import_text(text: str, kind: str = "crontab", zone_name: str = "UTC", policy: str = "faithful") -> Imported:
+    return read.read([Source(text, "source", zone_name, policy == "faithful")], kind, set(), START)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -309,6 +312,80 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
 )
 def test_the_kind_of_a_file_is_known_by_its_name_and_text(file: str, text: str, kind: str) -> None:
     assert read.kind_of(Source(text, file)) == kind
+
+
+# -- fire times by the rules of the source -----------------------------------------------------------------------------
+
+SPRING, AUTUMN = "2027-03-28", "2027-10-31"  # in Berlin, 02:00 is skipped on one and repeated on the other
+
+
+@pytest.mark.parametrize(
+    "clock, spring, autumn",
+    [  # 02:30 on the local clock, in UTC; what systemd-analyze calendar and APScheduler's CronTrigger answer
+        (EVERY_MATCH, [], ["00:30", "01:30"]),
+        (DEBIAN, ["01:00"], ["00:30"]),
+        (SYSTEMD, [], ["00:30"]),
+        (APSCHEDULER, ["01:30"], ["00:30", "01:30"]),
+    ],
+)
+def test_schedulers_differ_when_the_clock_changes(clock: Clock, spring: list[str], autumn: list[str]) -> None:
+    daily = Calendar(fields_of(("30", "2", "*", "*", "*"), CRON_RULES), zone(ZONE), clock)
+
+    for day, expected in ((SPRING, spring), (AUTUMN, autumn)):
+        midnight = datetime.fromisoformat(f"{day}T00:00Z")
+        fires = daily.fires(midnight - timedelta(days=2), midnight + timedelta(hours=12))
+        times = [EPOCH + minute * MINUTE for minute in sorted(fires)]
+        assert [f"{at:%H:%M}" for at in times if at >= midnight] == expected
+
+
+def a_field(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    span = st.tuples(number, number).map(lambda ends: f"{min(ends)}-{max(ends)}")
+    stepped = st.tuples(st.just("*") | span, st.integers(1, high)).map(lambda parts: f"{parts[0]}/{parts[1]}")
+    return st.just("*") | st.lists(number.map(str) | span | stepped, min_size=1, max_size=2).map(",".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    fields=st.tuples(
+        a_field(0, 59),
+        st.sampled_from(("0", "1", "2", "3", "1-3", "*/2", "*")) | a_field(0, 23),
+        st.just("*") | a_field(1, 31),
+        st.just("*") | a_field(1, 12),
+        st.just("*") | a_field(0, 7),
+    ),
+    zone_name=st.sampled_from(("UTC", ZONE, "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Cairo")),
+    start=st.sampled_from(("2011-12-20", "2026-10-20", "2027-03-05", "2027-04-01", "2026-12-28")),
+)
+def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
+    fields: tuple[str, ...], zone_name: str, start: str
+) -> None:
+    source = Source(f"{' '.join(fields)} x", "crontab", zone_name)
+
+    found = read.read([source], "crontab", set(), datetime.fromisoformat(f"{start}T00:00Z"), days=35)
+
+    assert found.differing == 0, messages(found)
+
+
+@pytest.mark.parametrize(
+    "kind, text, message",
+    [
+        (
+            "kubernetes",
+            "# x\nkind: CronJob\nmetadata: {name: {{ .name }}}\n",
+            "2: left out: CronJob (no name): metadata.name",
+        ),
+        ("kubernetes", "kind: [\n---\nx: 1\n---\n", "1: left out: a value is missing"),
+        ("kubernetes", "kind: Pod\n", " left out: no CronJob found"),
+        ("celery", "\nx = (\n", "2: left out: it is not valid Python: '(' was never closed"),
+        ("celery", "[\n{]", "2: left out: it is not valid JSON"),
+        ("celery", "x = 1", " left out: no beat_schedule found"),
+        ("apscheduler", "x = 1", " left out: no add_job or scheduled_job found"),
+        ("systemd", "[Timer]\n", " left out: no .timer unit among the files"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_reported_with_its_line(kind: str, text: str, message: str) -> None:
+    assert f"source:{message}" in messages(import_text(text, kind))
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

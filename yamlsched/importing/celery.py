@@ -158,8 +158,8 @@ def _read_dump(source: Source, found: Imported) -> None:
     try:
         rows = json.loads(source.text)
     except (ValueError, RecursionError) as error:
-        place = f" in line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise Refusal(f"it is not valid JSON{place}") from error
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 0
+        raise Refusal("it is not valid JSON", line) from error
     rows = rows if isinstance(rows, list) else []
     rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("fields"), dict)]
     by_key = {(str(row.get("model")), str(row.get("pk"))): row["fields"] for row in rows}

@@ -48,9 +48,10 @@ def read(source: Source, found: Imported) -> None:
         for manifest in _manifests(document):
             is_any = True
             line = findings.source.position(manifest.start)[0]
-            name = _at(manifest, "metadata", "name")
+            name = ""
             try:
-                _job(found, source, line, str(name or ""), manifest)
+                name = str(_at(manifest, "metadata", "name") or "")
+                _job(found, source, line, name, manifest)
             except Refusal as error:
                 found.refused(source, line, f"CronJob {shown(name or '(no name)')}: {error}")
     if not is_any:

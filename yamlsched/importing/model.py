@@ -50,7 +50,14 @@ class Note:
 
 
 class Refusal(ValueError):
-    """A job, or a schedule, that cannot be imported. The message says why and what to do."""
+    """A job, or a schedule, that cannot be imported. The message says why and what to do.
+
+    ``line`` is the place if it is not that of the job; else 0.
+    """
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class TooMany(Exception):

@@ -38,9 +38,9 @@ def parse(source: Source) -> ast.Module:
             warnings.simplefilter("ignore")  # invalid escapes and such in the source
             return ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
         reason = error.msg if isinstance(error, SyntaxError) else "nested too deeply, or with NUL characters"
-        raise Refusal(f"it is not valid Python{line}: {reason}") from error
+        raise Refusal(f"it is not valid Python: {reason}", line) from error
 
 
 def value(node: ast.AST | None, depth: int = 0) -> Any:

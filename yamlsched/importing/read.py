@@ -69,7 +69,7 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
             )
             break
         except Refusal as error:
-            found.refused(source, 0, str(error))
+            found.refused(source, error.line, str(error))
         except RecursionError:
             found.refused(source, 0, "it is nested too deeply")
     _leave_out_invalid(found)
