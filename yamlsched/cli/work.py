@@ -24,13 +24,14 @@ from yamlsched.cli._settings import Settings, Verb
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any) -> int:
-    from yamlsched.service.loop import loop
-    from yamlsched.service.work import work
+    if is_loop:
+        from yamlsched.service.loop import loop as flow
+    else:
+        from yamlsched.service.work import work as flow
     from yamlsched.worker import progress
 
     if migrate and not is_loop:
         raise click.UsageError('--migrate requires --loop; before a single "work", run "yamlsched migrate"')
     configure_log(settings)
-    flow = loop if is_loop else work
     result = flow(target(settings, options, migrate), limits(options), show_messages, progress.show)
     return FINDINGS if result.has_findings else OK
