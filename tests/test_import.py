@@ -229,6 +229,24 @@ def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
     assert "spread" not in faithful
 
 
+def test_a_lock_that_keeps_different_jobs_apart_is_kept() -> None:
+    lines = (
+        "1 1 * * * flock -n /tmp/x one",
+        "2 1 * * * flock -n /tmp/x two",
+        "# /tmp/y",
+        "3 1 * * * flock -n /tmp/y three",
+    )
+
+    found = import_text("\n".join(lines), policy="advised")
+
+    assert [(job.keys["command"][0], job.keys.get("overlap")) for job in found.jobs] == [
+        ("flock", None),
+        ("flock", None),
+        ("three", "skip"),
+    ]
+    assert "source:1: advice: flock /tmp/x is kept: other lines use the same lock (also line 2)" in messages(found)
+
+
 def test_a_spread_that_reaches_past_the_next_slot_is_limited() -> None:
     found = import_text("*/5 * * * * sleep $((RANDOM \\% 3600)); one", policy="advised")
 

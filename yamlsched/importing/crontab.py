@@ -166,10 +166,20 @@ def calendar_of(expression: str, zone_name: str) -> Calendar:
 def _advised(found: Imported, source: Source, number: int, command: str, keys: dict[str, Any]) -> str:
     """Replace flock and a random sleep by the keys for them."""
     for _ in range(2):  # in either order
-        if locked := shell.without_flock(command):
+        locked = shell.without_flock(command)
+        if locked and _is_shared(locked[2], source.text):
+            found.advise(source, number, f"flock {shown(locked[2])} is kept: other lines use the same lock")
+            return command
+        if locked:
             command, keys["overlap"], file = locked
             found.changed(source, number, f"flock {shown(file)} is replaced by overlap: {keys['overlap']}")
         if slept := shell.without_random_sleep(command):
             command, keys["spread"] = slept[0], durations.show(slept[1])
             found.changed(source, number, f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
     return command
+
+
+def _is_shared(lock: str, text: str) -> bool:
+    """Return whether more than one line uses a lock file: overlap would not keep different jobs apart."""
+    word = re.compile(rf"(?<![\w./-]){re.escape(lock)}(?![\w./-])")
+    return sum(1 for line in text.split("\n") if not line.lstrip().startswith("#") and word.search(line)) > 1
