@@ -29,8 +29,8 @@ clean:
 
 .venv/ready: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "yamlsched needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make run PYTHON=python3.12")'
-	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded]'; \
-	else $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded]'; fi
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,web]'; \
+	else $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,web]'; fi
 	@touch $@
 
 .venv/ready-dev: .venv/ready

@@ -112,7 +112,8 @@ from unnest(%(definition_id)s::bigint[], %(before)s::timestamptz[], %(last_slot_
 where d.id = m.id and d.last_slot_at is not distinct from m.before;
 
 -- name: slot_history
--- What happened to one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for.
+-- What happened to one slot: its run, its pruned run, its gap, and the earliest unfinished run that others wait for. The
+-- run is found by its key: a job may have millions of finished runs, and no index is by slot.
 select clock_timestamp() as now,
        run.id as run_id, run.status, run.attempts, run.max_attempts, run.run_at, run.finished_at, run.last_error,
        run.error_type,
@@ -124,7 +125,8 @@ from (select %(id)s::bigint as id, %(namespace)s::text as namespace, %(job_type)
 left join lateral (
     select r.id, r.status, r.attempts, r.max_attempts, r.run_at, r.finished_at, r.last_error, r.error_type
     from yamlsched.job_runs r
-    where r.definition_id = q.id and r.scheduled_for = q.slot
+    where r.namespace = q.namespace and r.idempotency_key = any (%(keys)s)
+      and r.definition_id = q.id and r.scheduled_for = q.slot
     limit 1
 ) run on true
 left join lateral (

@@ -508,8 +508,10 @@ def test_why_of_a_run_that_waits_for_its_spread_time_says_so(cli: Cli, db: Db) -
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *", "spread": "24h"}).data)
     cli("sync")
     db.execute(
-        "insert into yamlsched.job_runs (namespace, definition_id, job_type, scheduled_for, run_at, max_attempts) "
-        "select 'default', d.id, 'x', '2036-01-14T02:00Z', '2036-01-14T13:04:36Z', 5 from yamlsched.job_definitions d"
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, scheduled_for, run_at, "
+        "max_attempts) "
+        "select 'default', d.id, 'x', 'x:2036-01-14', '2036-01-14T02:00Z', '2036-01-14T13:04:36Z', 5 "
+        "from yamlsched.job_definitions d"
     )
 
     _, waiting, _ = cli("why", "x", "--at", "2036-01-14T02:00Z")

@@ -226,3 +226,23 @@ def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
         "limit": 100,
     }
     assert rows_read(db, load("timeline")["days"], given) <= 14 * 3 * 100
+
+
+def test_the_answer_of_why_finds_a_run_by_its_key_whatever_time_zone_the_job_had_then(db: Any) -> None:
+    job = a_job(db, "daily", schedule="30 23 * * *", timezone="UTC")
+    slot = datetime(2026, 1, 14, 11, 30, tzinfo=UTC)
+    for key in ("daily:2026-01-13", "daily:2026-01-14", "daily:2026-01-15", "daily:2026-01-14T11:30Z"):
+        run = a_run(db, job, "succeeded", scheduled_for=slot, idempotency_key=key)
+        definition = definitions.find(db, "default", "daily")
+        assert definition is not None
+        assert explain_slot(db, "default", definition, slot).run_id == run
+        db.execute("delete from yamlsched.job_runs")
+
+
+def test_the_answer_of_why_reads_few_runs_of_a_long_history(db: Any) -> None:
+    a_long_history(db)
+    job = definitions.find(db, "default", "job_0")
+    assert job is not None
+    keys = ["job_0:2026-01-14", "job_0:2026-01-14T02:00Z"]
+    given = {"id": job.id, "namespace": "default", "job_type": "job_0", "slot": hour(3), "keys": keys}
+    assert rows_read(db, load("slots")["slot_history"], given) <= 20

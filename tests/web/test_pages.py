@@ -145,9 +145,9 @@ def test_hundreds_of_jobs_are_shown_page_by_page(own_page: tuple[Any, TestClient
     for number in range(230):
         a_job(db, f"job_{number:03}")
     seen: list[str] = []
-    for number in (1, 2, 3, 9):
+    for number in (1, 2, 3, 4, 5, 9):
         names = re.findall(r'<a class="name"[^>]*>(\w+)</a>', page.get(f"/?page={number}").text)
-        assert len(names) == (100 if number < 3 else 30)
+        assert len(names) == (50 if number < 5 else 30)
         seen += names if number < 9 else []
     assert seen == [f"job_{number:03}" for number in range(230)]
 
@@ -299,7 +299,7 @@ def test_hostile_text_is_shown_and_does_nothing(own_page: tuple[Any, TestClient]
         assert "\u202e" not in answer.text
         assert "\u200b" not in answer.text
         assert SHOWN in answer.text
-        assert "49" not in re.findall(r"\{\{7\*7\}\}|\b49\b", answer.text)
+        assert "{{7*7}}" in answer.text
 
 
 @pytest.mark.parametrize(

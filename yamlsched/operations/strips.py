@@ -33,17 +33,24 @@ def strips(
 ) -> dict[str, list[Day]]:
     """Return the last days of each job, given by name and time zone, oldest first; the last one is today."""
     spans, dates = [], []
+    days = {timezone: _last_days(timezone, now) for timezone in {timezone for _, timezone in jobs}}
     for name, timezone in jobs:
-        where = zone(timezone)
-        today = now.astimezone(where).date()
-        for ago in reversed(range(STRIP_DAYS)):
-            day = today - timedelta(days=ago)
-            spans.append((name, bounds(day, where)[0], bounds(day + timedelta(days=1), where)[0]))
+        for day, start, end in days[timezone]:
+            spans.append((name, start, end))
             dates.append(day)
     found: dict[str, list[Day]] = {name: [] for name, _ in jobs}
     for row in store.days(connection, namespace, spans):
         found[spans[row.nth][0]].append(_day(dates[row.nth], row))
     return found
+
+
+def _last_days(timezone: str, now: datetime) -> list[tuple[date, datetime, datetime]]:
+    """Return local dates up to today, each with its start and that of the next."""
+    where = zone(timezone)
+    today = now.astimezone(where).date()
+    dates = [today - timedelta(days=ago) for ago in range(STRIP_DAYS - 1, -2, -1)]
+    starts = [bounds(day, where)[0] for day in dates]
+    return list(zip(dates, starts, starts[1:], strict=False))
 
 
 def _day(day: date, row: DayOfJob) -> Day:

@@ -132,12 +132,11 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
     cron, where = _timing(job)
     mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
-    keys = [minute_key(job.job_type, at), date_key(job.job_type, at.astimezone(where))]
+    keys = _keys(job.job_type, at)
     if not mismatch:
         found = slots.newest_slot(cron, where, at - slots.MINUTE, at)
         assert found is not None
         report.key = slot_key(job.job_type, cron, found)
-        keys.append(report.key)
         if found.note:
             report.lines.append(found.note)
     history = store.slot_history(connection, namespace, job, at, keys)
@@ -170,6 +169,11 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
             if report.next_slot and report.job_is_off is None:
                 report.lines.append(f"next slot: {times.show(report.next_slot, where)}")
     return report
+
+
+def _keys(job_type: str, at: datetime) -> list[str]:
+    """Return the keys that the run of a slot may have, whatever cron and time zone the job had then."""
+    return [minute_key(job_type, at), *(date_key(job_type, at + timedelta(days=days)) for days in (-1, 0, 1))]
 
 
 def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:

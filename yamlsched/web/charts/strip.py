@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from markupsafe import Markup
 
@@ -19,7 +20,9 @@ def strip(days: Sequence[Day], link: Callable[[Day], str] | None = None) -> Mark
     """Return the strip; each cell has a title, and a link if ``link`` returns one. The whole has a summary in words."""
     cells = []
     for nth, day in enumerate(days):
-        cell = element("g", *_cell(day), class_=f"day {day.state}", transform=f"translate({nth * (CELL + GAP)} 0)")
+        title = element("title", f"{day.date:%a %-d %b}: {day.text}")
+        place = f"translate({nth * (CELL + GAP)} 0)"
+        cell = element("g", title, _cell(day.state, bool(day.reasons)), class_=f"day {day.state}", transform=place)
         if link is not None and day.state != "none":
             cell = element("a", cell, href=link(day), tabindex="-1")
         cells.append(cell)
@@ -36,22 +39,22 @@ def strip(days: Sequence[Day], link: Callable[[Day], str] | None = None) -> Mark
     )
 
 
-def _cell(day: Day) -> list[Markup]:
-    tall = TALL[day.state]
+@cache
+def _cell(state: str, is_skipped: bool) -> Markup:
+    tall = TALL[state]
     box = {"x": 0, "y": HEIGHT - tall, "width": CELL, "height": tall}
     parts = [
-        element("title", f"{day.date:%a %-d %b}: {day.text}"),
         element("rect", class_="hit", x=0, y=0, width=CELL, height=HEIGHT),
         element("rect", class_="bar", rx=1.5, **box),
     ]
-    if day.reasons:
+    if is_skipped:
         parts.append(element("rect", fill="url(#hatch)", rx=1.5, x=0, y=HEIGHT - 8, width=CELL, height=8))
-    if day.state in MARKS:
-        parts.append(element("path", class_="mark", d=MARKS[day.state], transform=f"translate(0 {HEIGHT - tall + 1})"))
-    if day.state == "retried":
+    if state in MARKS:
+        parts.append(element("path", class_="mark", d=MARKS[state], transform=f"translate(0 {HEIGHT - tall + 1})"))
+    if state == "retried":
         parts.append(element("rect", class_="notch", x=0, y=HEIGHT - tall + 3, width=CELL, height=2))
         parts.append(element("rect", class_="cap", x=0, y=HEIGHT - tall, width=CELL, height=3, rx=1.5))
-    return parts
+    return Markup("").join(parts)
 
 
 def summary(days: Sequence[Day]) -> str:

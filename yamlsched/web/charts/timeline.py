@@ -51,7 +51,6 @@ MARKS = {
     "running": "M-3-4.5v9l7-4.5z",
     "cancelled": "M-4 4l8-8",
     "due": "M0-4v4l3 2",
-    "queued": "M-4 0h8",
 }
 """What stands above a bar, around (0, 0), so that its state is not its colour alone."""
 STEPS = (
@@ -105,6 +104,7 @@ def timeline(shown: Timeline, zone: ZoneInfo, link: Link | None) -> Markup:
         parts.append(_linked(_band(gap, axis, width), gap.first, link, f"{gap.slots} skipped: {gap.reason}"))
     for cell in shown.cells:
         parts.append(_linked(_bar(cell, axis, width, zone), cell.at, link, describe(cell, zone)))
+    parts += _reasons(shown, axis, width)
     return _svg(parts, TIMELINE_HEIGHT, "timeline", summary(shown, zone))
 
 
@@ -191,20 +191,32 @@ def _bar(cell: Cell, axis: Axis, width: float, zone: ZoneInfo) -> Markup:
 def _band(gap: Gap, axis: Axis, width: float) -> Markup:
     left, right = axis.x(gap.first) - width / 2, axis.x(gap.last) + width / 2
     box = {"x": left, "y": BARS_TOP, "width": max(right - left, width), "height": BARS_HEIGHT}
-    words = f"{gap.reason} ({gap.slots})"
-    parts = [
-        element("title", gap.sentence),
-        element("rect", class_="band", fill="url(#hatch)", rx=2, **box),
-    ]
-    for text in (words, gap.reason):
-        if right - left > len(text) * CHAR_WIDTH + 14:
-            middle, wide = (left + right) / 2, len(text) * CHAR_WIDTH + 10
-            parts.append(
-                element("rect", class_="plate", x=middle - wide / 2, y=BARS_TOP + 13, width=wide, height=18, rx=4)
-            )
-            parts.append(element("text", text, class_="reason", x=middle, y=BARS_TOP + 26, text_anchor="middle"))
-            break
-    return element("g", *parts, class_="gap")
+    title = element("title", gap.sentence)
+    return element("g", title, element("rect", class_="band", fill="url(#hatch)", rx=2, **box), class_="gap")
+
+
+def _reasons(shown: Timeline, axis: Axis, width: float) -> Iterator[Markup]:
+    """Write the reason of each gap inside its band, or above a narrow one, where there is room."""
+    marks = [axis.x(cell.at) for cell in shown.cells if cell.state in MARKS]
+    if shown.start < shown.now < shown.end:
+        marks.append(axis.x(shown.now))
+    for gap in shown.gaps:
+        left, right = axis.x(gap.first) - width / 2, axis.x(gap.last) + width / 2
+        middle = (left + right) / 2
+        text = next((t for t in (f"{gap.reason} ({gap.slots})", gap.reason) if right - left > _wide(t) + 6), None)
+        if text is not None:
+            plate = {"x": middle - _wide(text) / 2, "y": BARS_TOP + 13, "width": _wide(text), "height": 18}
+            yield element("rect", class_="plate", rx=4, **plate)
+            yield element("text", text, class_="reason", x=middle, y=BARS_TOP + 26, text_anchor="middle")
+            continue
+        half = _wide(gap.reason) / 2 + 4
+        if middle - half > LEFT and middle + half < WIDTH and not any(abs(x - middle) < half + 6 for x in marks):
+            yield element("text", gap.reason, class_="reason", x=middle, y=BARS_TOP - 6, text_anchor="middle")
+            marks += [middle - half, middle, middle + half]
+
+
+def _wide(text: str) -> float:
+    return len(text) * CHAR_WIDTH + 10
 
 
 def _linked(part: Markup, at: datetime, link: Link | None, words: str) -> Markup:

@@ -16,9 +16,8 @@ from yamlsched.operations.strips import Day, strips
 from yamlsched.web.charts.strip import strip
 from yamlsched.web.visit import Page, Visit
 
-PAGE_JOBS = 100
+PAGE_JOBS = 50
 """Jobs on one page."""
-MAX_PROBLEMS = 20
 URGENT = ("stuck", "late", "failing")
 STATES = (*URGENT, "paused", "running", "ok", "new", "disabled", "retired")
 
@@ -44,7 +43,6 @@ class Home:
     health: Health
     problems: Sequence[Problem]
     queue: dict[str, Any]
-    files: Sequence[tuple[str, str]]
     states: Counter[str]
     text: str
     state: str
@@ -52,6 +50,8 @@ class Home:
     number: int
     pages: int
     rows: Sequence[JobRow]
+    first_problems = 8
+    max_problems = 200
 
     @property
     def jobs(self) -> int:
@@ -78,7 +78,6 @@ def show(visit: Visit) -> Home:
         health=now,
         problems=health.problems(now, thresholds),
         queue=health.queue(now),
-        files=[],
         states=Counter(states.values()),
         text=text,
         state=state,
