@@ -112,9 +112,10 @@ order by d.job_type;
 
 -- name: record
 -- The audit trail, written in the transaction of the action.
-insert into yamlsched.operator_actions (at, namespace, who, verb, target, detail)
-select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target, t.detail::jsonb
-from unnest(%(namespaces)s::text[], %(targets)s::text[], %(details)s::text[]) as t (namespace, target, detail);
+insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
+select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target, t.job_type, t.detail::jsonb
+from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], %(details)s::text[])
+  as t (namespace, target, job_type, detail);
 
 -- name: wake
 -- Wake the waiting workers.

@@ -95,8 +95,8 @@ with unsettled as (
     delete from yamlsched.effects e using unsettled u
     where e.id = u.id and not %(happened)s
 )
-insert into yamlsched.operator_actions (namespace, who, verb, target, detail)
-select u.namespace, %(who)s, 'settle', 'run:' || u.run_id,
+insert into yamlsched.operator_actions (namespace, who, verb, target, job_type, detail)
+select u.namespace, %(who)s, 'settle', 'run:' || u.run_id, (select r.job_type from yamlsched.job_runs r where r.id = u.run_id),
        jsonb_build_object('effect', u.key, 'as', case when %(happened)s then 'done' else 'not done' end)
 from unsettled u;
 

@@ -297,7 +297,16 @@ create table yamlsched.operator_actions (
     namespace text not null,
     who       text not null,
     verb      text not null,
-    target    text not null,
-    detail    jsonb not null default '{}'
+    target    text not null,           -- run:<id> or job:<name>
+    job_type  text,                    -- the job, or that of the run, which may be pruned
+    detail    jsonb not null default '{}',
+    -- The form of the web page that asked for it, which sets this in its transaction: a form is carried out once.
+    request   uuid default nullif(current_setting('yamlsched.request', true), '')::uuid
 );
 create index operator_actions_target on yamlsched.operator_actions (namespace, target, id);
+-- The audit trail, newest first, and by its filters.
+create index operator_actions_trail on yamlsched.operator_actions (namespace, id);
+create index operator_actions_verb on yamlsched.operator_actions (namespace, verb, id);
+create index operator_actions_who on yamlsched.operator_actions (namespace, who, id);
+create index operator_actions_job on yamlsched.operator_actions (namespace, job_type, id);
+create index operator_actions_request on yamlsched.operator_actions (request, id) where request is not null;

@@ -97,7 +97,7 @@ def enqueue(
         run = history.run(connection, run_id)
         assert run is not None  # created or found in this transaction
         if created:
-            actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", {"key": key})])
+            actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
     return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
 
@@ -256,6 +256,7 @@ def _change(
                     ActionRecord(
                         run.namespace,
                         f"run:{run.id}",
+                        run.job_type,
                         {
                             "was": run.status,
                             "reason": reason,

@@ -199,4 +199,5 @@ def _create(
         raise Refused(f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again')
     store.notify_workers(connection, namespace)
     detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
-    actions.record(connection, who, "backfill", [ActionRecord(namespace, f"job:{job.job_type}", detail)], at)
+    record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)
+    actions.record(connection, who, "backfill", [record], at)

@@ -123,6 +123,6 @@ def _record(
     changes: list[tuple[PausableJob, dict[str, Any]]],
     now: datetime,
 ) -> None:
-    records = [ActionRecord(namespace, f"job:{job.job_type}", detail) for job, detail in changes]
+    records = [ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail) for job, detail in changes]
     if records:
         actions.record(connection, who, verb, records, now)

@@ -60,6 +60,7 @@ class ActionRecord:
 
     namespace: str
     target: str
+    job_type: str
     detail: dict[str, Any]
 
 
@@ -138,6 +139,7 @@ def record(
         "verb": verb,
         "namespaces": [r.namespace for r in records],
         "targets": [r.target for r in records],
+        "job_types": [r.job_type for r in records],
         "details": [json.dumps({k: v for k, v in r.detail.items() if v is not None}) for r in records],
         "now": now,
     }
