@@ -120,3 +120,40 @@ from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], 
 -- name: wake
 -- Wake the waiting workers.
 select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) as n (namespace);
+
+-- name: outlook
+-- A run, and what decides what a retry or a cancel of it leads to.
+select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.run_at,
+       r.started_at, r.finished_at, r.locked_by as worker, r.locked_until, r.held_until, r.last_error, r.error_type,
+       r.payload, r.scheduled_for is not null as is_slot_run, r.idempotency_key ~ '^on_dead:[0-9]+(:[0-9]+)?$' as is_on_dead_call,
+       d.max_attempts as budget, d.on_dead, d.overlap, d.timezone, d.enabled, d.retired_at,
+       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+       d.paused_until, d.paused_by, d.paused_reason,
+       (select x.id from yamlsched.job_runs x where x.exclusive_of = d.id and x.id <> r.id) as running_run_id,
+       (select count(*) from yamlsched.effects e where e.run_id = r.id and e.state = 'done')::integer as effects_done,
+       array(select e.key from yamlsched.effects_in_doubt e
+             where e.run_id = r.id and e.waits_for = 'person' order by e.key limit 20) as effects_in_doubt,
+       clock_timestamp() as now
+from yamlsched.job_runs r
+join yamlsched.job_definitions d on d.id = r.definition_id
+where r.id = %(id)s and r.namespace = %(namespace)s;
+
+-- name: dead_ids
+-- The dead runs of a job that died up to a time, oldest first: all, or those with one error_type, which may be missing.
+select r.id
+from yamlsched.job_runs r
+where r.definition_id = %(definition)s and r.dead_at is not null and r.dead_at <= %(until)s
+  and (%(any_type)s or r.error_type is not distinct from %(error_type)s::text)
+order by r.dead_at, r.id
+limit %(limit)s;
+
+-- name: open_ids
+-- The unfinished runs of a job in some states, oldest first, up to an id.
+select r.id
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.definition_id = %(definition)s and r.finished_at is null
+  and (r.exclusive or not r.exclusive)
+  and r.status = any (%(statuses)s::text[])
+  and (%(last)s::bigint is null or r.id <= %(last)s)
+order by r.id
+limit %(limit)s;

@@ -37,6 +37,44 @@ class LockedRun:
 
 
 @dataclass(frozen=True)
+class RunOutlook:
+    """A run, and what decides what a retry or a cancel of it leads to."""
+
+    id: int
+    namespace: str
+    job_type: str
+    key: str | None
+    status: str
+    attempts: int
+    max_attempts: int
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    locked_until: datetime | None
+    held_until: datetime | None
+    last_error: str | None
+    error_type: str | None
+    payload: Any
+    is_slot_run: bool
+    is_on_dead_call: bool | None
+    budget: int  # attempts that a retry adds
+    on_dead: str | None
+    overlap: str
+    timezone: str
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    running_run_id: int | None  # the run of this job that excludes others
+    effects_done: int
+    effects_in_doubt: list[str]  # keys
+    now: datetime
+
+
+@dataclass(frozen=True)
 class PausableJob:
     """A job and its pause."""
 
@@ -120,6 +158,37 @@ def pause(
 def resume(connection: psycopg.Connection[Any], nexts: Mapping[int, datetime | None], now: datetime) -> set[int]:
     """End pauses; ``nexts`` as in ``pause``. Returns the ids of the jobs that were paused."""
     return _ids(connection, "resume", {"now": now, **_next_slots(nexts)})
+
+
+def outlook(connection: psycopg.Connection[Any], namespace: str, id: int) -> RunOutlook | None:
+    """Return a run of ``namespace``, and what an action on it leads to."""
+    found = fetch(connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id})
+    return next(iter(found), None)
+
+
+ANY_TYPE = "*"
+"""In the place of an error_type: every run, whatever ended it. No class has this name."""
+
+
+def dead_ids(
+    connection: psycopg.Connection[Any], definition: int, error_type: str | None, until: datetime, limit: int
+) -> list[int]:
+    """Return the ids of the runs of a job that died of ``error_type`` (None: of none) up to ``until``, oldest first."""
+    parameters = {"definition": definition, "until": until, "limit": limit, "error_type": error_type}
+    return fetch_column(connection, load("actions")["dead_ids"], {**parameters, "any_type": error_type == ANY_TYPE})
+
+
+def open_ids(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    definition: int,
+    statuses: Sequence[str],
+    last: int | None,
+    limit: int,
+) -> list[int]:
+    """Return the ids of the unfinished runs of a job that are in ``statuses``, up to ``last``, oldest first."""
+    parameters = {"namespace": namespace, "definition": definition, "statuses": list(statuses), "last": last}
+    return fetch_column(connection, load("actions")["open_ids"], {**parameters, "limit": limit})
 
 
 def _next_slots(nexts: Mapping[int, datetime | None]) -> dict[str, Any]:

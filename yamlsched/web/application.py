@@ -5,8 +5,8 @@ which a template shows. Every failure has a page that says what happened and wha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -25,7 +25,8 @@ from yamlsched.operations import history
 from yamlsched.store.connection import reason
 from yamlsched.store.dsn import redactor
 from yamlsched.store.history import now
-from yamlsched.web import assets, render
+from yamlsched.web import assets, render, results
+from yamlsched.web.action_pages import ActionPages
 from yamlsched.web.options import Options
 from yamlsched.web.pages import PAGES
 from yamlsched.web.pool import READER_SETTINGS, Pool
@@ -61,6 +62,7 @@ class Application:
         self._pool = Pool(options.dsn, options.sessions, READER_SETTINGS)
         self._templates = render.environment()
         self._redact = redactor(options.dsn)
+        self._actions = ActionPages(options, self._visit, self._response, self._error, self._guarded)
 
     def guarded(self) -> ASGIApp:
         by_name = {asset.name: asset for asset in assets.load().values()}
@@ -73,7 +75,11 @@ class Application:
 
         routes = [Route(page.path, self._endpoint(page)) for page in PAGES]
         app = Starlette(
-            routes=[*routes, Route("/static/{name}", static)],
+            routes=[
+                *routes,
+                Route("/actions/{name}", self._actions.endpoint, methods=["GET", "POST"]),
+                Route("/static/{name}", static),
+            ],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._http_error, Exception: self._bug},
         )
@@ -83,6 +89,7 @@ class Application:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         yield
         self._pool.close()
+        self._actions.close()
 
     def _endpoint(self, page: Page) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -91,14 +98,23 @@ class Application:
         return endpoint
 
     def _answer(self, page: Page, request: Request) -> Response:
-        """Return the page, or the page of an error."""
+        def answer() -> Response:
+            with self._visit(request) as visit:
+                view = page.show(visit)
+            html = self._html(request, page.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
+            return _if_changed(request, html)
+
+        return self._guarded(request, answer)
+
+    def _guarded(self, request: Request, answer: Callable[[], Response]) -> Response:
+        """Return the answer, or the page of an error. It is tried again with another session if one is lost."""
         try:
             try:
-                visit, view = self._show(page, request)
+                return answer()
             except TOO_SLOW:
                 raise
             except psycopg.OperationalError:
-                visit, view = self._show(page, request)  # the server was restarted: another session may work
+                return answer()  # the server was restarted: another session may work
         except TOO_SLOW:
             return self._error(request, TIMED_OUT)
         except psycopg.errors.InsufficientPrivilege as error:
@@ -115,22 +131,30 @@ class Application:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
         except Refused as error:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, _sentence(str(error))))
-        html = self._html(request, page.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
-        return _if_changed(request, html)
 
-    def _show(self, page: Page, request: Request) -> tuple[Visit, Any]:
+    @contextmanager
+    def _visit(self, request: Request) -> Iterator[Visit]:
+        """Yield a visit, whose session is in a read-only transaction."""
         with self._pool.transaction() as connection:
-            visit = Visit(
+            at = now(connection)
+            parameter = request.query_params.get(results.PARAMETER)
+            path = request.scope["path"].removeprefix(request.scope["root_path"])
+            yield Visit(
                 connection=connection,
                 namespace=history.namespace_of(connection, self._options.namespace, self._options.file),
-                now=now(connection),
+                now=at,
                 path=request.path_params,
                 query=request.query_params,
                 url=url_under(request.scope["root_path"]),
                 user=request.state.user,
                 has_actions=self._options.has_actions,
+                result=results.read(connection, path, parameter, at) if parameter else None,
             )
-            return visit, page.show(visit)
+
+    def _response(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> Response:
+        """Return a page that is made for one request, which browsers do not keep."""
+        html = self._html(request, template, status, here=None, **context)
+        return HTMLResponse(html, status, {"Cache-Control": "no-store"})
 
     def _html(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> bytes:
         is_fragment = FRAGMENT_HEADER in request.headers

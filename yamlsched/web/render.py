@@ -87,6 +87,15 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def bounded(number: int, limit: int, noun: str, plural: str | None = None) -> str:
+    """Return ``count`` of a number that was not counted beyond ``limit``.
+
+    >>> bounded(3, 1000, "run"), bounded(1001, 1000, "run")
+    ('3 runs', '1,000+ runs')
+    """
+    return count(number, noun, plural) if number <= limit else f"{limit:,}+ {plural or noun + 's'}"
+
+
 def _asset(name: str) -> str:
     """Return the path of a static file, below the prefix."""
     return f"static/{assets.load()[name].name}"
@@ -107,5 +116,5 @@ def environment() -> Environment:
     found.filters.update(
         instant=instant, ago=ago, duration=durations.show, approximate=durations.approximate, rfc3339=times.short_utc
     )
-    found.globals.update(asset=_asset, count=count)
+    found.globals.update(asset=_asset, count=count, bounded=bounded)
     return found

@@ -159,15 +159,20 @@ class Guard:
                 "This request does not come from a page of yamlsched, so nothing was done.",
                 "Behind a proxy, pass --external-url with the address that browsers show.",
             )
-        if self._options.read_only:
-            return Rejection(HTTPStatus.FORBIDDEN, "This page is read-only: it was started with --read-only.")
-        if self._options.actions_dsn is None:
-            return Rejection(
-                HTTPStatus.FORBIDDEN,
-                "This page is read-only: it has no database session that may change anything.",
-                "To allow actions, set YAMLSCHED_ACTIONS_DSN to a DSN with the role yamlsched_worker.",
-            )
-        return None
+        return no_actions(self._options)
+
+
+def no_actions(options: Options) -> Rejection | None:
+    """Return why the page changes nothing; None if it can."""
+    if options.read_only:
+        return Rejection(HTTPStatus.FORBIDDEN, "This page is read-only: it was started with --read-only.")
+    if options.actions_dsn is None:
+        return Rejection(
+            HTTPStatus.FORBIDDEN,
+            "This page is read-only: it has no database session that may change anything.",
+            "To allow actions, set YAMLSCHED_ACTIONS_DSN to a DSN with the role yamlsched_worker.",
+        )
+    return None
 
 
 def _is_same_origin(external_url: str | None, scheme: str, headers: Headers) -> bool:

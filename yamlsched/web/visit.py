@@ -10,6 +10,8 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 
+from yamlsched.web.results import Result
+
 
 class NotFound(Exception):
     """What the page is about does not exist. ``remedy`` says where to look instead."""
@@ -39,6 +41,7 @@ class Visit:
     url: Callable[..., str]
     user: str | None
     has_actions: bool
+    result: Result | None = None  # of the action that led here
 
     def text(self, name: str, max_chars: int = 200) -> str:
         """Return a parameter of the query without surrounding spaces; "" if it is missing."""

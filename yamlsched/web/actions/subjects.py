@@ -1,0 +1,54 @@
+"""What actions are about: a run or a job that the form names."""
+
+from __future__ import annotations
+
+import psycopg
+
+from yamlsched.definitions.wording import did_you_mean
+from yamlsched.errors import Refused
+from yamlsched.operations import history, outlook
+from yamlsched.store import definitions
+from yamlsched.store.actions import RunOutlook
+from yamlsched.store.definitions import Definition
+from yamlsched.web.flow import Field, Given, Invalid
+from yamlsched.web.visit import Visit
+
+MAX_OFFERED_JOBS = 500
+RUN = Field("run", "Run", "subject", "Its id or its key.", is_required=True)
+
+
+def run(visit: Visit, given: Given) -> RunOutlook:
+    """Return the run that the field ``run`` names by its id or key."""
+    try:
+        found = outlook.find(
+            visit.connection, visit.namespace, history.find(visit.connection, visit.namespace, given["run"])
+        )
+    except Refused as error:
+        raise Invalid("run", _sentence(str(error))) from None
+    if found is None:
+        raise Invalid("run", f'There is no run {given["run"]} in namespace "{visit.namespace}", or it was pruned.')
+    return found
+
+
+def job_field(visit: Visit, given: Given) -> Field:
+    """Return the field ``job``. If a link has not set it, names are offered."""
+    names = [] if given["job"] else definitions.names(visit.connection, visit.namespace)[:MAX_OFFERED_JOBS]
+    return Field("job", "Job", "subject", choices=[(name, name) for name in names], is_required=True)
+
+
+def job(visit: Visit, given: Given) -> Definition:
+    """Return the job that the field ``job`` names."""
+    return job_for(visit.connection, visit.namespace, given["job"])
+
+
+def job_for(connection: psycopg.Connection[object], namespace: str, name: str) -> Definition:
+    """Return the job ``name``. Raises Invalid for the field ``job``."""
+    found = definitions.find(connection, namespace, name)
+    if found is None:
+        hint = did_you_mean(name, definitions.names(connection, namespace))
+        raise Invalid("job", f'There is no job "{name}" in namespace "{namespace}". {hint}'.strip())
+    return found
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

@@ -1,0 +1,94 @@
+"""``/actions``: the pauses that are in effect, and what operators have done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yamlsched.operations import audit
+from yamlsched.operations.audit import PAST, TrailGroup
+from yamlsched.store import audit as store
+from yamlsched.store.audit import Pause, TrailEntry
+from yamlsched.web.visit import BadRequest, Page, Visit
+
+PAGE_ENTRIES = 200
+"""Entries on one page. An action on many runs has one for each; they are shown together."""
+MAX_COUNTED_RUNS = 1_000
+MAX_LISTED_TARGETS = 12
+VERBS = tuple(PAST)
+
+
+@dataclass(frozen=True)
+class ActionsPage:
+    """The page. ``older`` is where the next page starts; ``is_first`` says that this one is the newest."""
+
+    pauses: Sequence[Pause]
+    groups: Sequence[TrailGroup]
+    verb: str
+    who: str
+    job: str
+    run: str
+    older: int | None
+    is_first: bool
+    verbs = VERBS
+    max_runs = MAX_COUNTED_RUNS
+    max_targets = MAX_LISTED_TARGETS
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.verb or self.who or self.job or self.run)
+
+    @property
+    def filter(self) -> dict[str, str]:
+        return {"verb": self.verb, "who": self.who, "job": self.job, "run": self.run}
+
+    @staticmethod
+    def details(entry: TrailEntry) -> list[tuple[str, str]]:
+        return _details(entry.detail)
+
+
+def show(visit: Visit) -> ActionsPage:
+    verb, who, job = visit.choice("verb", VERBS, ""), visit.text("who"), visit.text("job")
+    run = visit.text("run")
+    if run and not (run.isascii() and run.isdigit() and len(run) < 19):
+        raise BadRequest(f'"{run}" is not the id of a run.', "Write for example 118.")
+    before = visit.number("before", 0) or None
+    entries = store.trail(
+        visit.connection,
+        visit.namespace,
+        limit=PAGE_ENTRIES + 1,
+        verb=verb or None,
+        who=who or None,
+        job_type=job or None,
+        target=f"run:{run}" if run else None,
+        before=before,
+    )
+    return ActionsPage(
+        pauses=store.pauses(visit.connection, visit.namespace, visit.now, MAX_COUNTED_RUNS),
+        groups=audit.groups(entries[:PAGE_ENTRIES]),
+        verb=verb,
+        who=who,
+        job=job,
+        run=run,
+        older=entries[PAGE_ENTRIES - 1].id if len(entries) > PAGE_ENTRIES else None,
+        is_first=before is None,
+    )
+
+
+def _details(detail: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is recorded with an action as names and values for people."""
+    return [
+        (name.replace("_", " "), value if isinstance(value, str) else _json(value))
+        for name, value in detail.items()
+        if value is not None
+    ]
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+PAGE = Page("/actions", "actions.html", show, title="Actions")
