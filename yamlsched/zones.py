@@ -25,3 +25,11 @@ def zone(name: str) -> ZoneInfo:
         except (OSError, ValueError):  # a directory, a file that is not a zone, a name that is too long
             pass
     raise ScheduleError(f'no time zone "{name}" in time zone data {tzdata.IANA_VERSION}')
+
+
+def zone_or_utc(name: str) -> ZoneInfo:
+    """Return the time zone called ``name``, for showing times; UTC if the data does not have it."""
+    try:
+        return zone(name)
+    except ScheduleError:
+        return zone("UTC")

@@ -313,3 +313,25 @@ def test_hostile_text_is_shown_and_does_nothing(own_page: tuple[Any, TestClient]
 )
 def test_characters_that_hide_or_reorder_text_are_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+# -- what another release wrote
+
+
+def test_a_job_that_this_release_cannot_compute_does_not_hide_the_others(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_job(db, "good")
+    a_job(db, "bad_zone", timezone="Mars/Phobos", last_slot_at=datetime(2026, 1, 14, tzinfo=UTC))
+    a_job(db, "bad_cron", schedule="every day")
+
+    assert {"good", "bad_zone", "bad_cron"} <= set(words(page.get("/").text).split())
+    for name, why in (("bad_zone", 'no time zone "Mars/Phobos"'), ("bad_cron", "every")):
+        shown = words(page.get(f"/jobs/{name}").text)
+        assert "The slots cannot be computed here:" in shown
+        assert why in shown
+        assert page.get(f"/why?job={name}").status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/jobs/%00", "/jobs/a%00b", "/why/", "/jobs/", "/jobs/%ff"])
+def test_a_path_that_no_page_can_have_is_not_found(pages: TestClient, path: str) -> None:
+    assert pages.get(path).status_code == 404

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from yamlsched.store import timeline as store
 from yamlsched.store.timeline import MAX_RUNS_OF_DAY, DayOfJob
 from yamlsched.times import bounds
-from yamlsched.zones import zone
+from yamlsched.zones import zone_or_utc
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -46,7 +46,7 @@ def strips(
 
 def _last_days(timezone: str, now: datetime) -> list[tuple[date, datetime, datetime]]:
     """Return local dates up to today, each with its start and that of the next."""
-    where = zone(timezone)
+    where = zone_or_utc(timezone)
     today = now.astimezone(where).date()
     dates = [today - timedelta(days=ago) for ago in range(STRIP_DAYS - 1, -2, -1)]
     starts = [bounds(day, where)[0] for day in dates]

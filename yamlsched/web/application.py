@@ -74,7 +74,7 @@ class Application:
             return Response(asset.content, media_type=asset.media_type, headers={"Cache-Control": FOREVER})
 
         routes = [Route(page.path, self._endpoint(page)) for page in PAGES]
-        app = Starlette(
+        pages = Starlette(
             routes=[
                 *routes,
                 Route("/actions/{name}", self._actions.endpoint, methods=["GET", "POST"]),
@@ -83,7 +83,8 @@ class Application:
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._http_error, Exception: self._bug},
         )
-        return Guard(app, self._options, self._reject)
+        pages.router.redirect_slashes = False  # it would redirect to the scheme and host of the proxy's request
+        return Guard(pages, self._options, self._reject)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -99,6 +100,8 @@ class Application:
 
     def _answer(self, page: Page, request: Request) -> Response:
         def answer() -> Response:
+            if any("\0" in part for part in request.path_params.values()):
+                raise NotFound("There is no such page.")
             with self._visit(request) as visit:
                 view = page.show(visit)
             html = self._html(request, page.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)

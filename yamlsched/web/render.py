@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from yamlsched import durations, times
 from yamlsched.web import assets
-from yamlsched.zones import zone
+from yamlsched.zones import zone_or_utc
 
 KEPT = "\n\t"
 """Characters that are not printable, and harmless in HTML."""
@@ -60,7 +60,7 @@ def instant(value: datetime | None, timezone: str = "UTC", with_date: bool = Tru
     """Return an instant on the wall clock of ``timezone``, followed by UTC."""
     if value is None:
         return Markup('<span class="none">–</span>')
-    local = value.astimezone(zone(timezone))
+    local = value.astimezone(zone_or_utc(timezone))
     shown = f"{local:%a %-d %b %H:%M}" if with_date else f"{local:%H:%M}"
     utc = f"{value:%H:%MZ}" if local.date() == value.date() else f"{value:%a %H:%MZ}"
     name = "" if timezone == "UTC" else f" {local:%Z}"

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from yamlsched import durations
 from yamlsched.definitions.wording import did_you_mean
+from yamlsched.errors import ScheduleError
 from yamlsched.operations import health, history
 from yamlsched.operations import timeline as operations
 from yamlsched.operations.health import JobHealth, Problem, Thresholds
@@ -20,7 +21,7 @@ from yamlsched.store.timeline import JobFacts
 from yamlsched.times import rfc3339
 from yamlsched.web.charts import timeline as charts
 from yamlsched.web.visit import BadRequest, NotFound, Page, Visit
-from yamlsched.zones import zone
+from yamlsched.zones import zone_or_utc
 
 MAX_RUNS = 100
 """Runs of a job without slots that are shown."""
@@ -28,7 +29,10 @@ MAX_RUNS = 100
 
 @dataclass(frozen=True)
 class JobPage:
-    """The page. ``earlier`` and ``later`` are where the neighbouring spans end; a job without slots has neither."""
+    """The page. ``earlier`` and ``later`` are where the neighbouring spans end; a job without slots has neither.
+
+    ``why_not`` says why there is no timeline of a job that has slots.
+    """
 
     facts: JobFacts
     health: JobHealth
@@ -39,6 +43,7 @@ class JobPage:
     timeline: Timeline | None
     chart: Markup | None
     took: Markup | None
+    why_not: str = ""
     earlier: str | None = None
     later: str | None = None
     words = charts.WORDS
@@ -55,23 +60,21 @@ def show(visit: Visit) -> JobPage:
     [job] = now.jobs
     shown = None
     earlier = later = None
+    why_not = ""
     if facts.schedule is not None:
-        until = _instant(visit, "until")
-        shown = operations.timeline(
-            visit.connection,
-            visit.namespace,
-            definition,
-            visit.now,
-            visit.choice("span", tuple(operations.SPANS), ""),
-            until,
-        )
-        earlier = rfc3339(shown.start, "seconds")
-        if until is not None and shown.end < visit.now:
-            later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
+        until, span = _instant(visit, "until"), visit.choice("span", tuple(operations.SPANS), "")
+        try:
+            shown = operations.timeline(visit.connection, visit.namespace, definition, visit.now, span, until)
+        except ScheduleError as error:
+            why_not = f"The slots cannot be computed here: {error}."
+        else:
+            earlier = rfc3339(shown.start, "seconds")
+            if until is not None and shown.end < visit.now:
+                later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
     else:
         runs = history.runs(visit.connection, visit.namespace, history.Filter(jobs=[name]), MAX_RUNS)
         shown = operations.of_runs(runs, visit.now)
-    where = zone(facts.timezone)
+    where = zone_or_utc(facts.timezone)
     return JobPage(
         facts=facts,
         health=job,
@@ -82,6 +85,7 @@ def show(visit: Visit) -> JobPage:
         timeline=shown,
         chart=charts.timeline(shown, where, _link(visit, facts)) if shown else None,
         took=charts.took(shown, where, facts.timeout) if shown else None,
+        why_not=why_not,
         earlier=earlier,
         later=later,
     )
