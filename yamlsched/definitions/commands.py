@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.wording import quoted
+from yamlsched.terminal import truncate
 
 if TYPE_CHECKING:
     from yamlsched.definitions.load import Calls, Loaded
 
 MAX_FIRST_LINE_BYTES = 256
 MAX_SHOWN_CHARS = 200
+MAX_SHOWN_PATH_CHARS = 60
+"""Of PATH, in a message: cron's is short and matters, that of a login shell is long and would hide the message."""
 
 
 def _shown(text: str) -> str:
@@ -65,7 +68,8 @@ def not_on_path(program: str, search_path: str) -> Obstacle:
     if " " in program:
         return Obstacle(f"there is no program {_shown(program)}", "Write each argument as an item of its own.")
     message = f"there is no program {_shown(program)} in PATH"
-    return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {search_path}).")
+    shown = truncate(search_path, MAX_SHOWN_PATH_CHARS)
+    return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {shown}).")
 
 
 def which(program: str, folder: str, search_path: str) -> str | None:
