@@ -44,10 +44,29 @@ from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
 order by d.job_type;
 
+-- name: id_range
+select coalesce(min(r.id), 1) as oldest, coalesce(max(r.id), 0) as newest
+from yamlsched.job_runs r;
+
+-- name: candidates
+-- How many runs an index finds by their job, or because they are dead or unfinished; at most `limit` are counted.
+select count(*)::integer as runs
+from (
+    select
+    from yamlsched.job_runs r
+    where (%(definition)s::bigint is not null or %(definitions)s::bigint[] is not null or r.namespace = %(namespace)s)
+      and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
+      and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
+      and (%(only_dead)s is not true or r.dead_at is not null)
+      and (%(only_open)s is not true or r.finished_at is null and (r.exclusive or not r.exclusive))
+    limit %(limit)s
+) x;
+
 -- name: runs
--- Newest first, one page: `before` is the last id of the previous page. The time of a run is when it ended, else when
--- its latest attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters, so
--- that the runs of one job, the dead and the unfinished are each found by an index.
+-- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended, else when its latest
+-- attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters, so that the
+-- runs of one job, the dead and the unfinished are each found by an index. The order is an expression, so that the
+-- planner does not read the primary key from its end until it finds enough runs: between these ids, that may be never.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
@@ -60,6 +79,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_a
            limit 1), '') <> 'running' as cancelled_at_rest
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s
+  and r.id >= %(low)s and r.id < %(high)s
   and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
   and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))
@@ -70,8 +90,11 @@ where r.namespace = %(namespace)s
   and (%(key)s::text is null or r.idempotency_key = %(key)s)
   and (%(key_like)s::text is null or r.idempotency_key like %(key_like)s)
   and (%(worker)s::text is null or r.locked_by like %(worker)s)
-  and (%(before)s::bigint is null or r.id < %(before)s)
-order by r.id desc
+  and (%(error_type)s::text is null or coalesce(r.error_type, '') = %(error_type)s)
+  and (%(error_like)s::text is null or concat_ws(': ', r.error_type, r.last_error) ilike %(error_like)s)
+  and (%(on_dead)s::boolean is null
+       or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)
+order by case when %(oldest_first)s then r.id else -r.id end
 limit %(limit)s;
 
 -- name: id_of_key

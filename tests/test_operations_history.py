@@ -16,8 +16,9 @@ import pytest
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
 from yamlsched.errors import Refused
-from yamlsched.operations import history
-from yamlsched.operations.history import Filter
+from yamlsched.operations import history, search
+from yamlsched.operations.search import Filter
+from yamlsched.store.history import Conditions
 from yamlsched.store.statements import load
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -40,7 +41,7 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
     )
 
     def found(**chosen: Any) -> list[int]:
-        return [row.id for row in history.runs(db, "default", Filter(**chosen), 10)]
+        return [row.id for row in search.runs(db, "default", Filter(**chosen), 10)]
 
     assert len(found()) == 4
     assert found() == sorted(found(), reverse=True)
@@ -58,6 +59,12 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
     assert found(worker="web-1") == [running, dead]
     assert found(worker="web-1:4711") == [running, dead]
     assert found(worker="web") == []
+    assert found(error="ROUTE to") == found(error="oserror: no") == found(error_type="OSError") == [dead]
+    assert found(error_type="OS") == found(error="r_ute") == []
+    assert found(on_dead=False) == found()
+    call = a_run(db, purge, "succeeded", idempotency_key=f"on_dead:{dead}")
+    assert found(on_dead=True) == [call]
+    assert call not in found(on_dead=False)
 
 
 def test_pages_have_no_gaps_and_no_duplicates(db: Db, cli: Cli) -> None:
@@ -80,9 +87,9 @@ def test_pages_have_no_gaps_and_no_duplicates(db: Db, cli: Cli) -> None:
 def test_the_namespaces_of_one_database_do_not_see_each_other(db: Db) -> None:
     a_run(db, a_job(db, namespace="billing"))
 
-    assert history.runs(db, "default", Filter(), 10) == []
+    assert search.runs(db, "default", Filter(), 10) == []
     with pytest.raises(Refused, match='no job "purge" in namespace "default"'):
-        history.runs(db, "default", Filter(jobs=["purge"]), 10)
+        search.runs(db, "default", Filter(jobs=["purge"]), 10)
 
 
 def test_runs_are_listed_as_text_json_and_csv(db: Db, cli: Cli) -> None:
@@ -312,25 +319,73 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one(db: Db, tmp_path: Pat
 
 
 def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_the_history(own_dsn: str) -> None:
-    nothing: dict[str, Any] = dict.fromkeys(
-        ("definition", "definitions", "since", "until", "key", "key_like", "worker", "before")
-    )
-    everything = {
-        **nothing,
-        "namespace": "default",
-        "statuses": None,
-        "only_dead": False,
-        "only_open": False,
-        "limit": 50,
-    }
     sql = load("history")["runs"]
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)
+        whole = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False}
 
-        assert rows_read(db, sql, everything) == 50
-        assert rows_read(db, sql, {**everything, "statuses": ["dead"], "only_dead": True}) == 2
-        assert rows_read(db, sql, {**everything, "statuses": ["queued", "running"], "only_open": True}) == 10
-        assert rows_read(db, sql, {**everything, "key": "purge:2026-01-14"}) == 0
+        def read(low: int = 0, **chosen: Any) -> int:
+            return rows_read(db, sql, {**Conditions(**chosen).parameters(), **whole, "low": low})
+
+        assert read(low=19_512) == 501  # a span of ids reads nothing else
+        assert read(statuses=["dead"]) == 2
+        assert read(statuses=["queued", "running"]) == 10
+        assert read(key="purge:2026-01-14") == 0
+        candidates = {**Conditions(statuses=["dead"]).parameters(), "namespace": "default", "limit": 1000}
+        assert rows_read(db, load("history")["candidates"], candidates) == 2
+        of_job = {**Conditions(definitions=[1]).parameters(), "namespace": "default", "limit": 1000}
+        assert rows_read(db, load("history")["candidates"], of_job) <= 4_000  # a quarter of all runs are of this job
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_pages_forward_and_back_have_each_run_once_whatever_reads_them(
+    db: Db, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(search, "FEW_RUNS", few)
+    monkeypatch.setattr(search, "MIN_SPAN", 3)
+    job, other = a_job(db, "mail"), a_job(db, "other")
+    runs = [a_run(db, job if nth % 3 else other) for nth in range(40)]
+    mails = [run for nth, run in enumerate(runs) if nth % 3][::-1]
+    filter = Filter(jobs=["mail"])
+
+    page, forward = search.page(db, "default", filter, 5), list[int]()
+    while True:
+        forward += [row.id for row in page.runs]
+        if page.older is None:
+            break
+        last, page = page, search.page(db, "default", filter, 5, before=page.older)
+    assert forward == mails
+
+    page, back = last, [row.id for row in last.runs]
+    while page.newer is not None and (page := search.page(db, "default", filter, 5, after=page.newer)).runs:
+        back = [row.id for row in page.runs] + back
+    assert back == mails[: len(back)]
+    assert len(back) >= len(mails) - 5
+
+
+def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MIN_SPAN", 10)
+    job = a_job(db)
+    wanted = a_run(db, job, "dead", last_error="disk full", error_type=None)
+    runs = [a_run(db, job, "succeeded") for _ in range(100)]
+    full = Filter(error="DISK")
+
+    first = search.page(db, "default", full, 2, max_ids=60)
+    assert (list(first.runs), first.older, first.searched_to) == ([], runs[40], runs[40])
+    second = search.page(db, "default", full, 2, before=first.older, max_ids=60)
+    assert [row.id for row in second.runs] == [wanted]
+    assert (second.older, second.newer) == (None, runs[40] - 1)
+    newer = search.page(db, "default", full, 2, after=wanted, max_ids=60)
+    assert (list(newer.runs), newer.newer) == ([], wanted + 60)
+    assert search.page(db, "default", Filter(statuses=["dead"], error_type="", error="%"), 2).runs == []
+    assert search.runs(db, "default", full, 2) == list(second.runs)
+
+
+def test_no_runs_have_one_empty_page(db: Db) -> None:
+    for position in ({}, {"before": 1}, {"before": 10**15}, {"after": 0}, {"after": 10**15}):
+        found = search.page(db, "default", Filter(), 50, max_ids=1000, **position)
+        assert (list(found.runs), found.searched_to) == ([], None)
+        assert position or (found.older, found.newer) == (None, None)
 
 
 def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, cli: Cli) -> None:

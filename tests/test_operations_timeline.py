@@ -13,7 +13,7 @@ from support.database import temporary_database
 from support.rows import a_job, a_long_history, a_run, rows_read
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
-from yamlsched.operations import timeline
+from yamlsched.operations import search, timeline
 from yamlsched.operations.strips import strips
 from yamlsched.operations.timeline import SPANS, Cell
 from yamlsched.operations.why import explain_slot, gap_sentence
@@ -154,7 +154,7 @@ def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:
     assert timeline.of_runs([], history.now(db)) is None
     a_run(db, job, "dead")
     a_run(db, job, "queued")
-    rows = history.runs(db, "default", limit=10, definitions=[job])
+    rows = search.runs(db, "default", search.Filter(jobs=["mail"]), 10)
     shown = timeline.of_runs(rows, history.now(db))
     assert shown is not None
     assert sorted(cell.state for cell in shown.cells) == ["dead", "queued"]

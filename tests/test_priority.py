@@ -16,7 +16,7 @@ from support.rows import row as run_row
 from support.schedules import HOUR, a_file, at
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
-from yamlsched.operations import actions
+from yamlsched.operations import actions, search
 from yamlsched.runs import Priority
 from yamlsched.store import history
 from yamlsched.store.runs import Scope
@@ -184,7 +184,7 @@ def test_an_operator_enqueues_at_a_level_and_history_shows_it_by_name(db: Db) ->
     run = history.run(db, made.run_id)
     assert run is not None
     assert run.priority == "high"
-    assert [run.priority for run in history.runs(db, "default", limit=10)] == ["high"]
+    assert [run.priority for run in search.runs(db, "default", search.Filter(), 10)] == ["high"]
 
 
 @pytest.mark.parametrize(

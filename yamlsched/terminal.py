@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 CI_COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
 """What CI services execute in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub), ``##vso[...]`` (Azure)."""
+STYLES = re.compile(r"\x1b\[[0-9;:]*[mK]|\r+$", re.MULTILINE)
+"""What colours a terminal or clears its line, and the end of lines of other systems."""
 MAX_SHOWN_CHARS = 100
 
 
@@ -31,6 +33,15 @@ def escape_ci_commands(line: str) -> str:
 def escape_line(text: str) -> str:
     """Return ``text`` as one line of output: it cannot look like another line, or control what shows it."""
     return escape_ci_commands(escape_control(text))
+
+
+def without_styles(output: str) -> str:
+    r"""Return what a program printed without its colours. Other control characters stay, and are to be escaped.
+
+    >>> without_styles("\x1b[1;31mfailed\x1b[0m\r\n")
+    'failed\n'
+    """
+    return STYLES.sub("", output)
 
 
 def truncate(text: str, length: int = MAX_SHOWN_CHARS) -> str:

@@ -44,7 +44,7 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
 
     ``act`` gets a connection, the ids, who does this, and the states in which the runs were selected.
     """
-    from yamlsched.operations import actions, history
+    from yamlsched.operations import actions, history, search
     from yamlsched.runs import Status
 
     names, by, yes, dry_run = map(selection.pop, ("names", "by", "yes", "dry_run"))
@@ -65,7 +65,7 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
         else:
             assert namespace is not None
             filter = _filters.build_filter(connection, namespace, settings.file, **selection)
-            ids = history.matching_ids(connection, namespace, filter)
+            ids = search.matching_ids(connection, namespace, filter)
             if not ids:
                 is_open = bool(statuses) and not {*statuses} & {"succeeded", "dead", "cancelled"}
                 click.echo("no unfinished runs match" if is_open else "no runs match", err=True)

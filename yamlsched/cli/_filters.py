@@ -15,7 +15,7 @@ from yamlsched.runs import Status
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.operations.history import Filter
+    from yamlsched.operations.search import Filter
 
 Value = TypeVar("Value")
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -77,13 +77,17 @@ filter_options = combine(
         '08:00" (the last one), or 90m (the last 90 minutes).',
     ),
     click.option("--until", type=time, metavar="TIME", help="Runs before this time; the same forms."),
+    click.option("--error", metavar="TEXT", help="Runs whose latest error has this in its type or its message."),
+    click.option("--error-type", metavar="TYPE", help="Runs whose latest error is of this type."),
+    click.option("--on-dead/--no-on-dead", default=None, help="Only the calls of on_dead, or none of them."),
 )
 """The options that ``build_filter`` gets."""
 
 
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:
     """Return the filter that the options ``given`` write; print how times without an offset were read."""
-    from yamlsched.operations.history import Filter, timezone_of
+    from yamlsched.operations.history import timezone_of
+    from yamlsched.operations.search import Filter
     from yamlsched.store.history import now
     from yamlsched.zones import zone
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,12 +28,12 @@ CSV_COLUMNS = (
 )
 @click.pass_obj
 def command(settings: Settings, /, limit: int, before: int | None, **given: Any) -> int:
-    from yamlsched.operations import history
+    from yamlsched.operations import search
 
     with settings.connect_in() as (connection, namespace):
         filter = _filters.build_filter(connection, namespace, settings.file, **given)
         # one more than the limit, to know whether there is another page
-        rows = history.runs(connection, namespace, filter, limit + 1, before)
+        rows = search.runs(connection, namespace, filter, limit + 1, before)
     page, has_more = rows[:limit], len(rows) > limit
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, runs=page, next_before=page[-1].id if has_more else None))
@@ -60,18 +59,16 @@ def line(row: RunRow) -> tuple[str, ...]:
         _output.coloured(row.status),
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),
-        took(row),
+        duration(row),
         row.key or "-",
         error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else "",
     )
 
 
-def took(run: RunRow) -> str:
+def duration(row: RunRow) -> str:
     """Return how long the latest attempt took; "-" if that is unknown."""
-    return "-" if run.cancelled_at_rest else between(run.started_at, run.finished_at)
-
-
-def between(started: datetime | None, finished: datetime | None) -> str:
     from yamlsched import durations
+    from yamlsched.operations.attempts import took
 
-    return durations.show(max(finished - started, finished - finished)) if started and finished else "-"
+    time = took(row)
+    return "-" if time is None else durations.show(time)

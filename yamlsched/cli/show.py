@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,21 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched import terminal
+from yamlsched import durations, terminal
 from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli.runs import between, took
 
 if TYPE_CHECKING:
     from yamlsched.operations.history import RunDetails
-    from yamlsched.store.history import KeptOutput, StoredRun
+    from yamlsched.store.history import KeptOutput
 
 MAX_LINES = 12
 """Lines of a stack or of output that are shown without --full: the last ones."""
 MAX_LINE_CHARS = 400
 """Characters of each of them."""
-STYLES = re.compile(r"\x1b\[[0-9;:]*[mK]|\r+$", re.MULTILINE)
-"""What colours a terminal or clears its line, and the end of lines of other systems."""
 
 
 @click.command(
@@ -80,6 +76,7 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
 
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
+    from yamlsched.operations.attempts import took, waits_for
     from yamlsched.operations.history import next_step
     from yamlsched.runs import error_text
 
@@ -101,7 +98,8 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         yield "started", _output.instant(run.started_at)
     if run.finished_at:
         time = took(run)
-        yield "finished", _output.instant(run.finished_at) + (f", the last attempt took {time}" if time != "-" else "")
+        last = f", the last attempt took {durations.show(time)}" if time is not None else ""
+        yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
     yield "payload", _json(run.payload) if run.payload else ""
     yield "result", _json(run.result) if run.result is not None else ""
@@ -109,56 +107,22 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield "next", next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"])
 
 
-def waits_for(run: StoredRun, now: datetime) -> str:
-    if run.status == "running":
-        is_over = run.locked_until is not None and run.locked_until < now
-        return f" on {run.worker}, lease {'expired at' if is_over else 'until'} {_output.instant(run.locked_until)}"
-    if run.status == "failed" or (run.status == "queued" and run.run_at > now):
-        return f", due {_output.instant(run.run_at)} ({_output.ago(run.run_at, now)})"
-    return ""
-
-
 def attempts(details: RunDetails, full: bool) -> Iterator[str]:
-    """Yield the lines of the attempts: the failed ones from job_failures, the last one from the run itself.
+    """Yield the lines of the attempts."""
+    from yamlsched.operations import attempts
 
-    Those that were cancelled or succeeded before a retry are in the record of the retry.
-
-    An attempt that was released has left only its output: its number is that of the next one.
-    """
-    from yamlsched.runs import error_text
-
-    run = details.run
-    outputs = {(output.attempt, output.worker): output for output in details.outputs}
-    found: list[tuple[int, datetime | None, list[str]]] = []
-    for failure in details.failures:
-        time = between(failure.started_at, failure.failed_at)
-        lines = [attempt(failure.attempt, "failed", failure.started_at, time, failure.worker)]
-        lines.append(_output.printable(f"    {error_text(failure.error_type, failure.error)}"))
-        lines += block("stack", failure.stack, full)
-        lines += output_block(outputs.pop((failure.attempt, failure.worker), None), full)
-        found.append((failure.attempt, failure.failed_at, lines))
-    for one in details.retried_attempts:
-        time = between(one.started_at, one.finished_at)
-        lines = [attempt(one.attempt, one.status, one.started_at, time, one.worker)]
-        lines += output_block(outputs.pop((one.attempt, one.worker or ""), None), full)
-        found.append((one.attempt, one.finished_at, lines))
-    recorded = {number for number, _, _ in found}
-    if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
-        lines = [attempt(run.attempts, run.status, run.started_at, took(run), run.worker)]
-        lines += output_block(outputs.pop((run.attempts, run.worker or ""), None), full)
-        found.append((run.attempts, run.finished_at, lines))
-    for kept in outputs.values():
-        head = f"attempt {kept.attempt}  released  {_output.instant(kept.ended_at)}"
-        lines = [f"{head}  {_output.printable_line(kept.worker)}", *output_block(kept, full)]
-        found.append((kept.attempt, kept.ended_at, lines))
-    for _, _, lines in sorted(found, key=lambda item: (item[0], item[1] is None, item[1])):
-        yield from lines
-
-
-def attempt(number: int, status: str, started_at: datetime | None, time: str, worker: str | None) -> str:
-    took = f"  took {time}" if time != "-" else ""
-    head = f"attempt {number}  {_output.coloured(status)}  {_output.instant(started_at)}"
-    return f"{head}{took}  {_output.printable_line(worker or '-')}"
+    for one in attempts.attempts(details):
+        if one.status == "released":
+            head = f"attempt {one.number}  released  {_output.instant(one.ended_at)}"
+            yield f"{head}  {_output.printable_line(one.worker)}"
+        else:
+            time = f"  took {durations.show(one.took)}" if one.took is not None else ""
+            head = f"attempt {one.number}  {_output.coloured(one.status)}  {_output.instant(one.started_at)}"
+            yield f"{head}{time}  {_output.printable_line(one.worker or '-')}"
+        if one.status == "failed":
+            yield _output.printable(f"    {one.error}")
+            yield from block("stack", one.stack, full)
+        yield from output_block(one.output, full)
 
 
 def block(name: str, text: str | None, full: bool) -> list[str]:
@@ -177,12 +141,12 @@ def output_block(kept: KeptOutput | None, full: bool) -> list[str]:
         return []
     is_cut = kept.omitted_bytes and full
     omitted = f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept" if is_cut else ""
-    return block(f"output{omitted}", STYLES.sub("", kept.output), full)
+    return block(f"output{omitted}", terminal.without_styles(kept.output), full)
 
 
 def printed(output: str) -> str:
     """Return ``output`` as it may be shown: nothing in it controls a terminal or a CI service."""
-    return _output.printable(STYLES.sub("", output)).removesuffix("\n")
+    return _output.printable(terminal.without_styles(output)).removesuffix("\n")
 
 
 def effects(details: RunDetails) -> str:

@@ -1,4 +1,4 @@
-"""Selecting runs, and everything about one run."""
+"""Namespaces, jobs by their names, and everything about one run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,7 @@ from yamlsched.store import history
 
 MAX_CHILDREN = 100
 """Runs enqueued by a run that are shown."""
-PAGE_RUNS = 5_000
-"""Runs that one statement selects."""
 MAX_ID_DIGITS = 18
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which runs to select. An empty part does not filter."""
-
-    jobs: Sequence[str] = ()
-    tags: Sequence[str] = ()
-    statuses: Sequence[str] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    key: str | None = None  # `*` matches any string
-    worker: str | None = None  # likewise; without `*`, a host or host:pid
 
 
 @dataclass(frozen=True)
@@ -155,44 +140,6 @@ def unknown_job(name: str, namespace: str, known: Sequence[str]) -> Refused:
     """Return the error for the name of a job that does not exist, with the closest one that does."""
     hint = did_you_mean(name, known, "A job is known after its first sync.")
     return Refused(f'no job "{name}" in namespace "{namespace}". {hint}')
-
-
-def runs(
-    connection: psycopg.Connection[Any], namespace: str, filter: Filter, limit: int, before: int | None = None
-) -> list[history.RunRow]:
-    """Return up to ``limit`` runs that match ``filter``, newest first; ``before`` is the last id of the previous page.
-
-    Raises Refused for a job or a tag that does not exist.
-    """
-    key, worker = filter.key, filter.worker
-    return history.runs(
-        connection,
-        namespace,
-        limit=limit,
-        definitions=definitions(connection, namespace, filter.jobs, filter.tags),
-        statuses=filter.statuses,
-        since=filter.since,
-        until=filter.until,
-        key=key if key and "*" not in key else None,
-        key_like=_like(key) if key and "*" in key else None,
-        worker=_like(worker if "*" in worker else f"{worker}:*") if worker else None,
-        before=before,
-    )
-
-
-def _like(pattern: str) -> str:
-    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return escaped.replace("*", "%")
-
-
-def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> list[int]:
-    """Return the ids of all runs that match ``filter``, oldest first. Raises Refused as ``runs`` does."""
-    ids: list[int] = []
-    while page := runs(connection, namespace, filter, PAGE_RUNS, before=ids[-1] if ids else None):
-        ids += [row.id for row in page]
-        if len(page) < PAGE_RUNS:
-            break
-    return ids[::-1]
 
 
 def is_id(name: str) -> bool:

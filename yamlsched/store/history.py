@@ -159,41 +159,77 @@ def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary
     return fetch(connection, JobSummary, load("history")["jobs"], {"namespace": namespace})
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """Which runs to select. A part that is empty or None does not filter.
+
+    ``key_like``, ``worker`` and ``error_like`` are LIKE patterns. A run lies in [since, until) by when it ended, else
+    by when it started, else by when it is due. ``on_dead`` selects calls of on_dead, or all other runs.
+    """
+
+    definitions: Sequence[int] | None = None
+    statuses: Sequence[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    key: str | None = None
+    key_like: str | None = None
+    worker: str | None = None
+    error_type: str | None = None
+    error_like: str | None = None
+    on_dead: bool | None = None
+
+    @property
+    def only_dead(self) -> bool:
+        return set(self.statuses) == {"dead"}
+
+    @property
+    def only_open(self) -> bool:
+        return bool(self.statuses) and set(self.statuses) <= {"queued", "running", "failed"}
+
+    def parameters(self) -> dict[str, Any]:
+        ids = self.definitions
+        return {
+            "definition": ids[0] if ids is not None and len(ids) == 1 else None,
+            "definitions": list(ids) if ids is not None and len(ids) != 1 else None,
+            "statuses": list(self.statuses) or None,
+            "only_dead": self.only_dead,
+            "only_open": self.only_open,
+            "since": self.since,
+            "until": self.until,
+            "key": self.key,
+            "key_like": self.key_like,
+            "worker": self.worker,
+            "error_type": self.error_type,
+            "error_like": self.error_like,
+            "on_dead": self.on_dead,
+        }
+
+
+def id_range(connection: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return the ids of the oldest and the newest run of all namespaces; (1, 0) if there is none."""
+    [row] = connection.execute(load("history")["id_range"]).fetchall()
+    return row.oldest, row.newest
+
+
+def candidates(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int) -> int:
+    """Return how many runs the indexed ``conditions`` select, up to ``limit``: job, dead, unfinished."""
+    parameters = {**conditions.parameters(), "namespace": namespace, "limit": limit}
+    return int(fetch_column(connection, load("history")["candidates"], parameters)[0])
+
+
 def runs(
     connection: psycopg.Connection[Any],
     namespace: str,
+    conditions: Conditions,
     *,
+    low: int,
+    high: int,
     limit: int,
-    definitions: Sequence[int] | None = None,
-    statuses: Sequence[str] = (),
-    since: datetime | None = None,
-    until: datetime | None = None,
-    key: str | None = None,
-    key_like: str | None = None,
-    worker: str | None = None,
-    before: int | None = None,
+    oldest_first: bool = False,
 ) -> list[RunRow]:
-    """Return up to ``limit`` runs with an id below ``before``, newest first.
-
-    ``key_like`` and ``worker`` are LIKE patterns. A run lies in [since, until) by when it ended, else by when it
-    started, else by when it is due.
-    """
-    parameters = {
-        "namespace": namespace,
-        "definition": definitions[0] if definitions is not None and len(definitions) == 1 else None,
-        "definitions": list(definitions) if definitions is not None and len(definitions) != 1 else None,
-        "statuses": list(statuses) or None,
-        "only_dead": set(statuses) == {"dead"},
-        "only_open": bool(statuses) and set(statuses) <= {"queued", "running", "failed"},
-        "since": since,
-        "until": until,
-        "key": key,
-        "key_like": key_like,
-        "worker": worker,
-        "before": before,
-        "limit": limit,
-    }
-    return fetch(connection, RunRow, load("history")["runs"], parameters)
+    """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise."""
+    position = {"namespace": namespace, "low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
+    return fetch(connection, RunRow, load("history")["runs"], {**conditions.parameters(), **position})
 
 
 def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:

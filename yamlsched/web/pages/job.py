@@ -11,7 +11,7 @@ from markupsafe import Markup
 from yamlsched import durations
 from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import ScheduleError
-from yamlsched.operations import health, history
+from yamlsched.operations import health, search
 from yamlsched.operations import timeline as operations
 from yamlsched.operations.health import JobHealth, Problem, Thresholds
 from yamlsched.operations.timeline import Timeline
@@ -72,8 +72,10 @@ def show(visit: Visit) -> JobPage:
             if until is not None and shown.end < visit.now:
                 later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
     else:
-        runs = history.runs(visit.connection, visit.namespace, history.Filter(jobs=[name]), MAX_RUNS)
-        shown = operations.of_runs(runs, visit.now)
+        runs = search.page(
+            visit.connection, visit.namespace, search.Filter(jobs=[name]), MAX_RUNS, max_ids=search.MAX_SEARCHED_IDS
+        )
+        shown = operations.of_runs(runs.runs, visit.now)
     where = zone_or_utc(facts.timezone)
     return JobPage(
         facts=facts,
