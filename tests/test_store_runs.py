@@ -221,6 +221,21 @@ def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask
     assert sorted(run.job_type for run in claimed.runs) == ["first", "first", "second", "second"]
 
 
+def test_a_walk_over_jobs_claims_only_jobs_of_the_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
+    # given more runs that may not be claimed than a claim reads by time, and after them a run of a job of each kind
+    mine, foreign = a_job(db, "mine"), a_job(db, "foreign")
+    scope = Scope(newest=foreign, others=(foreign,))
+    added_since = a_job(db, "added_since")
+    for number in range(64):
+        due(db, foreign, run_at=NOON - MINUTE + number * timedelta(milliseconds=1))
+    runs = {job: due(db, job, run_at=NOON - SECOND) for job in (mine, foreign, added_since)}
+
+    claimed = claim(ask, limit=3, scope=scope)
+
+    assert claimed.is_truncated
+    assert [run.id for run in claimed.runs] == [runs[mine]]
+
+
 def test_the_fast_path_claims_the_same_shareable_runs_as_the_complete_claim_and_nothing_else(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
