@@ -154,7 +154,7 @@ def test_the_refresh_script_gets_the_page_without_its_frame(visit: Visit, page_d
     assert "<html" not in fragment.text
     assert fragment.text.strip() in whole.text
     assert fragment.headers["etag"] != whole.headers["etag"]
-    assert fragment.headers["vary"] == "Yamlsched-Fragment"
+    assert "Yamlsched-Fragment" in fragment.headers["vary"]
 
 
 def test_static_files_are_kept_for_ever_because_their_names_change_with_their_content(
@@ -195,3 +195,14 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else True)
     with pytest.raises(EnvironmentFailed, match=r"needs jinja2: .* pip install 'yamlsched\[web\]'"):
         web.app("dbname=x")
+
+
+def test_pages_are_compressed_for_those_who_look_from_afar(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn)
+    packed = page.get("/", headers={"Accept-Encoding": "gzip"})
+    plain = page.get("/", headers={"Accept-Encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "Accept-Encoding" in packed.headers["vary"]
+    assert "content-encoding" not in plain.headers
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
+    assert packed.text == plain.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -72,7 +72,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
         "in_doubt_counts": {waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
-        "jobs": [{**asdict(job), "state": state(job, health)} for job in health.jobs],
+        "jobs": [{**job._asdict(), "state": state(job, health)} for job in health.jobs],
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -16,9 +16,11 @@ MAX_EFFECTS_IN_DOUBT = 100
 """Effects in doubt that are read; all are counted."""
 
 
-@dataclass(frozen=True)
-class JobHealth:
-    """A row of the view job_health, and how many runs of the job died recently."""
+class JobHealth(NamedTuple):
+    """A row of the view job_health, and how many runs of the job died recently.
+
+    A tuple, because a namespace may have 10,000 of them: a frozen dataclass takes three times as long.
+    """
 
     job_type: str
     description: str

@@ -14,6 +14,8 @@ import psycopg
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -80,6 +82,7 @@ class Application:
                 Route("/actions/{name}", self._actions.endpoint, methods=["GET", "POST"]),
                 Route("/static/{name}", static),
             ],
+            middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._http_error, Exception: self._bug},
         )
