@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -27,29 +26,12 @@ def payload(text: str) -> dict[str, Any]:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise click.BadParameter(f"{source}cannot be read: {reason}") from None
 
-    def refuse(name: str) -> NoReturn:
-        raise click.BadParameter(f"{source}{name} is not a valid JSON value: write null, or a string")
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if repeated := next((name for name in names if names.count(name) > 1), None):
-            raise click.BadParameter(f'{source}the key "{repeated}" occurs twice')
-        return dict(pairs)
+    from yamlsched.operations import payloads
 
     try:
-        value = json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
-        found = f"at {rest!r}" if rest else "where it ends"
-        place = f"{source}line {error.lineno}, column {error.colno}"
-        raise click.BadParameter(f"{place}: invalid JSON {found}: write for example '{{\"user_id\": 12}}'") from None
-    except RecursionError:
-        raise click.BadParameter(f"{source}nested too deep") from None
-    if not isinstance(value, dict):
-        raise click.BadParameter(
-            f'{source}not a JSON object: its keys become keyword arguments, as in {{"user_id": 12}}'
-        )
-    return value
+        return payloads.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{source}{error}") from None
 
 
 @click.command(

@@ -121,12 +121,16 @@ class Parameters:
         return f"{self.handler} requires {names}, which the payload does not contain"
 
 
-def payload_problem(handler: str, payload: Collection[str], path: Sequence[Path]) -> str | None:
-    """Return why every call of ``handler`` with these payload keys fails; None if its source does not determine it."""
+def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
+    """Return what ``handler`` takes; None if its source does not determine it."""
     found = lookup.look_up(handler, tuple(path))
-    if found is None or isinstance(found, Problem):
+    return None if found is None or isinstance(found, Problem) else Parameters.of(handler, found)
+
+
+def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> str | None:
+    """Return why every call with these payload keys fails; None if it may succeed."""
+    if parameters is None:
         return None
-    parameters = Parameters.of(handler, found)
     for problem in filter(None, map(parameters.problem, payload)):
         return f"{problem.message}. {problem.remedy}"
     missing = parameters.missing(payload)
