@@ -140,9 +140,10 @@ where r.id = %(id)s and r.namespace = %(namespace)s;
 
 -- name: dead_ids
 -- The dead runs of a job that died up to a time, oldest first: all, or those with one error_type, which may be missing.
+-- `until` is null for all of them.
 select r.id
 from yamlsched.job_runs r
-where r.definition_id = %(definition)s and r.dead_at is not null and r.dead_at <= %(until)s
+where r.definition_id = %(definition)s and r.dead_at is not null and r.dead_at <= coalesce(%(until)s::timestamptz, 'infinity')
   and (%(any_type)s or r.error_type is not distinct from %(error_type)s::text)
 order by r.dead_at, r.id
 limit %(limit)s;

@@ -102,7 +102,7 @@ from unsettled u;
 
 -- name: find
 -- The state of an effect, and the run that entered it.
-select e.state, e.run_id, e.attempt, e.claimed_at, e.done_at,
+select e.state, e.run_id, e.attempt, e.provider_key::text, e.claimed_at, e.doubted_at, e.done_at,
        coalesce((select r.locked_by = e.locked_by and r.attempts = e.attempt
                         and (r.status = 'running' or r.held_until > clock_timestamp())
                  from yamlsched.job_runs r where r.id = e.run_id), false) as is_running

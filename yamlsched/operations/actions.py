@@ -80,7 +80,7 @@ def enqueue(
             raise Refused(
                 "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now"
             ) from None
-        run_at, due = _due(at, zone("UTC"), history.now(connection))
+        run_at, due = due_at(at, zone("UTC"), history.now(connection))
         run_id, created = create(run_at=run_at)
         return EnqueueResult(run_id, created, None, run_at, due=due)
     if job not in known:
@@ -89,7 +89,7 @@ def enqueue(
         raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
     with connection.transaction():
         timezone = "UTC" if at is None else timezone_of(connection, namespace, [job], file)
-        run_at, due = _due(at, zone(timezone), history.now(connection))
+        run_at, due = due_at(at, zone(timezone), history.now(connection))
         run_id, created = create(run_at=run_at)
         if run_id is None:
             pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
@@ -102,7 +102,7 @@ def enqueue(
     return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
 
 
-def _due(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:
+def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:
     """Return when a run is to be due, and that time for people. Raises Refused for a named day that has passed."""
     if at is None:
         return None, ""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
 
 from yamlsched import durations
+from yamlsched.store import audit
 from yamlsched.store.audit import TrailEntry
 
 PAST = {
@@ -21,6 +25,8 @@ PAST = {
 }
 """What an entry of the trail says that somebody did, by verb."""
 SAME_ACTION = timedelta(seconds=2)
+READ_ENTRIES = 500
+MAX_ENTRIES = 10_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,27 @@ class TrailGroup:
     @property
     def first(self) -> TrailEntry:
         return self.entries[0]
+
+
+def page(
+    connection: psycopg.Connection[Any], namespace: str, limit: int, before: int | None, **filters: str | None
+) -> tuple[list[TrailGroup], int | None]:
+    """Return up to ``limit`` actions, newest first, and where the next page starts; None if there is none.
+
+    ``filters`` are those of ``store.audit.trail``. At most ``MAX_ENTRIES`` entries are read.
+    """
+    entries: list[TrailEntry] = []
+    found: list[TrailGroup] = []
+    is_last = False
+    while not is_last and len(found) <= limit and len(entries) < MAX_ENTRIES:
+        start = entries[-1].id if entries else before
+        more = audit.trail(connection, namespace, limit=READ_ENTRIES, before=start, **filters)
+        entries += more
+        is_last = len(more) < READ_ENTRIES
+        found = groups(entries)
+    if len(found) > limit:
+        return found[:limit], found[limit - 1].entries[-1].id
+    return found, None if is_last else entries[-1].id
 
 
 def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:

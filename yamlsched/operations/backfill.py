@@ -93,11 +93,16 @@ class Selection(NamedTuple):
 
 
 def select(
-    connection: Connection[Any], job: Definition, first: datetime, last: datetime, before_first: bool = False
+    connection: Connection[Any],
+    job: Definition,
+    first: datetime,
+    last: datetime,
+    before_first: bool = False,
+    limit: int | None = None,
 ) -> Selection:
     """Return the slots in [first, last], with ``before_first`` also those from before the job was first applied.
 
-    Raises Refused if all of the range is before that.
+    Slots are not counted beyond ``limit`` + CHUNK_SLOTS. Raises Refused if all of the range is before that.
     """
     oldest = first_day(connection, job)
     is_cut = first < oldest and not before_first
@@ -107,7 +112,11 @@ def select(
             f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
         )
     first = oldest if is_cut else first
-    slots = sum(len(chunk) for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))))
+    slots = 0
+    for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))):
+        slots += len(chunk)
+        if limit is not None and slots > limit:
+            break
     return Selection(first, last, slots, day if is_cut else None)
 
 
@@ -138,7 +147,8 @@ def backfill(
     """Create the missing runs of the slots in [first, last], oldest first, due at once, and add them to ``result``.
 
     Each chunk of slots is one transaction: an interruption keeps those before, and the same call continues. Future
-    slots are left to sync. Raises Refused for a job that is retired or disabled, also during the backfill.
+    slots are left to sync. A dry run locks nothing, so that a role that may only read can make one. Raises Refused for
+    a job that is retired or disabled, also during the backfill.
     """
     _check_active(connection, namespace, job)
     at = store.start_batch(connection, now)
@@ -148,7 +158,7 @@ def backfill(
         with connection.transaction():
             store.start_batch(connection, now)
             # the lock waits for a sync that is creating the same runs, or is retiring the job
-            for locked in definitions.lock(connection, [job.id]):
+            for locked in [] if dry_run else definitions.lock(connection, [job.id]):
                 _check_active(connection, namespace, locked)
             missing = _missing(connection, namespace, job, chunk, result)
             if missing and not dry_run:

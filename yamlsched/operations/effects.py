@@ -30,6 +30,14 @@ def settle(
     return f'effect "{key}" {then}' + next_step
 
 
+def find(connection: psycopg.Connection[Any], namespace: str, key: str) -> effects.EffectStatus:
+    """Return an effect that can be settled. Raises Refused if there is nothing to settle."""
+    found = effects.find(connection, namespace, key)
+    if found is None or not found.can_be_settled:
+        raise Refused(_nothing_to_settle(namespace, key, found))
+    return found
+
+
 def _nothing_to_settle(namespace: str, key: str, found: effects.EffectStatus | None) -> str:
     if found is None:
         return (

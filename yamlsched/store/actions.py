@@ -171,7 +171,7 @@ ANY_TYPE = "*"
 
 
 def dead_ids(
-    connection: psycopg.Connection[Any], definition: int, error_type: str | None, until: datetime, limit: int
+    connection: psycopg.Connection[Any], definition: int, error_type: str | None, until: datetime | None, limit: int
 ) -> list[int]:
     """Return the ids of the runs of a job that died of ``error_type`` (None: of none) up to ``until``, oldest first."""
     parameters = {"definition": definition, "until": until, "limit": limit, "error_type": error_type}

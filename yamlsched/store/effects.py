@@ -86,9 +86,18 @@ class EffectStatus:
     state: str
     run_id: int
     attempt: int
+    provider_key: str  # effect.key
     claimed_at: datetime
+    doubted_at: datetime | None  # set in a done effect: in_doubt="skip" counted it as done
     done_at: datetime | None
     is_running: bool
+
+    @property
+    def can_be_settled(self) -> bool:
+        """Whether it is in doubt, or was counted as done without knowing."""
+        if self.state == "done":
+            return self.doubted_at is not None
+        return self.state == "in_doubt" or not self.is_running
 
 
 def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:

@@ -91,7 +91,7 @@ class ActionPages:
     ) -> Response:
         """Show what will happen, or the form if something is missing or not valid."""
         with self._open_visit(request) as visit:
-            is_complete = all(given[name] for name in action.required)
+            is_complete = all(given[name] for name in action.required) and (is_form or not action.asks_first)
             errors = {}
             if is_form and not is_complete and not fields.get("edit"):
                 errors = {name: "This is needed." for name in action.required if not given[name]}

@@ -154,6 +154,7 @@ class Application:
                 url=url_under(request.scope["root_path"]),
                 user=request.state.user,
                 has_actions=self._options.has_actions,
+                file=self._options.file,
                 result=results.read(connection, path, parameter, at) if parameter else None,
             )
 

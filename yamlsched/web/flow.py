@@ -183,6 +183,7 @@ class Action(NamedTuple):
     review: Callable[[Visit, Given], Review]
     perform: Callable[[Doing, Given], Done]
     limits: Mapping[str, int] = {}  # of characters, for fields that may be longer than MAX_TEXT_CHARS
+    asks_first: bool = False  # a link always leads to the form: it has fields that are not required
 
 
 def anonymous() -> str:

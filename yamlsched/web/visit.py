@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -41,6 +42,7 @@ class Visit:
     url: Callable[..., str]
     user: str | None
     has_actions: bool
+    file: Path  # schedules.yaml on the host of the page, which may not be there
     result: Result | None = None  # of the action that led here
 
     def text(self, name: str, max_chars: int = 200) -> str:

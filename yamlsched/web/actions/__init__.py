@@ -1,5 +1,18 @@
 """The actions, by their names in URLs. Each has a module; see ``flow``."""
 
-from yamlsched.web.actions import cancel, pause, retry
+from yamlsched.web.actions import backfill, bulk, cancel, enqueue, pause, retry, settle
 
-ACTIONS = {action.name: action for action in (retry.ACTION, cancel.ACTION, pause.PAUSE, pause.RESUME)}
+ACTIONS = {
+    action.name: action
+    for action in (
+        retry.ACTION,
+        bulk.RETRY,
+        cancel.ACTION,
+        bulk.CANCEL,
+        pause.PAUSE,
+        pause.RESUME,
+        settle.ACTION,
+        enqueue.ACTION,
+        backfill.ACTION,
+    )
+}

@@ -24,7 +24,7 @@ def run(visit: Visit, given: Given) -> RunOutlook:
             visit.connection, visit.namespace, history.find(visit.connection, visit.namespace, given["run"])
         )
     except Refused as error:
-        raise Invalid("run", _sentence(str(error))) from None
+        raise Invalid("run", sentence(str(error))) from None
     if found is None:
         raise Invalid("run", f'There is no run {given["run"]} in namespace "{visit.namespace}", or it was pruned.')
     return found
@@ -50,5 +50,6 @@ def job_for(connection: psycopg.Connection[object], namespace: str, name: str) -
     return found
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Return a clause of an operation as a sentence."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

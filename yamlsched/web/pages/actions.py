@@ -12,8 +12,8 @@ from yamlsched.store import audit as store
 from yamlsched.store.audit import Pause, TrailEntry
 from yamlsched.web.visit import BadRequest, Page, Visit
 
-PAGE_ENTRIES = 200
-"""Entries on one page. An action on many runs has one for each; they are shown together."""
+PAGE_ACTIONS = 50
+"""Actions on one page. One on many runs has an entry for each; they are shown together."""
 MAX_COUNTED_RUNS = 1_000
 MAX_LISTED_TARGETS = 12
 VERBS = tuple(PAST)
@@ -54,24 +54,24 @@ def show(visit: Visit) -> ActionsPage:
     if run and not (run.isascii() and run.isdigit() and len(run) < 19):
         raise BadRequest(f'"{run}" is not the id of a run.', "Write for example 118.")
     before = visit.number("before", 0) or None
-    entries = store.trail(
+    groups, older = audit.page(
         visit.connection,
         visit.namespace,
-        limit=PAGE_ENTRIES + 1,
+        PAGE_ACTIONS,
+        before,
         verb=verb or None,
         who=who or None,
         job_type=job or None,
         target=f"run:{run}" if run else None,
-        before=before,
     )
     return ActionsPage(
         pauses=store.pauses(visit.connection, visit.namespace, visit.now, MAX_COUNTED_RUNS),
-        groups=audit.groups(entries[:PAGE_ENTRIES]),
+        groups=groups,
         verb=verb,
         who=who,
         job=job,
         run=run,
-        older=entries[PAGE_ENTRIES - 1].id if len(entries) > PAGE_ENTRIES else None,
+        older=older,
         is_first=before is None,
     )
 
