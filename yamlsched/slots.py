@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -151,6 +152,36 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
     return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
+
+
+class ClockChange(NamedTuple):
+    """An instant at which the offset of local time from UTC changes."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+
+def offsets(zone: ZoneInfo, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the stretches of constant offset in the minutes [start, end): first minute, end, and offset in minutes."""
+    pending: tuple[int, int, int] | None = None
+    for number in range(start // WINDOW, -(-end // WINDOW)):
+        for stretch in _stretches(zone, number):
+            begin, finish = max(stretch.start, start), min(stretch.end, end)
+            if pending is not None and pending[2] == stretch.offset:
+                pending = (pending[0], finish, pending[2])
+            elif begin < finish:
+                if pending is not None:
+                    yield pending
+                pending = (begin, finish, stretch.offset)
+    if pending is not None:
+        yield pending
+
+
+def clock_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
+    """Yield the clock changes in (after, until]."""
+    for (_, _, before), (start, _, offset) in pairwise(offsets(zone, _first_minute(after) - 1, _end_minute(until))):
+        yield ClockChange(EPOCH + start * MINUTE, before * MINUTE, offset * MINUTE)
 
 
 def _first_minute(after: datetime) -> int:

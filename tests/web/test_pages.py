@@ -26,6 +26,8 @@ PATHS = (
     "/?q=mail",
     "/?state=retired",
     "/why",
+    "/calendar",
+    "/calendar?span=1d&q=team-finance&tz=America/New_York",
     "/why?job=nightly_backup&at=yesterday",
     *(f"/jobs/{j}" for j in JOBS),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from yamlsched.times import TimeInput
 
 if TYPE_CHECKING:
     from yamlsched.cron.expression import Cron
+    from yamlsched.forecast import Forecast
     from yamlsched.upcoming import ScheduledJob, Upcoming
 
 NAMELESS = "x"
@@ -22,6 +24,10 @@ NAMELESS = "x"
 
 MAX_NAMES = 8
 """Jobs that a message names."""
+MIN_SHOWN_MINUTES, MAX_SHOWN_MINUTES = 5, 15
+"""How many of the fullest minutes are shown: all pile-ups within these limits."""
+MAX_SHOWN_NAMES = 6
+"""Jobs that are named of each."""
 
 HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
 
@@ -55,7 +61,8 @@ def command(
     days: int | None,
 ) -> int:
     from yamlsched import times
-    from yamlsched.upcoming import ScheduledJob, calendar, merge, starts
+    from yamlsched.forecast import Span, forecast
+    from yamlsched.upcoming import ScheduledJob, merge
     from yamlsched.zones import zone
 
     if number and days:
@@ -72,17 +79,14 @@ def command(
     if start is not None:
         read_in = zone(jobs[0].timezone) if job and jobs and not timezone else where
         after = times.resolve(start, lambda: read_in, after, is_future=True)
-    if days:
-        until = after + timedelta(days=days)
-        found = merge(jobs, after, until) if settings.wants_json else starts(jobs, after, until)
-    else:
-        found = islice(merge(jobs, after), number or 10)
+    until = after + timedelta(days=days) if days else None
+    found = merge(jobs, after, until) if days else islice(merge(jobs, after), number or 10)
     if settings.wants_json:
         names = ("job_type", "scheduled_for", "local", "key", "note")
         slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in found]
         click.echo(_output.document(slots=slots))
-    elif days:
-        lines = calendar(found, where)
+    elif until:
+        lines = _calendar(forecast(jobs, Span(after, until, where.key)))
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
     else:
         click.echo(_table(list(found), with_jobs=job is None and expression is None))
@@ -150,3 +154,40 @@ def _table(found: list[Upcoming], with_jobs: bool) -> str:
         for slot in found
     ]
     return _output.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE")
+
+
+def _calendar(found: Forecast) -> list[str]:
+    """Return lines: how many jobs start in each local day and hour, and then the minutes in which most start at once.
+
+    Those are the pile-ups, or the fullest minutes in which two or more jobs start. Days before the first start and
+    after the last are left out.
+    """
+    days: dict[date, list[int]] = {}
+    for hour, number in zip(found.hours, found.jobs_by_hour, strict=True):
+        days.setdefault(hour.date, []).append(number)
+    used = [day for day, jobs in days.items() if any(jobs)]
+    if not used:
+        return []
+    width = max(2, len(str(max(found.jobs_by_hour))))
+    lines = [" " * 10 + " ".join(f"{hour:02}".rjust(width) if width == 2 else f"{hour:>{width}}" for hour in range(24))]
+    for day, jobs in days.items():
+        if used[0] <= day <= used[-1]:
+            lines.append(f"{day:%a %m-%d} " + " ".join(str(number or ".").rjust(width) for number in jobs))
+    return [*lines, *_fullest(found)]
+
+
+def _fullest(found: Forecast) -> Iterator[str]:
+    from yamlsched.forecast import MIN_PILE_UP_JOBS
+    from yamlsched.terminal import join_first
+    from yamlsched.zones import zone
+
+    where, pile_ups = zone(found.span.timezone), found.pile_ups()
+    fullest = found.fullest(min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups)))
+    if fullest:
+        yield from ("", "most at once:")
+    for clock, names, at in fullest:
+        first = f"{at[0].astimezone(where):%a %m-%d}"
+        often = f"on {first}" if len(at) == 1 else f"{len(at)} times from {first}"
+        yield f"  {clock}  {len(names)} jobs, {often}: {join_first(names, MAX_SHOWN_NAMES)}"
+    if pile_ups > MAX_SHOWN_MINUTES:
+        yield f"  and {pile_ups - MAX_SHOWN_MINUTES} more with {MIN_PILE_UP_JOBS} jobs or more"

@@ -82,6 +82,12 @@ class Page(NamedTuple):
     title: str | None = None
 
 
+def has_words(text: str, *shown: str) -> bool:
+    """Return whether every word of ``text`` occurs in what is shown, in any case."""
+    found = " ".join(shown).lower()
+    return all(word in found for word in text.lower().split())
+
+
 def url_under(prefix: str) -> Callable[..., str]:
     """Return the function that makes links: ``url("jobs", name, span="7d")``. Parts and values are quoted."""
 

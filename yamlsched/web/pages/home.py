@@ -14,7 +14,7 @@ from yamlsched.operations import health
 from yamlsched.operations.health import Health, JobHealth, Problem, Thresholds
 from yamlsched.operations.strips import Day, strips
 from yamlsched.web.charts.strip import strip
-from yamlsched.web.visit import Page, Visit
+from yamlsched.web.visit import Page, Visit, has_words
 
 PAGE_JOBS = 50
 """Jobs on one page."""
@@ -92,9 +92,7 @@ def show(visit: Visit) -> Home:
 
 
 def _matches(job: JobHealth, text: str) -> bool:
-    """Return whether every word of ``text`` occurs in what the page shows of the job."""
-    shown = " ".join((job.job_type, job.description, job.owner, *job.tags)).lower()
-    return all(word in shown for word in text.lower().split())
+    return has_words(text, job.job_type, job.description, job.owner, *job.tags)
 
 
 def _rank(state: str) -> int:
