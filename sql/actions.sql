@@ -140,11 +140,13 @@ where r.id = %(id)s and r.namespace = %(namespace)s;
 
 -- name: dead_ids
 -- The dead runs of a job that died up to a time, oldest first: all, or those with one error_type, which may be missing.
--- `until` is null for all of them.
+-- `until` is null for all of them; `calls` selects calls of on_dead, or the other runs.
 select r.id
 from yamlsched.job_runs r
 where r.definition_id = %(definition)s and r.dead_at is not null and r.dead_at <= coalesce(%(until)s::timestamptz, 'infinity')
   and (%(any_type)s or r.error_type is not distinct from %(error_type)s::text)
+  and (%(calls)s::boolean is null
+       or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(calls)s)
 order by r.dead_at, r.id
 limit %(limit)s;
 

@@ -385,6 +385,15 @@ def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClien
     assert "Retry 2 dead runs" in words(page.get("/actions/retry-dead?job=purge"))
 
 
+def test_calls_of_on_dead_can_be_left_out_or_chosen(page: TestClient, db: Db) -> None:
+    job = a_job(db)
+    own = a_run(db, job, "dead", idempotency_key="on_dead:x")
+    call = a_run(db, job, "dead", idempotency_key=f"on_dead:{own}")
+    for calls, expected in (("", [own, call]), ("no", [own]), ("only", [call])):
+        shown = words(review(page, "retry-dead", {"job": "purge", "calls": calls}))
+        assert [int(id) for id in re.findall(r"run (\d+)", shown.partition("The runs")[2])] == expected
+
+
 def test_runs_that_somebody_else_retried_are_counted_apart(
     page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -559,7 +568,7 @@ def test_no_review_of_many_runs_reads_finished_runs(db: Db) -> None:
         a_run(db, job, status)
     db.execute("analyze yamlsched.job_runs")
     given = {"definition": job, "namespace": "default", "limit": 5001, "until": None, "any_type": True}
-    given |= {"error_type": None, "statuses": ["queued", "failed"], "last": None}
+    given |= {"calls": None, "error_type": None, "statuses": ["queued", "failed"], "last": None}
     for name, expected in (("dead_ids", 1), ("open_ids", 2)):
         [[[plan]]] = db.execute(b"explain (analyze, format json) " + load("actions")[name], given).fetchall()
         assert "Seq Scan" not in str(plan)

@@ -171,10 +171,18 @@ ANY_TYPE = "*"
 
 
 def dead_ids(
-    connection: psycopg.Connection[Any], definition: int, error_type: str | None, until: datetime | None, limit: int
+    connection: psycopg.Connection[Any],
+    definition: int,
+    error_type: str | None,
+    calls: bool | None,
+    until: datetime | None,
+    limit: int,
 ) -> list[int]:
-    """Return the ids of the runs of a job that died of ``error_type`` (None: of none) up to ``until``, oldest first."""
-    parameters = {"definition": definition, "until": until, "limit": limit, "error_type": error_type}
+    """Return the ids of the runs of a job that died of ``error_type`` (None: of none) up to ``until``, oldest first.
+
+    ``calls`` selects calls of on_dead, or all other runs.
+    """
+    parameters = {"definition": definition, "calls": calls, "until": until, "limit": limit, "error_type": error_type}
     return fetch_column(connection, load("actions")["dead_ids"], {**parameters, "any_type": error_type == ANY_TYPE})
 
 

@@ -23,6 +23,7 @@ from yamlsched.operations import audit
 from yamlsched.operations.actions import operator
 from yamlsched.store import audit as store
 from yamlsched.store.audit import TrailEntry
+from yamlsched.store.history import now
 from yamlsched.web.pool import Pool
 from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit
@@ -159,8 +160,6 @@ class Doing:
             yield connection
 
     def say(self, connection: psycopg.Connection[Any], entry: TrailEntry) -> str:
-        from yamlsched.store.history import now
-
         return audit.sentence(entry, now(connection), self.user)
 
     def since(self, connection: psycopg.Connection[Any], target: str) -> str:

@@ -27,6 +27,13 @@ MAX_RUNS = 5_000
 MAX_LISTED = 50
 NO_TYPE = "-"
 """In a link: runs that died without an error_type."""
+CALLS = {"": None, "no": False, "only": True}
+CALLS_FIELD = Field(
+    "calls",
+    "Calls of on_dead",
+    "select",
+    choices=[("", "included"), ("no", "left out"), ("only", "only these")],
+)
 STATES = {
     "waiting": (Status.QUEUED, Status.FAILED),
     "running": (Status.RUNNING,),
@@ -36,13 +43,14 @@ STATES = {
 
 def ask_retry(visit: Visit, given: Given) -> Asking:
     hint = "Only runs that died of this class of error. Empty: all dead runs of the job."
-    return Asking("Retry dead runs", [subjects.job_field(visit, given), Field("error_type", "Error", hint=hint)])
+    fields = [subjects.job_field(visit, given), Field("error_type", "Error", hint=hint), CALLS_FIELD]
+    return Asking("Retry dead runs", fields)
 
 
 def review_retry(visit: Visit, given: Given) -> Review:
     job = subjects.job(visit, given)
     until = visit.now
-    ids = store.dead_ids(visit.connection, job.id, _error_type(given), until, MAX_RUNS + 1)
+    ids = store.dead_ids(visit.connection, job.id, _error_type(given), _calls(given), until, MAX_RUNS + 1)
     what = f"dead {'run' if len(ids) == 1 else 'runs'} of {job.job_type}{_of_error(given)}"
     refusal = "" if ids else f"There are no {what}."
     lines = [_number(ids, what)]
@@ -75,7 +83,7 @@ def perform_retry(doing: Doing, given: Given) -> Done:
     until = _instant(given)
 
     def select(connection: Any, definition: int) -> list[int]:
-        return store.dead_ids(connection, definition, _error_type(given), until, MAX_RUNS)
+        return store.dead_ids(connection, definition, _error_type(given), _calls(given), until, MAX_RUNS)
 
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
         return actions.retry(connection, ids, doing.who, expected=[Status.DEAD])
@@ -173,9 +181,14 @@ def _error_type(given: Given) -> str | None:
     return {"": ANY_TYPE, NO_TYPE: None}.get(given["error_type"], given["error_type"])
 
 
+def _calls(given: Given) -> bool | None:
+    return CALLS[given.choice("calls", tuple(CALLS))]
+
+
 def _of_error(given: Given) -> str:
     names = {"": "", NO_TYPE: " without an error class"}
-    return names.get(given["error_type"], f" that died of {given['error_type']}")
+    calls = {"": "", "no": ", without calls of on_dead", "only": ", calls of on_dead only"}
+    return names.get(given["error_type"], f" that died of {given['error_type']}") + calls[given["calls"]]
 
 
 def _instant(given: Given) -> datetime:
@@ -189,7 +202,13 @@ def _instant(given: Given) -> datetime:
 
 
 RETRY = Action(
-    "retry-dead", "Retry dead runs", ("job", "error_type", "until"), ("job",), ask_retry, review_retry, perform_retry
+    "retry-dead",
+    "Retry dead runs",
+    ("job", "error_type", "calls", "until"),
+    ("job",),
+    ask_retry,
+    review_retry,
+    perform_retry,
 )
 CANCEL = Action(
     "cancel-runs",

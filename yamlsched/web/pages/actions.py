@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from yamlsched.operations import audit
 from yamlsched.operations.audit import PAST, TrailGroup
 from yamlsched.store import audit as store
 from yamlsched.store.audit import Pause, TrailEntry
+from yamlsched.times import short_utc
 from yamlsched.web.visit import BadRequest, Page, Visit
 
 PAGE_ACTIONS = 50
@@ -17,6 +20,10 @@ PAGE_ACTIONS = 50
 MAX_COUNTED_RUNS = 1_000
 MAX_LISTED_TARGETS = 12
 VERBS = tuple(PAST)
+SHOWN = ("was", "reason", "until", "runs", "first", "last", "effect", "as", "key")
+"""What is recorded with an action, in the order in which it is shown; the rest follows."""
+HIDDEN = ("attempt",)
+"""The attempt before a retry: the page of the run shows it."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +85,19 @@ def show(visit: Visit) -> ActionsPage:
 
 def _details(detail: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what is recorded with an action as names and values for people."""
-    return [
-        (name.replace("_", " "), value if isinstance(value, str) else _json(value))
-        for name, value in detail.items()
-        if value is not None
-    ]
+    names = [name for name in SHOWN if detail.get(name) is not None]
+    names += sorted(name for name in detail if name not in (*SHOWN, *HIDDEN) and detail[name] is not None)
+    return [(name.replace("_", " "), _value(detail[name])) for name in names]
 
 
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
+def _value(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return short_utc(instant) if instant.tzinfo else value
 
 
 PAGE = Page("/actions", "actions.html", show, title="Actions")
