@@ -10,6 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from psycopg.types.json import Jsonb
+from starlette.authentication import SimpleUser, UnauthenticatedUser
 from starlette.testclient import TestClient
 
 from support.forms import SAME_ORIGIN, confirm, hidden, result, review, words
@@ -524,3 +526,45 @@ def test_hostile_text_in_a_form_is_shown_escaped(page: TestClient, db: Db) -> No
 def test_an_action_that_does_not_exist_has_a_page_that_says_so(page: TestClient) -> None:
     assert page.get("/actions/explode").status_code == 404
     assert page.post("/actions/explode", headers=SAME_ORIGIN).status_code == 404
+
+
+def test_a_run_can_be_retried_with_another_payload(page: TestClient, db: Db) -> None:
+    run = a_run(db, a_job(db), "dead", payload=Jsonb({"customer": "12"}))
+    shown = page.get(f"/actions/retry?run={run}")
+
+    form = review(page, "retry", {**hidden(shown), "edit": "1"})
+    assert html.escape('"customer": "12"', quote=True).replace("&quot;", "&#34;") in form.text
+
+    wrong = review(page, "retry", {**hidden(form), "payload": '{"customer": 12'})
+    assert wrong.status_code == 422
+    assert "invalid JSON where it ends" in words(wrong)
+
+    changed = review(page, "retry", {**hidden(form), "payload": '{"customer": 12}'})
+    assert 'Its payload is now {"customer": 12}, instead of {"customer": "12"}.' in words(changed)
+    assert result(confirm(page, changed))[1] == f"Run {run} is queued again."
+    assert row(db, run).payload == {"customer": 12}
+
+
+def test_a_call_of_on_dead_gets_no_payload(page: TestClient, db: Db) -> None:
+    run = a_run(db, a_job(db), "dead", idempotency_key="on_dead:7")
+    assert "With another payload" not in words(page.get(f"/actions/retry?run={run}"))
+    answer = review(page, "retry", {"run": str(run), "payload": "{}"})
+    assert answer.status_code == 422
+    assert "gets the dead run and no payload" in words(answer)
+
+
+@pytest.mark.parametrize(
+    ("user", "recorded"), [(SimpleUser("jörg"), "jörg"), (UnauthenticatedUser(), None), (SimpleUser("a\x1bb"), None)]
+)
+def test_in_an_application_that_authenticates_its_user_is_recorded(
+    page_dsn: str, db: Db, user: Any, recorded: str | None
+) -> None:
+    own = web.app(page_dsn, actions_dsn=page_dsn, namespace="default")
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await own({**scope, "user": user}, receive, send)
+
+    run = a_run(db, a_job(db), "dead")
+    page = TestClient(application, base_url="http://localhost", follow_redirects=False)
+    confirm(page, page.get(f"/actions/retry?run={run}"))
+    assert trail(db) == [(recorded or f"web ({actions.operator()})", "retry", f"run:{run}")]

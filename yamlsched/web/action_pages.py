@@ -110,6 +110,7 @@ class ActionPages:
         except Invalid as error:
             errors, given = {error.name: str(error), **errors}, Given({**given, error.name: ""})
             view = action.ask(visit, given)
+        given = Given({**view.values, **{name: value for name, value in given.items() if value}})
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
         return self._show(
             request, "action_form.html", status, visit=visit, view=view, action=action, given=given, errors=errors

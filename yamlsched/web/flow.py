@@ -92,6 +92,7 @@ class Asking:
     title: str
     fields: Sequence[Field]
     lines: Sequence[str] = ()
+    values: Mapping[str, str] = field(default_factory=dict)  # of fields that are empty
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Review:
     listed: Sequence[str] = ()
     total: int = 0
     is_final: bool = False  # the button warns
-    can_change: bool = False  # there is a form to go back to
+    change: str = ""  # the button that leads to the form
 
 
 class Done(NamedTuple):

@@ -118,7 +118,7 @@ class Guard:
             case "header":
                 return self._header(scope, headers)
             case _:
-                return None, None
+                return _user_of_application(scope), None
 
     def _basic(self, headers: Headers) -> tuple[str | None, Rejection | None]:
         name, password = _credentials(headers.get("authorization", ""))
@@ -173,6 +173,13 @@ def no_actions(options: Options) -> Rejection | None:
             "To allow actions, set YAMLSCHED_ACTIONS_DSN to a DSN with the role yamlsched_worker.",
         )
     return None
+
+
+def _user_of_application(scope: Scope) -> str | None:
+    """Return the user whom an application around this one has authenticated, as Starlette's middleware stores it."""
+    user = scope.get("user")
+    name = str(user.display_name) if getattr(user, "is_authenticated", False) else ""  # type: ignore[union-attr]
+    return name if name and name.isprintable() else None
 
 
 def _is_same_origin(external_url: str | None, scheme: str, headers: Headers) -> bool:

@@ -101,7 +101,7 @@ def review(visit: Visit, given: Given) -> Review:
         heading="Runs that will be created",
         listed=[_slot(slot) for slot in found.created[:MAX_LISTED]],
         total=len(found.created),
-        can_change=True,
+        change="Change",
     )
 
 

@@ -45,7 +45,7 @@ def ask(visit: Visit, given: Given) -> Asking:
         if found is not None:
             hint = f"{hint} {_describe(found)}"
             if found.payload:
-                lines.append(f"The job's own payload, which this one is merged over: {_shown(found.payload)}")
+                lines.append(f"The job's own payload, which this one is merged over: {shown_payload(found.payload)}")
         lines += _state_lines(visit, job)
     fields = [
         subjects.job_field(visit, given),
@@ -59,7 +59,7 @@ def ask(visit: Visit, given: Given) -> Asking:
 
 def review(visit: Visit, given: Given) -> Review:
     job = subjects.job(visit, given)
-    payload = _payload(given)
+    payload = parse_payload(given)
     found = _taken(visit, job)
     try:
         payloads.check(visit.file, visit.namespace, job.job_type, payload, (), _is_own(visit))
@@ -82,9 +82,9 @@ def review(visit: Visit, given: Given) -> Review:
         refusal = f'The key "{given["key"]}" was used by run {id}{when}. Nothing would be created: use another key.'
     lines = [f"A run is created. It is due at {due}." if run_at else "A run is created. It is due at once."]
     lines += _state_lines(visit, job)
-    lines.append(f"Payload: {_shown(payload)}" if payload else "It has no payload of its own.")
+    lines.append(f"Payload: {shown_payload(payload)}" if payload else "It has no payload of its own.")
     if found is not None and found.payload:
-        lines.append(f"It is merged over that of the job: {_shown(found.payload)}")
+        lines.append(f"It is merged over that of the job: {shown_payload(found.payload)}")
     if given["key"]:
         lines.append(f'Its key is "{given["key"]}". Another enqueue with this key creates nothing.')
     if given["priority"]:
@@ -103,12 +103,12 @@ def review(visit: Visit, given: Given) -> Review:
         warnings=warnings,
         refusal=refusal,
         carried={"instant": times.rfc3339(run_at) if run_at else ""},
-        can_change=True,
+        change="Change",
     )
 
 
 def perform(doing: Doing, given: Given) -> Done:
-    payload = _payload(given)
+    payload = parse_payload(given)
     at = times.parse(given["instant"]) if given["instant"] else None
     with doing.transaction() as connection:
         job = subjects.job_for(connection, doing.namespace, given["job"])
@@ -131,7 +131,8 @@ def perform(doing: Doing, given: Given) -> Done:
     return Done(f"/runs/{found.run_id}", Result(f"Run {found.run_id} of {job.job_type} was created{due}{waits}."))
 
 
-def _payload(given: Given) -> dict[str, Any]:
+def parse_payload(given: Given) -> dict[str, Any]:
+    """Return the field ``payload``; {} if it is empty."""
     try:
         return payloads.parse(given["payload"]) if given["payload"] else {}
     except ValueError as error:
@@ -183,7 +184,8 @@ def _state_lines(visit: Visit, job: Definition) -> list[str]:
     return [f"The job is paused {until}: the run waits for that."]
 
 
-def _shown(payload: Any) -> str:
+def shown_payload(payload: Any) -> str:
+    """Return a payload as JSON for people, cut if it is long."""
     text = json.dumps(dict(payload), ensure_ascii=False)
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + " …"
 

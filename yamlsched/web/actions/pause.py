@@ -62,7 +62,7 @@ def review(visit: Visit, given: Given) -> Review:
         heading="Slots that are not run" if found.first_slots else "",
         listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in found.first_slots],
         total=found.slots,
-        can_change=True,
+        change="Change",
     )
 
 

@@ -72,7 +72,7 @@ def review(visit: Visit, given: Given) -> Review:
         carried={"run": str(found.run_id)},
         target=f"run:{found.run_id}",
         is_final=not happened,
-        can_change=True,
+        change="Change",
     )
 
 

@@ -4,6 +4,13 @@
 "use strict";
 
 (() => {
+  // What an action has led to is said once, not again after a reload or behind a bookmark.
+  const here = new URL(location.href);
+  if (here.searchParams.has("result")) {
+    here.searchParams.delete("result");
+    history.replaceState(history.state, "", here);
+  }
+
   const PERIOD_SECONDS = 10;
   const MAX_PERIOD_SECONDS = 120;
   const main = document.getElementById("main");
