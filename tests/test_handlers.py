@@ -827,7 +827,7 @@ def test_the_file_is_valid_and_gets_no_advice():
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("name", JOBS["jobs"])
+@pytest.mark.parametrize("name", [name for name, job in JOBS["jobs"].items() if "handler" in job])
 def test_the_payload_of_every_job_fits_its_handler(name: str):
     job = JOBS["jobs"][name]
     signature = inspect.signature(callable_named(job["handler"]))
