@@ -161,6 +161,13 @@ where r.parent_id = %(id)s
 order by r.id
 limit %(limit)s;
 
+-- name: on_dead_calls
+-- The runs that report the deaths of a run, found by the keys that they may have.
+select r.id, r.job_type, r.idempotency_key as key, r.status
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s)
+order by r.id;
+
 -- name: actions
 select a.at, a.who, a.verb, a.detail
 from yamlsched.operator_actions a

@@ -30,6 +30,10 @@ PATHS = (
     "/calendar?span=1d&q=team-finance&tz=America/New_York",
     "/why?job=nightly_backup&at=yesterday",
     *(f"/jobs/{j}" for j in JOBS),
+    "/runs",
+    "/runs?job=refresh_cache&error=lock",
+    "/runs/1200",
+    "/dead",
 )
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}\x1b[31mred\u202egnp.exe\u200b"
 SHOWN = r"\x1b[31mred\u202egnp.exe\u200b"

@@ -11,6 +11,7 @@ from typing import Any, cast
 import psycopg
 from psycopg.types.json import set_json_loads
 
+from yamlsched.runs import ON_DEAD_PREFIX
 from yamlsched.store.rows import fetch, fetch_column
 from yamlsched.store.statements import load
 
@@ -265,6 +266,12 @@ def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:
 
 def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[ChildRun]:
     return fetch(connection, ChildRun, load("history")["children"], {"id": id, "limit": limit})
+
+
+def on_dead_calls(connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int) -> list[ChildRun]:
+    """Return the runs that called on_dead for the run ``id``, which has had so many ``attempts``."""
+    keys = [f"{ON_DEAD_PREFIX}{id}", *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1))]
+    return fetch(connection, ChildRun, load("history")["on_dead_calls"], {"namespace": namespace, "keys": keys})
 
 
 def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[OperatorAction]:

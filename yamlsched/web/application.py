@@ -33,7 +33,7 @@ from yamlsched.web.options import Options
 from yamlsched.web.pages import PAGES
 from yamlsched.web.pool import READER_SETTINGS, Pool
 from yamlsched.web.security import Guard, Rejection
-from yamlsched.web.visit import BadRequest, NotFound, Page, Visit, url_under
+from yamlsched.web.visit import BadRequest, NotFound, Page, SeeOther, Visit, url_under
 
 FRAGMENT_HEADER = "Yamlsched-Fragment"
 """The refresh script asks with it for the page without its frame."""
@@ -130,13 +130,17 @@ class Application:
             what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             log.warning("web.unavailable", path=request.url.path, error=what)
             how = "The page works again once the database answers. yamlsched doctor checks the setup."
-            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, _sentence(what), how))
+            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), how))
+        except SeeOther as other:
+            return Response(
+                status_code=HTTPStatus.SEE_OTHER, headers={"Location": str(other), "Cache-Control": "no-store"}
+            )
         except NotFound as error:
             return self._error(request, Rejection(HTTPStatus.NOT_FOUND, str(error), error.remedy))
         except BadRequest as error:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
         except Refused as error:
-            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, _sentence(str(error))))
+            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error))))
 
     @contextmanager
     def _visit(self, request: Request) -> Iterator[Visit]:
@@ -195,15 +199,11 @@ class Application:
         what = {
             HTTPStatus.NOT_FOUND: "There is no such page.",
             HTTPStatus.METHOD_NOT_ALLOWED: "This page has no such action.",
-        }.get(HTTPStatus(error.status_code), _sentence(error.detail))
+        }.get(HTTPStatus(error.status_code), render.sentence(error.detail))
         return self._error(request, Rejection(HTTPStatus(error.status_code), what, headers=error.headers or {}))
 
     async def _bug(self, request: Request, _: Exception) -> Response:
         return self._error(request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG))
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _if_changed(request: Request, html: bytes) -> Response:

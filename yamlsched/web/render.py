@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from yamlsched import durations, times
+from yamlsched import durations, terminal, times
 from yamlsched.web import assets
 from yamlsched.zones import zone_or_utc
 
@@ -87,6 +87,15 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def sentence(text: str) -> str:
+    """Return a message as a sentence.
+
+    >>> sentence("there is no run 118")
+    'There is no run 118.'
+    """
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
 def bounded(number: int, limit: int, noun: str, plural: str | None = None) -> str:
     """Return ``count`` of a number that was not counted beyond ``limit``.
 
@@ -116,5 +125,6 @@ def environment() -> Environment:
     found.filters.update(
         instant=instant, ago=ago, duration=durations.show, approximate=durations.approximate, rfc3339=times.short_utc
     )
+    found.filters["bytes"] = terminal.show_bytes
     found.globals.update(asset=_asset, count=count, bounded=bounded)
     return found

@@ -30,6 +30,10 @@ class BadRequest(Exception):
         self.remedy = remedy
 
 
+class SeeOther(Exception):
+    """Another page shows what is asked for: its URL."""
+
+
 @dataclass(frozen=True)
 class Visit:
     """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's time."""

@@ -10,9 +10,8 @@ from yamlsched.operations import backfill as operations
 from yamlsched.operations.backfill import BackfillSlot
 from yamlsched.times import TimeInput, rfc3339, short_utc
 from yamlsched.web.actions import subjects
-from yamlsched.web.actions.subjects import sentence
 from yamlsched.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
-from yamlsched.web.render import count
+from yamlsched.web.render import count, sentence
 from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit
 from yamlsched.zones import zone

@@ -14,8 +14,8 @@ from yamlsched.store import actions as store
 from yamlsched.store.definitions import Definition
 from yamlsched.store.history import id_of_key
 from yamlsched.web.actions import subjects
-from yamlsched.web.actions.subjects import sentence
 from yamlsched.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.web.render import sentence
 from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit
 from yamlsched.zones import zone

@@ -14,6 +14,7 @@ from yamlsched.store.actions import RunOutlook
 from yamlsched.web.actions import subjects
 from yamlsched.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
 from yamlsched.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.web.render import sentence
 from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit
 
@@ -64,7 +65,7 @@ def _payload(visit: Visit, run: RunOutlook, given: Given) -> dict[str, Any]:
         is_own = is_own_file(visit.connection, visit.namespace, visit.file)
         payloads.check(visit.file, visit.namespace, run.job_type, payload, (), is_own)
     except Refused as error:
-        raise Invalid("payload", subjects.sentence(str(error))) from None
+        raise Invalid("payload", sentence(str(error))) from None
     return payload
 
 

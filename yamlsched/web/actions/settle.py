@@ -11,8 +11,8 @@ from yamlsched.jsonb import encode_result
 from yamlsched.operations import effects, outlook
 from yamlsched.runs import Status
 from yamlsched.store.effects import EffectStatus
-from yamlsched.web.actions.subjects import sentence
 from yamlsched.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.web.render import sentence
 from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit
 

@@ -11,6 +11,7 @@ from yamlsched.store import definitions
 from yamlsched.store.actions import RunOutlook
 from yamlsched.store.definitions import Definition
 from yamlsched.web.flow import Field, Given, Invalid
+from yamlsched.web.render import sentence
 from yamlsched.web.visit import Visit
 
 MAX_OFFERED_JOBS = 500
@@ -48,8 +49,3 @@ def job_for(connection: psycopg.Connection[object], namespace: str, name: str) -
         hint = did_you_mean(name, definitions.names(connection, namespace))
         raise Invalid("job", f'There is no job "{name}" in namespace "{namespace}". {hint}'.strip())
     return found
-
-
-def sentence(text: str) -> str:
-    """Return a clause of an operation as a sentence."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
