@@ -17,19 +17,21 @@ import pytest
 from click.testing import CliRunner
 
 from support.command_line import yamlsched
+from yamlsched import embedded
 from yamlsched.cli import cli
 from yamlsched.cli.web import command
 
 
 @contextmanager
-def serving(dsn: str, *words: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(dsn: str | None, *words: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Yield a server and the address that it announces; end it with SIGTERM."""
-    argv = [sys.executable, "-m", "yamlsched", "web", "--dsn", dsn, *words]
+    argv = [sys.executable, "-m", "yamlsched", "web", *(("--dsn", dsn) if dsn else ()), *words]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}) as server:
         assert server.stderr is not None
         try:
-            line = server.stderr.readline()
-            assert line.startswith("yamlsched web: "), line + server.stderr.read()
+            lines = iter(server.stderr.readline, "")  # the embedded database may write lines of its own first
+            line = next((line for line in lines if line.startswith("yamlsched web: ")), None)
+            assert line is not None, "it ended without an address"
             yield server, line.removeprefix("yamlsched web: ").strip()
         finally:
             server.send_signal(signal.SIGTERM)
@@ -99,6 +101,19 @@ def test_passwords_come_from_the_environment_or_a_file(page_dsn: str, tmp_path: 
         assert (get(at).status, get(at, **maria).status) == (401, 200)
     with serving(page_dsn, "--listen", "127.0.0.1:0", "--auth", "basic", "--users-file", str(users)) as (_, at):
         assert (get(at).status, get(at, **maria).status) == (401, 200)
+
+
+@pytest.mark.slow
+def test_the_embedded_database_gets_its_tables(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\njobs: {}\n")
+    try:
+        with serving(None, "--file", str(file), "--listen", "127.0.0.1:0") as (server, address):
+            assert get(address).status == 200
+        assert server.returncode == 0
+        assert not embedded.status(file).running
+    finally:
+        embedded.discard(file)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,9 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
 
     log.configure(settings.verbosity, settings.log_format == "json")
     with settings.database() as dsn:
+        if settings.is_embedded:
+            with settings.connect():  # creates its tables
+                pass
         try:
             where = parse_listen(listen)
             users = _users(users_file) if given["auth"] == "basic" else {}
