@@ -64,7 +64,7 @@ with clock as materialized (
         presented_for = greatest(excluded.presented_for,
                                  f.last_presented_at + f.presented_for - excluded.last_presented_at),
         host_tzdata_version = excluded.host_tzdata_version,
-        refused_at = null, mistakes = null
+        refused_at = null, mistakes = null, errors = null
     returning f.id
 )
 select (select max(m.version) from yamlsched.migrations m) as version,
@@ -175,6 +175,7 @@ with clock as materialized (
     set last_presented_at = c.now,
         refused_at = case when %(mistakes)s::integer is null then f.refused_at else coalesce(f.refused_at, c.now) end,
         mistakes = coalesce(%(mistakes)s, f.mistakes),
+        errors = case when %(mistakes)s::integer is null then f.errors else %(errors)s::text[] end,
         presented_since_at =
             case when f.last_presented_at + f.presented_for > c.now then f.presented_since_at else c.now end,
         presented_for = greatest(interval '5 minutes', f.last_presented_at + f.presented_for - c.now,
@@ -186,14 +187,16 @@ with clock as materialized (
 ), added as (
     insert into yamlsched.schedule_files as f
         (namespace, hash, environment, host, path, overrides_namespace, yamlsched_version, tzdata_version,
-         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, refused_at, mistakes)
+         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, refused_at, mistakes,
+         errors)
     select o.namespace, o.hash, %(environment)s, %(host)s, %(path)s, %(namespace_override)s::text is not null,
            %(yamlsched_version)s, %(tzdata_version)s, %(tzdata_version)s, c.now,
            (select coalesce(min(p.presented_since_at), c.now)
             from yamlsched.schedule_files p
             where p.hash = o.hash and p.namespace = o.namespace and p.environment = %(environment)s
               and p.last_presented_at + p.presented_for > c.now),
-           c.now, case when %(mistakes)s::integer is not null then c.now end, %(mistakes)s::integer
+           c.now, case when %(mistakes)s::integer is not null then c.now end, %(mistakes)s::integer,
+           case when %(mistakes)s::integer is not null then %(errors)s::text[] end
     from other o
     cross join clock c
     on conflict (namespace, hash, environment, host, path) do update set last_presented_at = excluded.last_presented_at
@@ -295,7 +298,8 @@ update yamlsched.schedule_files f
 set applied_at = %(now)s,
     yamlsched_version = %(yamlsched_version)s,
     tzdata_version = %(tzdata_version)s,
-    retention = %(retention)s
+    retention = %(retention)s,
+    changes = %(changes)s
 where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(environment)s
   and f.host = %(host)s and f.path = %(path)s;
 

@@ -61,6 +61,7 @@ create table yamlsched.job_definitions (
     paused_reason  text,
     retired_at     timestamptz,        -- when the job left the file
     created_at     timestamptz not null default clock_timestamp(),
+    applied_at     timestamptz not null default clock_timestamp(),  -- when a file changed it last
     updated_at     timestamptz not null default clock_timestamp(),
     unique (namespace, job_type),
     constraint handler_or_command check ((handler is null) = (command <> '{}')),
@@ -280,11 +281,14 @@ create table yamlsched.schedule_files (
     last_presented_at  timestamptz not null default clock_timestamp(),
     presented_for      interval not null default '5 minutes',  -- how long that counts: longer if ticks are rare
     applied_at        timestamptz,     -- the latest time this host applied it
+    changes           jsonb,           -- what that changed: {"added": {"jobs": 12, "first": ["cleanup", ...]}, ...}
     refused_at        timestamptz,     -- since when this host has presented an invalid file after it
     mistakes          integer,         -- the number of its errors
+    errors            text[],          -- the first ones of them
     housekept_at      timestamptz,     -- when retention last ran, on the file in force
     unique (namespace, hash, environment, host, path),
-    constraint refused_for_mistakes check ((refused_at is null) = (mistakes is null))
+    constraint refused_for_mistakes
+        check ((refused_at is null) = (mistakes is null) and (refused_at is not null or errors is null))
 );
 create index schedule_files_in_force on yamlsched.schedule_files (namespace, applied_at desc) where applied_at is not null;
 create index schedule_files_hash on yamlsched.schedule_files (hash);

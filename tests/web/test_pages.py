@@ -27,6 +27,7 @@ PATHS = (
     "/?state=retired",
     "/why",
     "/calendar",
+    "/files",
     "/calendar?span=1d&q=team-finance&tz=America/New_York",
     "/why?job=nightly_backup&at=yesterday",
     *(f"/jobs/{j}" for j in JOBS),

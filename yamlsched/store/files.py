@@ -5,6 +5,7 @@ Rows are named tuples: an idle tick would notice the time that it takes to creat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -117,24 +118,30 @@ def keep_presenting(
     connection: Connection[Any],
     presented: dict[str, Any],
     now: datetime | None,
-    errors: int | None = None,
+    mistakes: int | None = None,
     namespace: str | None = None,
+    errors: Sequence[str] = (),
 ) -> str | None:
     """Present again the file that this host and path presented last, and return its namespace.
 
-    ``errors`` is the number of errors for which the file that is there now is refused, for monitoring. ``namespace`` is
-    that of the file, if it can be read: it identifies the path of a host with a new name.
+    ``mistakes`` is the number of errors for which the file that is there now is refused, ``errors`` are the first ones.
+    ``namespace`` is that of the file, if it can be read: it identifies the path of a host with a new name.
     """
-    given = {**presented, "now": now, "mistakes": errors, "namespace": namespace}
+    given = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace, "errors": list(errors)}
     row = connection.execute(load("files")["keep_presenting"], given).fetchone()
     return row.namespace if row else None
 
 
 def mark_applied(
-    connection: Connection[Any], namespace: str, presented: dict[str, Any], retention: dict[str, str], now: datetime
+    connection: Connection[Any],
+    namespace: str,
+    presented: dict[str, Any],
+    retention: dict[str, str],
+    changes: dict[str, Any],
+    now: datetime,
 ) -> None:
-    """Record that the file is in force from ``now`` on."""
-    given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
+    """Record that the file is in force from ``now`` on, and which jobs that changed."""
+    given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "changes": Jsonb(changes), "now": now}
     connection.execute(load("files")["mark_applied"], given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import psycopg
 from yamlsched import log
 from yamlsched.definitions import checks, formats, load
 from yamlsched.definitions.checks import Checked
+from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Loaded
 from yamlsched.store import definitions
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT_SECONDS = 5.0
 """How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
+MAX_STORED_ERRORS = 20
+"""Errors of a refused file that are stored."""
+MAX_STORED_CHARS = 1_000
+"""Of each."""
 AT_ONCE_LOCK_TIMEOUT_SECONDS = 30.0
 """The same for ``yamlsched sync``."""
 
@@ -141,15 +147,17 @@ class FileSync:
             self._is_held_back(state)
         return state
 
-    def _keep_presenting(self, loaded: Loaded, errors: int | None = None) -> str | None:
+    def _keep_presenting(self, loaded: Loaded, errors: Sequence[Diagnostic] | None = None) -> str | None:
         """Continue to present what this host presented before, and return its namespace, else that of the file."""
         presented = self.schedule.presented()
-        found = store.keep_presenting(self.connection, presented, self.now, errors, loaded.namespace)
+        mistakes = None if errors is None else max(1, len(errors))
+        lines = [formats.one_line(found)[:MAX_STORED_CHARS] for found in (errors or ())[:MAX_STORED_ERRORS]]
+        found = store.keep_presenting(self.connection, presented, self.now, mistakes, loaded.namespace, lines)
         return found or loaded.namespace
 
     def _refuse(self, loaded: Loaded, checked: Checked) -> None:
         errors = max(1, len(checked.errors))
-        self.result.namespace = self._keep_presenting(loaded, errors)
+        self.result.namespace = self._keep_presenting(loaded, checked.errors)
         self.result.add_findings(*(formats.text(found) for found in checked.errors))
         log.error("sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors)
         _report_left_out(self.schedule, loaded, checked.jobs, errors)
@@ -164,7 +172,9 @@ class FileSync:
         changes = converge.converge(connection, namespace, loaded.jobs, self.now, recompute, is_behind)
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            store.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
+            store.mark_applied(
+                connection, namespace, self.schedule.presented(), retention, changes.summary(), changes.now
+            )
         elif state.in_force_id is not None:
             # The newest of each version: hosts with crossed versions would otherwise renew the file in turns forever.
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)

@@ -17,6 +17,9 @@ from yamlsched.sync import due, slot_plan
 if TYPE_CHECKING:
     from psycopg import Connection
 
+MAX_STORED_NAMES = 20
+"""Jobs of one kind of change that are stored by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -29,6 +32,16 @@ class Changes:
     returned: tuple[str, ...]
     owed: due.DueResult
     unreadable: tuple[due.FailedJob, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
+        kinds = ("added", "changed", "retired", "returned")
+        found = {kind: getattr(self, kind) for kind in kinds}
+        return {
+            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
+            for kind, names in found.items()
+            if names
+        }
 
     @property
     def problems(self) -> list[str]:
@@ -66,7 +79,8 @@ def converge(
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     written = [d.job_type for d in differences if not d.is_gone]
     if written:
-        at = {"retired_at": None, "created_at": instant.isoformat(), "updated_at": instant.isoformat()}
+        at = {"retired_at": None, "created_at": instant.isoformat(), "applied_at": instant.isoformat()}
+        at["updated_at"] = at["applied_at"]
         definitions.put(
             connection,
             [

@@ -1,0 +1,122 @@
+"""Which schedules.yaml is in force, what the hosts present instead, and what each application changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from yamlsched.operations.health import refusal
+from yamlsched.store import deployments as store
+from yamlsched.store import files
+from yamlsched.store.deployments import AppliedFile, ChangedJobs, JobCounts, NamespaceInForce, Place
+from yamlsched.store.health import RefusedFile
+from yamlsched.sync.in_force import decide, explain
+from yamlsched.sync.model import FileVersion, Verdict
+
+MAX_PLACES = 100
+MAX_APPLIED = 50
+MAX_NAMESPACES = 100
+MAX_COMPARED = 20
+"""Files of hosts that are compared with the one in force: each needs a few statements."""
+STATES = {
+    Verdict.CURRENT: "in force",
+    Verdict.RENEW: "in force",
+    Verdict.APPLY: "to be applied",
+    Verdict.HELD_BACK: "held back",
+    Verdict.OTHER_ENVIRONMENT: "other environment",
+    Verdict.OTHER_NAMESPACE: "other namespace",
+}
+
+
+@dataclass(frozen=True)
+class Presented:
+    """A place, how its file stands to the one in force in a few words, why, and how the jobs differ.
+
+    ``changes`` are those of the files that were applied since this one was; None: this file was never applied, so its
+    jobs are not known here.
+    """
+
+    place: Place
+    state: str
+    why: str = ""
+    differs: bool = False
+    changes: Sequence[ChangedJobs] | None = None
+
+
+@dataclass(frozen=True)
+class Deployments:
+    """The file in force, the places that present files now, those that did, and what was applied before."""
+
+    in_force: AppliedFile | None
+    counts: JobCounts
+    presented: Sequence[Presented]
+    former: Sequence[Place]
+    applied: Sequence[AppliedFile]
+    namespaces: Sequence[NamespaceInForce]
+    has_more_places: bool
+    has_more_applied: bool
+    has_more_namespaces: bool
+
+
+def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
+    """Read the files of a namespace."""
+    places = store.places(connection, namespace, MAX_PLACES + 1)
+    applied = store.applied(connection, namespace, MAX_APPLIED + 1)
+    namespaces = store.namespaces(connection, MAX_NAMESPACES + 1)
+    in_force = applied[0] if applied else None
+    known = {(file.hash, file.environment): file.applied_at for file in reversed(applied)}
+    presented, compared = [], 0
+    for place in places[:MAX_PLACES]:
+        if not place.is_presented:
+            continue
+        is_same = in_force is not None and (place.hash, place.environment) == (in_force.hash, in_force.environment)
+        if is_same and place.refused_at is None:
+            presented.append(Presented(place, STATES[Verdict.CURRENT]))
+        elif compared < MAX_COMPARED:
+            compared += 1
+            applied_at = known.get((place.hash, place.environment))
+            presented.append(_compared(connection, namespace, place, is_same, applied_at, now))
+        else:
+            presented.append(Presented(place, "another file", differs=True))
+    return Deployments(
+        in_force=in_force,
+        counts=store.job_counts(connection, namespace),
+        presented=presented,
+        former=[place for place in places[:MAX_PLACES] if not place.is_presented],
+        applied=applied[:MAX_APPLIED],
+        namespaces=namespaces[:MAX_NAMESPACES],
+        has_more_places=len(places) > MAX_PLACES,
+        has_more_applied=len(applied) > MAX_APPLIED,
+        has_more_namespaces=len(namespaces) > MAX_NAMESPACES,
+    )
+
+
+def _compared(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    place: Place,
+    is_same: bool,
+    applied_at: datetime | None,
+    now: datetime,
+) -> Presented:
+    """Return what a tick of this place does with its file, as ``in_force`` decides it."""
+    changes = store.changed_since(connection, namespace, applied_at) if applied_at is not None and not is_same else None
+    if place.refused_at is not None and place.mistakes is not None:
+        refused = RefusedFile(f"{place.host}:{place.path}", place.mistakes, place.refused_at)
+        return Presented(place, "refused", refusal(refused), differs=not is_same, changes=changes)
+    version = FileVersion(place.hash, place.environment, place.yamlsched_version, place.tzdata_version)
+    given = {
+        **version._asdict(),
+        "host": place.host,
+        "path": place.path,
+        "namespace_override": namespace if place.overrides_namespace else None,
+    }
+    state = files.state(connection, namespace, given, now)
+    verdict = decide(state, version, at_once=False)
+    is_to_apply = verdict in (Verdict.APPLY, Verdict.CURRENT, Verdict.RENEW)
+    why = "" if is_to_apply else explain(verdict, state, place.path, version)
+    return Presented(place, STATES[verdict], why, differs=not is_same, changes=changes)
