@@ -14,6 +14,28 @@ where a.namespace = %(namespace)s
 order by a.id desc
 limit %(limit)s;
 
+-- name: rest_of_action
+-- How many of the next entries belong to the same action as the one before, and the id of the last of them. At most
+-- `limit` entries are examined; they are counted here, because an action on many runs has thousands.
+with examined as materialized (
+    select a.id,
+           a.who = %(of_who)s and a.verb = %(of_verb)s and a.job_type is not distinct from %(of_job_type)s::text
+           and a.detail ->> 'reason' is not distinct from %(of_reason)s::text
+           and a.at > %(since)s::timestamptz as is_same
+    from yamlsched.operator_actions a
+    where a.namespace = %(namespace)s
+      and (%(verb)s::text is null or a.verb = %(verb)s)
+      and (%(who)s::text is null or a.who = %(who)s)
+      and (%(job_type)s::text is null or a.job_type = %(job_type)s)
+      and (%(target)s::text is null or a.target = %(target)s)
+      and a.id < %(before)s
+    order by a.id desc
+    limit %(limit)s
+)
+select count(*)::integer as entries, min(e.id) as last_id
+from examined e
+where e.id > coalesce((select max(x.id) from examined x where not x.is_same), 0);
+
 -- name: latest
 -- The latest action on a target.
 select a.id, a.at, a.who, a.verb, a.target, a.job_type, a.detail, a.request is not null as by_form

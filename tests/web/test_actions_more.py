@@ -494,6 +494,7 @@ def test_the_trail_is_filtered_and_pages_by_actions(page: TestClient, db: Db, mo
     many = [a_run(db, job, "dead") for _ in range(30)]
     actions.retry(db, many, "maria")
     actions.cancel(db, many, "jonas", reason="too many")
+    actions.cancel(db, [a_run(db, job)], "jonas", reason="another")
     single = [a_run(db, other) for _ in range(10)]
     for run in single:
         actions.cancel(db, [run], "maria", reason=str(run))
@@ -509,20 +510,22 @@ def test_the_trail_is_filtered_and_pages_by_actions(page: TestClient, db: Db, mo
         url = found[0].replace("&amp;", "&") if found else ""
 
     # then each action is shown once, the newest first
-    assert len(seen) == 12
+    assert len(seen) == 13
     assert [f"run {run}<" in text for run, text in zip(reversed(single), seen, strict=False)] == [True] * 10
-    assert "and 18 more" in seen[10]
-    assert "too many" in seen[10]
-    assert "retry" in seen[11]
+    assert "another" in seen[10]
+    assert "and 18 more" in seen[11]
+    assert "too many" in seen[11]
+    assert "and 18 more" in seen[12]
+    assert "retry" in seen[12]
 
     def count(**filters: str) -> int:
         text = page.get("/actions", params=filters).text.partition('id="trail"')[2]
         return len(re.findall(r"<tr>\s*<td", text))
 
-    assert count(who="jonas") == 1
+    assert count(who="jonas") == 2
     assert count(verb="retry") == 1
     assert count(verb="retry", who="jonas") == 0
-    assert count(job="purge") == 2
+    assert count(job="purge") == 3
     assert count(run=str(single[3])) == 1
     assert count(job="nothing") == 0
     assert "No action matches" in words(page.get("/actions?job=nothing"))

@@ -25,19 +25,32 @@ PAST = {
 }
 """What an entry of the trail says that somebody did, by verb."""
 SAME_ACTION = timedelta(seconds=2)
-READ_ENTRIES = 500
-MAX_ENTRIES = 10_000
+LONG_ACTION = timedelta(minutes=2)
+READ_ENTRIES = 200
+MAX_EXAMINED = 5_000
+"""Further entries of one action on many runs that are counted."""
 
 
 @dataclass(frozen=True)
 class TrailGroup:
-    """One action: the entries of the runs or jobs that it changed, the newest first."""
+    """One action: entries of the runs or jobs that it changed, the newest first, and how many ``more`` there are."""
 
     entries: Sequence[TrailEntry]
+    more: int = 0
+    last_id: int = 0  # of those
 
     @property
     def first(self) -> TrailEntry:
         return self.entries[0]
+
+    @property
+    def size(self) -> int:
+        return len(self.entries) + self.more
+
+    @property
+    def end(self) -> int:
+        """The id of the oldest entry."""
+        return self.last_id or self.entries[-1].id
 
 
 def page(
@@ -45,24 +58,35 @@ def page(
 ) -> tuple[list[TrailGroup], int | None]:
     """Return up to ``limit`` actions, newest first, and where the next page starts; None if there is none.
 
-    ``filters`` are those of ``store.audit.trail``. At most ``MAX_ENTRIES`` entries are read.
+    ``filters`` are those of ``store.audit.trail``. An action on many runs has an entry for each: its first ones are
+    read, and the others counted.
     """
-    entries: list[TrailEntry] = []
     found: list[TrailGroup] = []
-    is_last = False
-    while not is_last and len(found) <= limit and len(entries) < MAX_ENTRIES:
-        start = entries[-1].id if entries else before
-        more = audit.trail(connection, namespace, limit=READ_ENTRIES, before=start, **filters)
-        entries += more
-        is_last = len(more) < READ_ENTRIES
-        found = groups(entries)
-    if len(found) > limit:
-        return found[:limit], found[limit - 1].entries[-1].id
-    return found, None if is_last else entries[-1].id
+    while len(found) < limit:
+        entries = audit.trail(connection, namespace, limit=READ_ENTRIES, before=before, **filters)
+        read = groups(entries)
+        is_last = len(entries) < READ_ENTRIES
+        if not is_last and len(read) > 1:
+            read.pop()  # it may continue, and is read again
+        elif not is_last:
+            read = [_whole(connection, namespace, read[0], filters)]
+        found += read
+        if is_last and len(found) <= limit:
+            return found, None
+        before = found[-1].end
+    return found[:limit], found[limit - 1].end
+
+
+def _whole(
+    connection: psycopg.Connection[Any], namespace: str, group: TrailGroup, filters: dict[str, str | None]
+) -> TrailGroup:
+    since = group.first.at - LONG_ACTION
+    more, last_id = audit.rest_of_action(connection, namespace, group.entries[-1], since, MAX_EXAMINED, **filters)
+    return TrailGroup(group.entries, more, last_id)
 
 
 def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:
-    """Return the entries of each action together. An action on many runs has an entry for each."""
+    """Return the entries of each action together."""
     found: list[list[TrailEntry]] = []
     for entry in entries:
         if found and _is_same_action(found[-1][-1], entry):
@@ -74,9 +98,9 @@ def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:
 
 def _is_same_action(later: TrailEntry, entry: TrailEntry) -> bool:
     def what(one: TrailEntry) -> tuple[object, ...]:
-        return one.who, one.verb, one.job_type, one.by_form, one.detail.get("reason"), one.detail.get("was")
+        return one.who, one.verb, one.job_type, one.detail.get("reason")
 
-    is_near = later.at - entry.at < SAME_ACTION
+    is_near = abs(later.at - entry.at) < SAME_ACTION
     return entry.verb in ("retry", "cancel") and is_near and what(later) == what(entry)
 
 

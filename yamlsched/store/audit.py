@@ -56,6 +56,29 @@ def trail(
     return fetch(connection, TrailEntry, load("audit")["trail"], {**parameters, "before": before, "limit": limit})
 
 
+def rest_of_action(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    entry: TrailEntry,
+    since: datetime,
+    limit: int,
+    *,
+    verb: str | None = None,
+    who: str | None = None,
+    job_type: str | None = None,
+    target: str | None = None,
+) -> tuple[int, int]:
+    """Return how many entries after ``entry`` belong to its action, and the id of the last one.
+
+    They are of the same person, verb, job and reason, and not older than ``since``. At most ``limit`` are examined.
+    """
+    parameters: dict[str, Any] = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type}
+    parameters |= {"target": target, "of_who": entry.who, "of_verb": entry.verb, "of_job_type": entry.job_type}
+    parameters |= {"of_reason": entry.detail.get("reason"), "since": since, "before": entry.id, "limit": limit}
+    [row] = connection.execute(load("audit")["rest_of_action"], parameters).fetchall()
+    return row.entries, row.last_id or entry.id
+
+
 def latest(connection: psycopg.Connection[Any], namespace: str, target: str) -> TrailEntry | None:
     """Return the latest action on ``target``."""
     found = fetch(connection, TrailEntry, load("audit")["latest"], {"namespace": namespace, "target": target})
