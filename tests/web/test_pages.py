@@ -171,6 +171,30 @@ def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) 
     assert "fresh" in shown
 
 
+def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestClient) -> None:
+    listed = pages.get("/").text.partition('<ul class="problems">')[2].partition("</section>")[0]
+    found = re.findall(r'<li><span><a href="([^"]*)">([^<]*)</a></span><code>', listed)
+    links = {html.unescape(what): html.unescape(link) for link, what in found}
+    for what, link in links.items():
+        if "effect" in what or "is stuck" in what:
+            assert re.fullmatch(rf"/runs/{re.search(r'run (?:run:)?([0-9]+)', what)[1]}", link), what  # type: ignore[index]
+        elif "died within" in what:
+            assert re.fullmatch(r"/runs\?job=\w+&status=dead&since=1h", link)
+        else:
+            assert link.startswith("/jobs/")
+    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {"runs", "jobs"}
+
+
+def test_numbers_lead_to_their_runs(pages: TestClient) -> None:
+    facts = pages.get("/").text.partition('<dl id="facts"')[2].partition("</dl>")[0]
+    found = re.findall(r'<a href="(/[^"]*)">(\d+)</a>', facts)
+    assert [link for link, _ in found] == [
+        *("/runs?status=running", "/runs?status=queued", "/runs?status=failed", "/dead?span=24h")
+    ]
+    for link, number in found[:3]:
+        assert pages.get(link).text.count('<a class="name"') == int(number)
+
+
 # -- a job
 
 

@@ -38,11 +38,16 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that needs attention: its job, if it has one, and the command that shows or fixes it."""
+    """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
+    ``kind`` is one of: tick, file, stuck, in_doubt, dead, late, old.
+    """
+
+    kind: str
     job_type: str | None
     what: str
     remedy: str
+    run_id: int | None = None
 
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
@@ -88,14 +93,16 @@ def queue(health: Health) -> dict[str, Any]:
 def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     remedy = "yamlsched doctor"
     if health.last_tick_at is None:
-        yield Problem(None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
+        yield Problem("tick", None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
     elif (age := health.now - health.last_tick_at) > thresholds.max_tick_age:
-        yield Problem(None, f"no tick for {approximate(age)}, the last came from {health.last_tick_host}", remedy)
+        yield Problem(
+            "tick", None, f"no tick for {approximate(age)}, the last came from {health.last_tick_host}", remedy
+        )
 
 
 def _refused(health: Health) -> Iterator[Problem]:
     for file in health.refused:
-        yield Problem(None, refusal(file), "run yamlsched validate there")
+        yield Problem("file", None, refusal(file), "run yamlsched validate there")
 
 
 def refusal(file: RefusedFile) -> str:
@@ -113,6 +120,7 @@ def _files(health: Health) -> Iterator[Problem]:
         time = approximate(_time_presented(file, current))
         if current is not None and current.environment != file.environment:
             yield Problem(
+                "file",
                 None,
                 f"{first_places(file)} has presented a file for {environment(file)} for {time}, but the namespace "
                 f"belongs to {environment(current)}",
@@ -121,6 +129,7 @@ def _files(health: Health) -> Iterator[Problem]:
         else:
             of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
             yield Problem(
+                "file",
                 None,
                 f"{first_places(file)} has presented another file ({file.hash[:8]}) for {time}; in force is {of}",
                 "deploy the same version to all hosts, or run yamlsched sync with the right file",
@@ -138,10 +147,10 @@ def environment(file: PresentedFile) -> str:
 def _stuck(health: Health) -> Iterator[Problem]:
     for run in health.stuck[:MAX_LISTED_PROBLEMS]:
         what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
-        yield Problem(run.job_type, what, f"yamlsched show {run.run_id}")
+        yield Problem("stuck", run.job_type, what, f"yamlsched show {run.run_id}", run.run_id)
     if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
         what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"
-        yield Problem(None, what, "yamlsched runs --status running")
+        yield Problem("stuck", None, what, "yamlsched runs --status running")
 
 
 def effects_in_doubt(health: Health, waits_for: str) -> int:
@@ -161,10 +170,10 @@ def _in_doubt(health: Health) -> Iterator[Problem]:
         remedy = settle_command(health.namespace, effect.key)
         if effect.run_status in ("dead", "cancelled"):
             remedy += f", then: yamlsched retry {effect.run_id}"
-        yield Problem(effect.job_type, what, remedy)
+        yield Problem("in_doubt", effect.job_type, what, remedy, effect.run_id)
     if more := effects_in_doubt(health, "person") - len(listed):
         what = f"{more} more {'effect is' if more == 1 else 'effects are'} in doubt"
-        yield Problem(None, what, "the view yamlsched.effects_in_doubt lists them")
+        yield Problem("in_doubt", None, what, "the view yamlsched.effects_in_doubt lists them")
 
 
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -173,6 +182,7 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
         runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
         last = f": {error}" if (error := error_text(job.dead_error_type, job.dead_error)) else ""
         yield Problem(
+            "dead",
             job.job_type,
             f"{job.job_type}: {runs} died within {span}{last}",
             f"yamlsched runs --job {job.job_type} --status dead --since {span}",
@@ -183,7 +193,8 @@ def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
     limit = _duration(job, "max-late", thresholds.max_late)
     if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
         late = approximate(health.now - job.overdue_since)
-        yield Problem(job.job_type, f"{job.job_type}: late by {late}: {job.overdue_why}", "yamlsched doctor")
+        what = f"{job.job_type}: late by {late}: {job.overdue_why}"
+        yield Problem("late", job.job_type, what, "yamlsched doctor")
 
 
 def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -194,7 +205,7 @@ def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pro
     if health.now - since > limit:
         age = approximate(health.now - since)
         what = f"{job.job_type}: no success for {age}, the limit is {durations.show(limit)}"
-        yield Problem(job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
+        yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 
 JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (_dead, _late, _old)

@@ -66,7 +66,7 @@ STEPS = (
     (timedelta(days=182), "%b %Y"),
 )
 MAX_TICKS = 12
-Link = Callable[[datetime], str]
+Link = Callable[[Cell | Gap], str]
 
 
 class Axis:
@@ -95,15 +95,15 @@ class Axis:
             wall += step
 
 
-def timeline(shown: Timeline, zone: ZoneInfo, link: Link | None) -> Markup:
+def timeline(shown: Timeline, zone: ZoneInfo, link: Link) -> Markup:
     """Return the chart of the slots. Each bar and each band is a link to its explanation."""
     axis = Axis(shown.start, shown.end, zone)
     width = _bar_width(shown, axis)
     parts = [*_axis(axis, BARS_TOP, AXIS_TOP), *_now(axis, shown, MARKS_TOP + 10, AXIS_TOP)]
     for gap in shown.gaps:
-        parts.append(_linked(_band(gap, axis, width), gap.first, link, f"{gap.slots} skipped: {gap.reason}"))
+        parts.append(_linked(_band(gap, axis, width), link(gap), f"{gap.slots} skipped: {gap.reason}"))
     for cell in shown.cells:
-        parts.append(_linked(_bar(cell, axis, width, zone), cell.at, link, describe(cell, zone)))
+        parts.append(_linked(_bar(cell, axis, width, zone), link(cell), describe(cell, zone)))
     parts += _reasons(shown, axis, width)
     return _svg(parts, TIMELINE_HEIGHT, "timeline", summary(shown, zone))
 
@@ -219,8 +219,8 @@ def _wide(text: str) -> float:
     return len(text) * CHAR_WIDTH + 10
 
 
-def _linked(part: Markup, at: datetime, link: Link | None, words: str) -> Markup:
-    return part if link is None else element("a", part, href=link(at), aria_label=words)
+def _linked(part: Markup, href: str, words: str) -> Markup:
+    return element("a", part, href=href, aria_label=words)
 
 
 def _axis(axis: Axis, top: float, base: float, with_labels: bool = True) -> Iterator[Markup]:

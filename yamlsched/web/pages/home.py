@@ -14,6 +14,7 @@ from yamlsched.operations import health
 from yamlsched.operations.health import Health, JobHealth, Problem, Thresholds
 from yamlsched.operations.strips import Day, strips
 from yamlsched.web.charts.strip import strip
+from yamlsched.web.problems import target
 from yamlsched.web.visit import Page, Visit, has_words
 
 PAGE_JOBS = 50
@@ -41,7 +42,7 @@ class Home:
     """The page. ``states`` counts all jobs; ``matching`` are those of the filter, of which ``rows`` are one page."""
 
     health: Health
-    problems: Sequence[Problem]
+    problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
     queue: dict[str, Any]
     states: Counter[str]
     text: str
@@ -76,7 +77,7 @@ def show(visit: Visit) -> Home:
     days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in listed], now.now)
     return Home(
         health=now,
-        problems=health.problems(now, thresholds),
+        problems=[(each, target(each, visit.url, thresholds)) for each in health.problems(now, thresholds)],
         queue=health.queue(now),
         states=Counter(states.values()),
         text=text,

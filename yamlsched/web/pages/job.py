@@ -14,12 +14,13 @@ from yamlsched.errors import ScheduleError
 from yamlsched.operations import health, search
 from yamlsched.operations import timeline as operations
 from yamlsched.operations.health import JobHealth, Problem, Thresholds
-from yamlsched.operations.timeline import Timeline
+from yamlsched.operations.timeline import Cell, Gap, Timeline
 from yamlsched.store import definitions
 from yamlsched.store import timeline as store
 from yamlsched.store.timeline import JobFacts
 from yamlsched.times import rfc3339
 from yamlsched.web.charts import timeline as charts
+from yamlsched.web.problems import target
 from yamlsched.web.visit import BadRequest, NotFound, Page, Visit
 from yamlsched.zones import zone_or_utc
 
@@ -38,7 +39,7 @@ class JobPage:
     health: JobHealth
     state: str
     note: str
-    problems: Sequence[Problem]
+    problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
     details: Sequence[tuple[str, str]]
     timeline: Timeline | None
     chart: Markup | None
@@ -82,7 +83,11 @@ def show(visit: Visit) -> JobPage:
         health=job,
         state=health.state(job, now),
         note=health.note(job, now),
-        problems=[problem for problem in health.problems(now, thresholds) if problem.job_type == name],
+        problems=[
+            (each, target(each, visit.url, thresholds))
+            for each in health.problems(now, thresholds)
+            if each.job_type == name
+        ],
         details=_details(facts),
         timeline=shown,
         chart=charts.timeline(shown, where, _link(visit, facts)) if shown else None,
@@ -100,10 +105,16 @@ def unknown_job(visit: Visit, name: str) -> NotFound:
     return NotFound(f'There is no job "{name}" in namespace "{visit.namespace}".', hint)
 
 
-def _link(visit: Visit, facts: JobFacts) -> charts.Link | None:
-    if facts.schedule is None:
-        return None
-    return lambda at: visit.url("why", job=facts.job_type, at=rfc3339(at, "minutes"))
+def _link(visit: Visit, facts: JobFacts) -> charts.Link:
+    """Return the function that makes the link of a cell or a gap: a slot to its explanation, an enqueued run to it."""
+
+    def link(part: Cell | Gap) -> str:
+        if isinstance(part, Cell) and facts.schedule is None and part.run is not None:
+            return visit.url("runs", part.run.run_id)
+        at = part.at if isinstance(part, Cell) else part.first
+        return visit.url("why", job=facts.job_type, at=rfc3339(at, "minutes"))
+
+    return link
 
 
 def _instant(visit: Visit, name: str) -> datetime | None:

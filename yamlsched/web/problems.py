@@ -1,0 +1,22 @@
+"""The page that shows what a problem of ``yamlsched status --check`` is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from yamlsched import durations
+from yamlsched.operations.health import Problem, Thresholds
+
+
+def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) -> str:
+    """Return the URL of the page; "" if there is none."""
+    if problem.run_id is not None:
+        return url("runs", problem.run_id)
+    match problem.kind:
+        case "stuck":
+            return url("runs", status="running")
+        case "dead":
+            return url("runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within))
+        case "old":
+            return url("runs", job=problem.job_type)
+    return url("jobs", problem.job_type) if problem.job_type else ""
