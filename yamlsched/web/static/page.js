@@ -52,11 +52,12 @@
     opened(fresh).forEach((details, nth) => { details.open = opened(old)[nth]?.open ?? details.open; });
     const lefts = scrolled(old).map((box) => box.scrollLeft);
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
-    const href = focused?.getAttribute("href");
-    const nth = href ? [...old.querySelectorAll("[href]")].filter((link) => link.getAttribute("href") === href).indexOf(focused) : -1;
+    const alike = (part) => [...part.querySelectorAll(focused?.localName ?? "none")]
+      .filter((other) => other.getAttribute("href") === focused.getAttribute("href"));
+    const nth = alike(old).indexOf(focused);
     old.replaceWith(fresh);
     scrolled(fresh).forEach((box, index) => { if (lefts[index] !== undefined) box.scrollLeft = lefts[index]; });
-    if (nth >= 0) [...fresh.querySelectorAll("[href]")].filter((link) => link.getAttribute("href") === href)[nth]?.focus();
+    alike(fresh)[nth]?.focus({ preventScroll: true });
   }
 
   function apply(html) {
