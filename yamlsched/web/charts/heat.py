@@ -76,7 +76,8 @@ def heat(days: Sequence[Sequence[Cell]], changes: Collection[date], link: Link) 
             drawn = element("g", *_cell(cell), class_=_class(cell, least, most), transform=_place(cell, top))
             parts.append(element("a", drawn, href=link(cell.hour), tabindex="-1") if cell.jobs else drawn)
     height = HEAD + len(days) * ROW
-    return element("svg", *parts, class_="heat", viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=summary(days))
+    box = f"0 0 {WIDTH} {height}"
+    return element("svg", *parts, class_="heat", viewBox=box, role="group", aria_label=summary(days))
 
 
 def _place(cell: Cell, top: int) -> str:

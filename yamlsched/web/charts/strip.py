@@ -34,7 +34,7 @@ def strip(days: Sequence[Day], link: Callable[[Day], str] | None = None) -> Mark
         viewBox=f"0 0 {width} {HEIGHT}",
         width=width,
         height=HEIGHT,
-        role="img",
+        role="img" if link is None else "group",  # an image has no links in it
         aria_label=summary(days),
     )
 
