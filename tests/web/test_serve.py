@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import http.client
-import os
-import signal
 import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from support.command_line import yamlsched
+from support.web_server import serving
 from yamlsched import embedded
 from yamlsched.cli import cli
 from yamlsched.cli.web import command
-
-
-@contextmanager
-def serving(dsn: str | None, *words: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Yield a server and the address that it announces; end it with SIGTERM."""
-    argv = [sys.executable, "-m", "yamlsched", "web", *(("--dsn", dsn) if dsn else ()), *words]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}) as server:
-        assert server.stderr is not None
-        try:
-            lines = iter(server.stderr.readline, "")  # the embedded database may write lines of its own first
-            line = next((line for line in lines if line.startswith("yamlsched web: ")), None)
-            assert line is not None, "it ended without an address"
-            yield server, line.removeprefix("yamlsched web: ").strip()
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
 
 
 def get(address: str, **headers: str) -> http.client.HTTPResponse:

@@ -1,0 +1,226 @@
+"""The refresh script: what is shown stays current, and a reader is not disturbed. The browser's clock is the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from docs import demo_data
+from support.database import temporary_database
+from support.web_server import serving
+
+pytestmark = pytest.mark.browser
+
+PERIOD_MS = 10_000
+JOB = "/jobs/refresh_cache?span=24h"
+LIST = "/"
+STILL = "/why?job=nightly_backup&at=yesterday"
+"""A page that does not change from one second to the next."""
+
+
+@pytest.fixture(scope="module")
+def shop(chromium: Any, server: str, template: str) -> Iterator[tuple[Any, str]]:
+    """A database that the tests write to, and the address of its page."""
+    with (
+        temporary_database(server, template) as dsn,
+        psycopg.connect(dsn, autocommit=True) as db,
+    ):
+        demo_data.fill(dsn)
+        with serving(dsn, "--namespace", demo_data.NAMESPACE, "--listen", "127.0.0.1:0") as (_, address):
+            yield db, address.rstrip("/")
+
+
+@pytest.fixture
+def tab(tabs: Any, shop: tuple[Any, str]) -> Any:
+    """A tab whose clock stands still."""
+    opened = tabs.open()
+    opened.clock.install()
+    return opened
+
+
+def describe(db: Any, text: str) -> None:
+    db.execute("update yamlsched.job_definitions set description = %s where job_type = 'refresh_cache'", [text])
+
+
+def refreshes(tabs: Any) -> list[Any]:
+    """Return the requests of the script."""
+    return [request for request in tabs.requests if "yamlsched-fragment" in request.headers]
+
+
+def refresh(tab: Any) -> Any:
+    """Let a period pass; return the answer."""
+    with tab.expect_response(lambda response: "yamlsched-fragment" in response.request.headers) as answer:
+        tab.clock.run_for(PERIOD_MS)
+    return answer.value
+
+
+def wait_for_text(tab: Any, text: str) -> None:
+    tab.get_by_text(text).first.wait_for()
+
+
+def stays_silent(tab: Any, tabs: Any) -> bool:
+    """Return whether three periods pass without a request."""
+    before = len(refreshes(tabs))
+    tab.clock.run_for(3 * PERIOD_MS)
+    tab.evaluate("() => fetch('/why').then((answer) => answer.text())")  # whatever was asked has been sent
+    return len(refreshes(tabs)) == before
+
+
+def test_what_changed_is_shown_after_a_period_without_a_reload(tab: Any, shop: tuple[Any, str]) -> None:
+    db, site = shop
+    describe(db, "as it was")
+    tab.goto(site + JOB)
+    tab.evaluate("() => { window.isTheSameDocument = true; }")
+    describe(db, "as it became")
+    assert refresh(tab).status == 200
+    wait_for_text(tab, "as it became")
+    assert tab.evaluate("() => window.isTheSameDocument")
+
+
+def test_a_page_that_did_not_change_is_not_sent_again(tab: Any, shop: tuple[Any, str]) -> None:
+    tab.goto(shop[1] + STILL)
+    first = refresh(tab)
+    again = refresh(tab)
+    assert (first.status, again.status) == (200, 304)
+    assert again.request.headers["if-none-match"] == first.headers["etag"]
+
+
+def test_nothing_is_asked_for_in_a_hidden_tab_and_at_once_when_it_is_shown(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
+    tab.goto(shop[1] + STILL)
+    hide = "(is) => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => is}); %s }"
+    hide %= "document.dispatchEvent(new Event('visibilitychange'));"
+    tab.evaluate(hide, True)
+    assert stays_silent(tab, tabs)
+
+    with tab.expect_response(lambda response: "yamlsched-fragment" in response.request.headers):
+        tab.evaluate(hide, False)
+        tab.clock.run_for(1)
+
+
+def test_nothing_changes_while_a_dialog_is_open(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+    tab.goto(shop[1] + STILL)
+    tab.evaluate(
+        "() => { const dialog = document.createElement('dialog'); document.body.append(dialog); dialog.showModal(); }"
+    )
+    assert stays_silent(tab, tabs)
+    tab.keyboard.press("Escape")
+    assert refresh(tab).status == 200
+
+
+def test_nothing_changes_while_somebody_types_or_selects(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+    db, site = shop
+    tab.goto(site + LIST)
+    tab.get_by_role("searchbox").fill("nightly")
+    assert stays_silent(tab, tabs)
+    assert tab.get_by_role("searchbox").input_value() == "nightly"
+
+    tab.get_by_role("searchbox").blur()
+    tab.evaluate("() => document.getSelection().selectAllChildren(document.querySelector('#facts'))")
+    assert stays_silent(tab, tabs)
+
+    tab.evaluate("() => document.getSelection().removeAllRanges()")
+    describe(db, "after the typing")
+    refresh(tab)
+    wait_for_text(tab, "after the typing")
+    assert tab.get_by_role("searchbox").input_value() == "nightly"
+
+
+def test_what_is_open_scrolled_and_focused_stays_so(tab: Any, shop: tuple[Any, str]) -> None:
+    db, site = shop
+    describe(db, "before")
+    tab.set_viewport_size({"width": 700, "height": 500})
+    tab.goto(site + JOB)
+    tab.locator("details.twin summary").click()
+    tab.locator("#timeline .scroll").first.evaluate("(box) => { box.scrollLeft = -60; }")
+    link = tab.locator("details.twin tbody a").nth(5)
+    link.focus()
+    tab.evaluate("() => scrollBy(0, 40)")
+    before = tab.evaluate("() => [scrollY, document.querySelector('#timeline .scroll').scrollLeft]")
+    assert before[0] > 100
+    assert before[1] == -60
+    href = link.get_attribute("href")
+
+    describe(db, "afterwards")
+    db.execute(
+        "update yamlsched.job_runs set attempts = 2 where id = (select max(id) from yamlsched.job_runs where "
+        "job_type = 'refresh_cache' and status = 'succeeded')"
+    )  # the part with the chart changes, too
+    refresh(tab)
+    wait_for_text(tab, "afterwards")
+    assert tab.locator("details.twin").evaluate("(details) => details.open")
+    assert tab.evaluate("() => document.activeElement.getAttribute('href')") == href
+    assert tab.evaluate("() => [scrollY, document.querySelector('#timeline .scroll').scrollLeft]") == before
+
+
+def test_a_focus_on_what_has_no_link_stays_too(tab: Any, shop: tuple[Any, str]) -> None:
+    db, site = shop
+    tab.goto(site + JOB)
+    tab.locator("details.twin summary").focus()
+    db.execute(
+        "update yamlsched.job_runs set attempts = 3 where id = (select max(id) from yamlsched.job_runs where "
+        "job_type = 'refresh_cache' and status = 'succeeded')"
+    )
+    describe(db, "once more")
+    refresh(tab)
+    wait_for_text(tab, "once more")
+    assert tab.evaluate("() => document.activeElement.localName") == "summary"
+
+
+def test_a_reader_can_pause_and_resume_by_keyboard(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+    tab.goto(shop[1] + STILL)
+    tab.get_by_role("button", name="Pause").focus()
+    tab.keyboard.press("Enter")
+    assert "paused at" in tab.inner_text("#refresh")
+    assert stays_silent(tab, tabs)
+
+    with tab.expect_response(lambda response: "yamlsched-fragment" in response.request.headers):
+        tab.keyboard.press("Space")
+        tab.clock.run_for(1)
+    wait_for_text(tab, "updated")
+
+
+def test_the_time_of_the_last_update_is_the_readers(tabs: Any, shop: tuple[Any, str]) -> None:
+    for timezone, shown in (("Asia/Kolkata", "08:30:00"), ("America/St_Johns", "23:30:00")):
+        tab = tabs.open(timezone_id=timezone)
+        tab.clock.install(time="2026-01-14T03:00:00Z")
+        tab.clock.pause_at("2026-01-14T03:00:00Z")
+        tab.goto(shop[1] + STILL)
+        assert shown in tab.inner_text("#refresh")
+
+
+def test_a_server_that_does_not_answer_is_reported_and_asked_less_often(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
+    tabs.allowed += ["ERR_FAILED", "failed: .*nightly_backup"]
+    tab.goto(shop[1] + STILL)
+    tab.route("**/why**", lambda route: route.abort())
+    tab.clock.run_for(PERIOD_MS)
+    wait_for_text(tab, "not updated since")
+    assert "the server does not answer" in tab.inner_text("#refresh")
+    assert "nightly_backup" in tab.inner_text("main")
+
+    asked = len(refreshes(tabs))
+    tab.clock.run_for(PERIOD_MS)
+    assert len(refreshes(tabs)) == asked
+
+    tab.unroute("**/why**")
+    refresh(tab)
+    tab.locator("#refresh:not(.bad)").wait_for()
+
+
+def test_an_error_of_the_server_is_named_and_what_was_shown_stays(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+    db, site = shop
+    tabs.allowed += ["504", "statement timeout|lock"]
+    tab.goto(site + LIST)
+    with psycopg.connect(db.info.dsn, password=db.info.password) as other:
+        other.execute("lock table yamlsched.job_definitions")
+        assert refresh(tab).status == 504
+        tab.locator("#refresh.bad").wait_for()
+        other.rollback()
+    assert "The database needed longer" in tab.inner_text("#refresh")
+    assert "nightly_backup" in tab.inner_text("main")
