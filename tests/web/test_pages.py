@@ -35,6 +35,8 @@ PATHS = (
     "/runs?job=refresh_cache&error=lock",
     "/runs/1200",
     "/dead",
+    "/actions",
+    "/actions?verb=retry&who=jonas",
 )
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}\x1b[31mred\u202egnp.exe\u200b"
 SHOWN = r"\x1b[31mred\u202egnp.exe\u200b"
@@ -72,6 +74,27 @@ def test_no_page_has_inline_scripts_or_styles_or_foreign_addresses(pages: TestCl
     assert re.findall(r'(?:href|src|action)="(?!/|#)[^"]*"', answer.text) == []
     ids = re.findall(r'\sid="([^"]+)"', answer.text)
     assert len(ids) == len(set(ids))
+
+
+def test_every_button_leads_to_a_form_of_its_own(demo_dsn: str, visit: Visit) -> None:
+    page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
+    with store.connect(demo_dsn) as db:
+        [[gap]] = db.execute(
+            "select g.last_slot from yamlsched.skipped_slots g join yamlsched.job_definitions d"
+            " on d.id = g.definition_id where d.job_type = 'loyalty_points'"
+        ).fetchall()
+    found = set()
+    for path in (*PATHS, f"/why?job=loyalty_points&at={gap:%Y-%m-%dT%H:%M}Z"):
+        found |= {html.unescape(link) for link in re.findall(r'href="(/actions/[^"]*)"', page.get(path).text)}
+    names = {link.partition("?")[0].removeprefix("/actions/") for link in found}
+    assert names >= {"retry", "retry-dead", "pause", "resume", "enqueue", "backfill"}
+    for link in found:
+        answer = page.get(link)
+        assert answer.status_code == 200, link
+        assert '<form method="post" action="/actions/' in answer.text
+        assert re.findall(r"<[^>]*\s(?:style|on\w+)\s*=", answer.text) == []
+        ids = re.findall(r'\sid="([^"]+)"', answer.text)
+        assert len(ids) == len(set(ids))
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -69,7 +69,7 @@ def review_retry(visit: Visit, given: Given) -> Review:
     return Review(
         title=f"Retry {bounded(len(ids), MAX_RUNS, 'dead run')} of {job.job_type}",
         button=f"Retry {count(min(len(ids), MAX_RUNS), 'run')}",
-        back=f"/jobs/{job.job_type}",
+        back="/dead",
         lines=lines,
         refusal=refusal,
         carried={"until": rfc3339(until)},
@@ -88,7 +88,7 @@ def perform_retry(doing: Doing, given: Given) -> Done:
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
         return actions.retry(connection, ids, doing.who, expected=[Status.DEAD])
 
-    return _perform(doing, given["job"], select, act, "queued again")
+    return _perform(doing, given["job"], select, act, "queued again", "/dead")
 
 
 def ask_cancel(visit: Visit, given: Given) -> Asking:
@@ -144,7 +144,7 @@ def perform_cancel(doing: Doing, given: Given) -> Done:
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
         return actions.cancel(connection, ids, doing.who, reason=given["reason"] or None, expected=statuses)
 
-    return _perform(doing, given["job"], select, act, "cancelled")
+    return _perform(doing, given["job"], select, act, "cancelled", f"/jobs/{given['job']}")
 
 
 def _perform(
@@ -153,6 +153,7 @@ def _perform(
     select: Callable[[Any, int], list[int]],
     act: Callable[[Any, Sequence[int]], list[ActionResult]],
     done: str,
+    path: str,
 ) -> Done:
     """Change the runs in transactions that no worker waits long for. Sent again, a form continues where it stopped."""
     with doing.transaction(is_whole=False) as connection:
@@ -168,7 +169,7 @@ def _perform(
     if skipped := max(0, len(ids) - changed):
         why = others.most_common(1)[0][0]
         text += f" {count(skipped, 'run')} {'was' if skipped == 1 else 'were'} not changed: each {why}."
-    return Done(f"/jobs/{name}", Result(text, is_partial=bool(skipped) or not changed))
+    return Done(path, Result(text, is_partial=bool(skipped) or not changed))
 
 
 def _number(ids: Sequence[int], what: str) -> str:

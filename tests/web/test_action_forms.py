@@ -372,7 +372,7 @@ def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClien
 
     # then only those are, and not one that died after the count
     later = a_run(db, job, "dead", error_type="Timeout", finished_at="(now() + interval '1 hour')")
-    assert result(confirm(page, shown)) == ("/jobs/purge", "3 runs of purge are queued again.")
+    assert result(confirm(page, shown)) == ("/dead", "3 runs of purge are queued again.")
     assert [row(db, run).status for run in timeouts] == ["queued"] * 3
     assert {row(db, run).status for run in [*others, later]} == {"dead"}
     assert trail(db) == [("maria", "retry", f"run:{run}") for run in timeouts]
