@@ -48,6 +48,13 @@ order by d.job_type;
 select coalesce(min(r.id), 1) as oldest, coalesce(max(r.id), 0) as newest
 from yamlsched.job_runs r;
 
+-- name: first_run_from
+select r.id, r.created_at
+from yamlsched.job_runs r
+where r.id >= %(id)s
+order by r.id
+limit 1;
+
 -- name: candidates
 -- How many runs an index finds by their job, or because they are dead or unfinished; at most `limit` are counted.
 select count(*)::integer as runs

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +379,38 @@ def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypa
     assert (list(newer.runs), newer.newer) == ([], wanted + 60)
     assert search.page(db, "default", Filter(statuses=["dead"], error_type="", error="%"), 2).runs == []
     assert search.runs(db, "default", full, 2) == list(second.runs)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_a_search_for_an_earlier_time_starts_there(
+    db: Db, monkeypatch: pytest.MonkeyPatch, limit: int, backwards: bool
+) -> None:
+    # given hourly runs, the newest of which were created after the time in question, one of them for an earlier slot
+    job = a_job(db)
+    hours = [NOON - timedelta(hours=ago) for ago in range(40, 0, -1)]
+    runs = [a_run(db, job, "succeeded", created_at=at, started_at=at, finished_at=at) for at in hours]
+    backfilled = a_run(db, job, "queued", created_at=NOON, run_at=NOON - timedelta(hours=39))
+    a_run(db, job, "queued", created_at=NOON, run_at=NOON)
+    until = NOON - timedelta(hours=30)
+    expected = [backfilled, *[run for run, at in zip(runs, hours, strict=True) if at < until][::-1]]
+    monkeypatch.setattr(search, "MIN_SPAN", 4)
+
+    # when it is searched page by page, with a budget that does not reach it from the newest run
+    found: list[int] = []
+    page = search.page(db, "default", Filter(until=until), limit, max_ids=12, **({"after": 0} if backwards else {}))
+    while True:
+        ids = [row.id for row in page.runs]
+        found = ids + found if backwards else found + ids
+        position = page.newer if backwards else page.older
+        if position is None:
+            break
+        page = search.page(
+            db, "default", Filter(until=until), limit, max_ids=12, **{"after" if backwards else "before": position}
+        )
+
+    # then each is found once, in order
+    assert found == expected
 
 
 def test_no_runs_have_one_empty_page(db: Db) -> None:

@@ -75,8 +75,9 @@ def test_a_filter_selects_what_the_verb_lists(pages: TestClient, demo_db: Any, q
 def test_times_are_read_as_on_the_command_line_in_the_zone_of_the_job(own: tuple[Any, TestClient]) -> None:
     db, page = own
     job = a_job(db, "report", timezone="Asia/Tokyo")
-    early = a_run(db, job, "succeeded", finished_at=datetime(2026, 1, 13, 14, 59, tzinfo=UTC))
-    late = a_run(db, job, "succeeded", finished_at=datetime(2026, 1, 13, 15, 0, tzinfo=UTC))
+    old = {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    early = a_run(db, job, "succeeded", finished_at=datetime(2026, 1, 13, 14, 59, tzinfo=UTC), **old)
+    late = a_run(db, job, "succeeded", finished_at=datetime(2026, 1, 13, 15, 0, tzinfo=UTC), **old)
     assert ids(page.get("/runs?job=report&since=2026-01-14").text) == [late]
     assert ids(page.get("/runs?job=report&until=2026-01-14").text) == [early]
     assert ids(page.get("/runs?job=report&until=2026-01-14T00:00").text) == [early]
@@ -172,6 +173,7 @@ def test_runs_per_hour_have_a_chart_and_a_table_that_agree(pages: TestClient, de
     numbers = [int(re.search(r"(\d+) runs? ended", label)[1]) for _, label in bars]  # type: ignore[index]
     assert numbers[::-1] == [int(n) for n in re.findall(r'data-label="Ended" class="number">(\d+)<', table)]
     assert len(numbers) > 40
+    assert "per-hour" not in pages.get("/runs?job=refresh_cache&status=dead").text
     for (href, _), number in list(zip(bars, numbers, strict=True))[::15]:
         assert len(ids(pages.get(html.unescape(href)).text)) == number
 

@@ -8,22 +8,25 @@ page can stop after a number of runs and offer to continue.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
 
 from yamlsched.operations.history import definitions
+from yamlsched.runs import Status
 from yamlsched.store import history
 from yamlsched.store.history import Conditions, RunRow
 
 PAGE_RUNS = 5_000
 """Runs that one statement selects for an action."""
-FEW_RUNS = 20_000
+FEW_RUNS = 30_000
 """So many that an index finds are read at once."""
-MAX_SEARCHED_IDS = 100_000
+MAX_SEARCHED_IDS = 150_000
 """So many ids the web page searches before it offers to continue."""
+CREATION_SKEW = timedelta(hours=1)
+"""By how much runs may be created in another order than that of their ids."""
 MIN_SPAN, SPAN_GROWTH = 500, 8
 """Ids of the first span, and how much longer each further one is."""
 
@@ -79,38 +82,43 @@ def page(
 ) -> RunPage:
     """Return the newest ``limit`` runs with an id below ``before``, or the oldest ones with an id above ``after``.
 
-    Unless an index finds the runs, at most ``max_ids`` ids are searched. Raises Refused as ``runs`` does.
+    Unless an index finds the runs, at most ``max_ids`` ids are searched; those of runs that were created after
+    ``filter.until`` are left out first. Raises Refused as ``runs`` does.
     """
     conditions = _conditions(connection, namespace, filter)
     oldest, newest = history.id_range(connection)
     oldest_first = after is not None
     low = oldest if after is None else max(after + 1, oldest)
     high = newest + 1 if before is None else min(before, newest + 1)
-    found: list[RunRow] = []
-    stopped_at = None
+    end = high
+    if filter.until is not None and max_ids is not None:
+        end = _first_created_at(connection, low, high, filter.until + CREATION_SKEW)
+    # Runs that were created after `until` lie before it only if they were due before, and have not been started yet.
+    late = replace(conditions, statuses=[Status.QUEUED]) if _may_be_queued(conditions) and end < high else None
     if _is_few(connection, namespace, conditions):
-        spans, is_whole = [(low, high)], True
+        parts, is_whole = [(low, high, conditions)], True
     else:
-        spans, is_whole = list(_spans(low, high, oldest_first, max(MIN_SPAN, 2 * limit), max_ids)), False
-    for start, end in spans:
+        spans = list(_spans(low, end, oldest_first, max(MIN_SPAN, 2 * limit), max_ids))
+        parts = [(*span, conditions) for span in spans]
+        is_whole = not spans or (spans[-1][1] == end if oldest_first else spans[-1][0] == low)
+        if late is not None and (is_whole or not oldest_first):
+            parts.insert(len(parts) if oldest_first else 0, (end, high, late))
+    found: list[RunRow] = []
+    for start, stop, chosen in parts:
         wanted = limit + 1 - len(found)
         found += history.runs(
-            connection, namespace, conditions, low=start, high=end, limit=wanted, oldest_first=oldest_first
+            connection, namespace, chosen, low=start, high=stop, limit=wanted, oldest_first=oldest_first
         )
         if len(found) > limit:
             break
-    else:
-        if spans and not is_whole:
-            stopped_at = spans[-1][1] if oldest_first else spans[-1][0]
+    stopped_at = None if is_whole or len(found) > limit else parts[-1][1] if oldest_first else parts[-1][0]
     has_more, rows = len(found) > limit, found[:limit]
     if oldest_first:
         rows.reverse()
-        is_partial = stopped_at is not None and stopped_at < high
-        newer = rows[0].id if has_more else stopped_at - 1 if is_partial and stopped_at is not None else None
-        return RunPage(rows, low, newer, stopped_at if is_partial else None)
-    is_partial = stopped_at is not None and stopped_at > low
-    older = rows[-1].id if has_more else stopped_at if is_partial else None
-    return RunPage(rows, older, before - 1 if before is not None else None, stopped_at if is_partial else None)
+        newer = rows[0].id if has_more else stopped_at - 1 if stopped_at is not None else None
+        return RunPage(rows, low, newer, stopped_at)
+    older = rows[-1].id if has_more else stopped_at
+    return RunPage(rows, older, before - 1 if before is not None else None, stopped_at)
 
 
 def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> list[int]:
@@ -146,6 +154,22 @@ def _is_few(connection: psycopg.Connection[Any], namespace: str, conditions: Con
     if conditions.definitions is None and not conditions.only_dead and not conditions.only_open:
         return False
     return history.candidates(connection, namespace, conditions, FEW_RUNS + 1) <= FEW_RUNS
+
+
+def _may_be_queued(conditions: Conditions) -> bool:
+    return not conditions.statuses or Status.QUEUED in conditions.statuses
+
+
+def _first_created_at(connection: psycopg.Connection[Any], low: int, high: int, at: datetime) -> int:
+    """Return the id from which on all runs below ``high`` were created at or after ``at``: ids follow creation."""
+    while low < high:
+        middle = (low + high) // 2
+        found = history.first_run_from(connection, middle)
+        if found is None or found[0] >= high or found[1] >= at:
+            high = middle
+        else:
+            low = found[0] + 1
+    return high
 
 
 def _spans(low: int, high: int, oldest_first: bool, size: int, max_ids: int | None) -> Iterator[tuple[int, int]]:

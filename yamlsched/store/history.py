@@ -212,6 +212,12 @@ def id_range(connection: psycopg.Connection[Any]) -> tuple[int, int]:
     return row.oldest, row.newest
 
 
+def first_run_from(connection: psycopg.Connection[Any], id: int) -> tuple[int, datetime] | None:
+    """Return the id of the run with the lowest id that is not below ``id``, and when it was created."""
+    row = connection.execute(load("history")["first_run_from"], {"id": id}).fetchone()
+    return (row.id, row.created_at) if row else None
+
+
 def candidates(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int) -> int:
     """Return how many runs the indexed ``conditions`` select, up to ``limit``: job, dead, unfinished."""
     parameters = {**conditions.parameters(), "namespace": namespace, "limit": limit}

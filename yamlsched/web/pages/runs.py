@@ -98,7 +98,8 @@ def show(visit: Visit) -> RunsPage:
     if after is not None and found.newer is None:  # this reaches the newest runs: the first page shows them
         before, found = None, _page(visit, filter, None, None)
     is_first = before is None and (after is None or found.newer is None)
-    hours = overview.per_hour(visit.connection, visit.namespace, query["job"] or None, visit.now) if is_first else []
+    has_chart = is_first and not any(value for name, value in query.items() if name != "job")
+    hours = overview.per_hour(visit.connection, visit.namespace, query["job"] or None, visit.now) if has_chart else []
     has_ended = any(hour.ended for hour in hours)
     return RunsPage(
         query=query,
