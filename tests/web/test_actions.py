@@ -568,3 +568,15 @@ def test_in_an_application_that_authenticates_its_user_is_recorded(
     page = TestClient(application, base_url="http://localhost", follow_redirects=False)
     confirm(page, page.get(f"/actions/retry?run={run}"))
     assert trail(db) == [(recorded or f"web ({actions.operator()})", "retry", f"run:{run}")]
+
+
+@pytest.mark.parametrize("kept", ["/scheduler", ""])
+def test_behind_a_proxy_forms_and_results_are_below_the_prefix(visit: Visit, page_dsn: str, db: Db, kept: str) -> None:
+    a_job(db)
+    page = visit(page_dsn, actions_dsn=page_dsn, namespace="default", base_path="/scheduler")
+    shown = page.post(f"{kept}/actions/pause", data={"job": "purge", "reason": "disk full"}, headers=SAME_ORIGIN)
+    assert '<form method="post" action="/scheduler/actions/pause">' in shown.text
+    answer = page.post(f"{kept}/actions/pause", data={**hidden(shown), "confirm": "1"}, headers=SAME_ORIGIN)
+    location = answer.headers["location"]
+    assert location.startswith("/scheduler/jobs/purge?result=")
+    assert RESULT in page.get(location.removeprefix("/scheduler") if not kept else location).text
