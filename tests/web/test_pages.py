@@ -203,9 +203,11 @@ def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestC
             assert re.fullmatch(rf"/runs/{re.search(r'run (?:run:)?([0-9]+)', what)[1]}", link), what  # type: ignore[index]
         elif "died within" in what:
             assert re.fullmatch(r"/runs\?job=\w+&status=dead&since=1h", link)
+        elif "presented" in what:
+            assert link == "/files"
         else:
             assert link.startswith("/jobs/")
-    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {"runs", "jobs"}
+    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {"runs", "jobs", "files"}
 
 
 def test_numbers_lead_to_their_runs(pages: TestClient) -> None:

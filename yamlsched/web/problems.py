@@ -15,6 +15,8 @@ def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) ->
     match problem.kind:
         case "stuck":
             return url("runs", status="running")
+        case "file":
+            return url("files")
         case "dead":
             return url("runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within))
         case "old":
