@@ -24,6 +24,7 @@ PARTS = [
     "validate",
     "diff",
     "prune",
+    "web",
 ]
 LONG = ["soak"]  # run only if named
 HERE = Path(__file__).parent

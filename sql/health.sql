@@ -1,5 +1,6 @@
 -- name: jobs
--- Every job, or one, as the view shows it, and the runs that died recently.
+-- Every job, or one, as the view shows it, and the runs that died recently. An index is searched for instants that are
+-- computed once, in a subquery: clock_timestamp() itself would be called for each entry, of the whole history.
 select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
        h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
@@ -16,13 +17,13 @@ cross join lateral (
            count(*) filter (where r.dead_at > clock_timestamp() - interval '1 day') as last_day
     from yamlsched.job_runs r
     where r.definition_id = h.definition_id
-      and r.dead_at > clock_timestamp() - greatest(%(within)s::interval, interval '1 day')
+      and r.dead_at > (select clock_timestamp() - greatest(%(within)s::interval, interval '1 day'))
 ) dead
 left join lateral (
     -- the latest of the counted runs; one of the job itself before an on_dead call that was to report it
     select r.last_error, r.error_type
     from yamlsched.job_runs r
-    where r.definition_id = h.definition_id and r.dead_at > clock_timestamp() - %(within)s::interval
+    where r.definition_id = h.definition_id and r.dead_at > (select clock_timestamp() - %(within)s::interval)
     order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
     limit 1
 ) died on true
@@ -108,7 +109,7 @@ from (
     cross join lateral (
         select r.locked_by, r.finished_at
         from yamlsched.job_runs r
-        where r.definition_id = d.id and r.finished_at > clock_timestamp() - interval '1 hour'
+        where r.definition_id = d.id and r.finished_at > (select clock_timestamp() - interval '1 hour')
         order by r.finished_at desc
         limit 1
     ) latest
@@ -128,7 +129,7 @@ from (
     select d.job_type, r.status, coalesce(extract(epoch from r.finished_at - r.started_at), 0)::float8 as took
     from yamlsched.job_definitions d
     join yamlsched.job_runs r
-      on r.definition_id = d.id and r.finished_at > clock_timestamp() - interval '1 hour'
+      on r.definition_id = d.id and r.finished_at > (select clock_timestamp() - interval '1 hour')
     where d.namespace = %(namespace)s
       and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
 ) e

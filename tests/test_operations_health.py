@@ -18,6 +18,7 @@ from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
 from yamlsched.operations import doctor, health, metrics
 from yamlsched.operations.health import Thresholds
+from yamlsched.store.statements import load
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -178,6 +179,21 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
     # then it reads only unfinished, dead and newest runs
     assert read["dead_runs"] == 2
     assert max(read.values()) < 100
+
+
+def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_dsn: str) -> None:
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        # given the same history, and no run that ended within a day
+        a_long_history(db)
+        db.execute("delete from yamlsched.job_runs where finished_at > now() - interval '1 day'")
+        db.execute("analyze yamlsched.job_runs")
+
+        # when the health and the metrics are read
+        given = {"namespace": "default", "job": None, "within": timedelta(hours=1), "bounds": [1.0, 10.0]}
+        read = {name: rows_read(db, load("health")[name], given) for name in ("jobs", "workers", "ended")}
+
+    # then only unfinished and newest runs are read
+    assert max(read.values()) < 100, read
 
 
 # -- problems
