@@ -189,7 +189,13 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
         db.execute("analyze yamlsched.job_runs")
 
         # when the health and the metrics are read
-        given = {"namespace": "default", "job": None, "within": timedelta(hours=1), "bounds": [1.0, 10.0]}
+        given = {
+            "namespace": "default",
+            "job": None,
+            "within": timedelta(hours=1),
+            "bounds": [1.0, 10.0],
+            "now": datetime.now(UTC),
+        }
         read = {name: rows_read(db, load("health")[name], given) for name in ("jobs", "workers", "ended")}
 
     # then only unfinished and newest runs are read

@@ -75,7 +75,7 @@ def _age(now: Health, since: datetime | None) -> float:
 def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     """Return the metrics of ``namespace`` in Prometheus' text format."""
     now = health.read(connection, namespace, timedelta(hours=1))
-    ended = health.ended(connection, namespace, DURATION_BOUNDS_SECONDS)
+    ended = health.ended(connection, namespace, DURATION_BOUNDS_SECONDS, now.now)
     lines = [*gauges(now, health.dead(connection, namespace)), *recent_runs(ended, namespace)]
     return "\n".join(lines) + "\n"
 

@@ -173,9 +173,14 @@ class EndedRuns:
     seconds: float
 
 
-def ended(connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float]) -> list[EndedRuns]:
-    """Return the runs that ended within the hour, by job, state and duration; ``bounds`` are seconds."""
-    parameters = {"namespace": namespace, "bounds": [float(bound) for bound in bounds]}
+def ended(
+    connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float], now: datetime
+) -> list[EndedRuns]:
+    """Return the runs that ended within the hour before ``now``, the database's time, by job, state and duration.
+
+    ``bounds`` are seconds.
+    """
+    parameters = {"namespace": namespace, "bounds": [float(bound) for bound in bounds], "now": now}
     return fetch(connection, EndedRuns, load("health")["ended"], parameters)
 
 
