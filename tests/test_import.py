@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -22,7 +23,7 @@ from yamlsched.cli import cli
 from yamlsched.definitions.checks import check_all
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.importing import read, write
+from yamlsched.importing import read, target, write
 from yamlsched.importing.calendar import APSCHEDULER, DEBIAN, EPOCH, EVERY_MATCH, MINUTE, SYSTEMD, Calendar, Clock
 from yamlsched.importing.expression import CRON_RULES, fields_of
 from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Imported, Source
@@ -168,7 +169,7 @@ def test_tz_does_not_move_the_schedule() -> None:
         ("0 0 * * one", "it is not a line of a crontab"),
         ("0 0 * * * %stdin", "it has no command"),
         ("0 0 * * 8 one", 'the day of week "8" is not in 0-7'),
-        ("5/0 0 * * * one", "the step of minute"),
+        ("5/0 0 * * * one", 'the minute\'s step "0" is not in 1-9999'),
     ],
 )
 def test_a_line_that_cannot_be_imported_is_reported_with_its_reason(line: str, reason: str) -> None:
@@ -601,6 +602,59 @@ def test_a_file_that_does_not_exist_is_created_and_a_link_stays_a_link(tmp_path:
 
     assert link.is_symlink()
     assert set(load(link.read_bytes(), "", None).entries) == {"one", "two"}
+
+
+def test_a_link_to_itself_cannot_be_written(tmp_path: Path) -> None:
+    link = tmp_path / "schedules.yaml"
+    link.symlink_to("schedules.yaml")
+
+    with pytest.raises(EnvironmentFailed, match="cannot be written: .*symbolic links"):
+        raise run("-", "--into", link, input="0 2 * * * one\n").exception or AssertionError
+
+
+def test_an_edit_while_the_import_runs_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(text := "version: 1\njobs:\n  a:\n    command: [a]\n")
+    loaded = target.load_valid(file)
+    file.write_text(edited := text + "  b:\n    command: [b]\n")
+
+    with pytest.raises(Refused, match="was changed in the meantime: nothing was imported. Import again"):
+        target.save(file, text, loaded)
+
+    assert file.read_text() == edited
+    assert [one.name for one in tmp_path.iterdir()] == ["schedules.yaml"]
+
+
+def test_a_file_that_appears_while_the_import_runs_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\njobs: {}\n")
+
+    with pytest.raises(Refused, match="was changed in the meantime"):
+        target.save(file, "version: 1\n", None)
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(text := "version: 1\njobs:\n  a:\n    command: [a]\n")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write every file
+
+    with pytest.raises(EnvironmentFailed, match="cannot be written: Permission denied"):
+        raise run("-", "--into", file, input="0 2 * * * one\n").exception or AssertionError
+
+    assert file.read_text() == text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_the_file_keeps_its_owner_and_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\njobs:\n  a:\n    command: [a]\n")
+    os.chown(file, 65534, 65533)
+    file.chmod(0o640)
+
+    assert run("-", "--into", file, input="0 2 * * * one\n").return_value == 0
+
+    status = file.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (65534, 65533, 0o640)
 
 
 # -- any input ---------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def command(
     if found.jobs:
         text = target.extended(loaded, found.jobs) if loaded else write.as_file(found.jobs, zone)
         if into is not None:
-            target.save(into, text)
+            target.save(into, text, loaded)
         else:
             click.echo(text, nl=False)
     for line in read.report(found, loaded, zone_remedy="" if timezone else _zone_remedy()):

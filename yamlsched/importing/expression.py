@@ -41,7 +41,7 @@ def numbers(text: str, rule: Rule, may_wrap: bool = False) -> frozenset[int]:
     found: set[int] = set()
     for item in text.split(","):
         span, slash, step_text = item.partition("/")
-        step = _number(step_text, Rule(f"the step of {rule.name}", 1, 9999)) if slash else 1
+        step = _number(step_text, Rule(f"{rule.name}'s step", 1, 9999)) if slash else 1
         low, dash, high = span.partition("-")
         if span in ("*", "?"):
             first, last = rule.low, rule.high

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Sequence
@@ -38,23 +40,40 @@ def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     return text
 
 
-def save(file: Path, text: str) -> None:
-    """Write the file at once: readers see the old text or the new one. A link stays a link."""
-    path = file.resolve()
+def save(file: Path, text: str, loaded: Loaded | None) -> None:
+    """Write the file at once: readers see the old text or the new one. A link stays a link.
+
+    ``loaded`` is what ``text`` was made from; None: the file did not exist. Raises Refused if somebody has edited it since.
+    """
     try:
-        mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
+        path = Path(os.path.realpath(file))
+        before = path.stat() if path.exists() else None
+        if before is not None and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
             try:
                 temporary.write(text.encode())
                 temporary.flush()
-                os.fchmod(temporary.fileno(), mode & 0o7777)
+                if before is not None:
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(temporary.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(temporary.fileno(), (before.st_mode if before else 0o666 & ~_umask()) & 0o7777)
                 os.fsync(temporary.fileno())
+                if (loaded.source.text.encode() if loaded else None) != _content(file):
+                    raise Refused(f"{file} was changed in the meantime: nothing was imported. Import again")
                 os.replace(temporary.name, path)
             except BaseException:
                 os.unlink(temporary.name)
                 raise
     except OSError as error:
         raise EnvironmentFailed(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _umask() -> int:
