@@ -141,6 +141,37 @@ def environment(**variables: str) -> Iterator[None]:
         os.environ.update(before)
 
 
+def test_a_program_gets_none_of_the_secrets_that_yamlsched_reads() -> None:
+    run = ClaimedRun(1, "job", None, None, 1, 5, "{}", False, 60.0, "host:1:a")
+    secrets = (
+        "YAMLSCHED_DSN",
+        "YAMLSCHED_ACTIONS_DSN",
+        "YAMLSCHED_WEB_USERS",
+        "YAMLSCHED_HEARTBEAT_URL_JOB",
+        "PGPASSFILE",
+    )
+    kept = ("YAMLSCHED_ENV", "YAMLSCHED_NAMESPACE", "YAMLSCHED_FILE", "MY_PG")
+
+    inherited = {name.encode(): b"value" for name in (*secrets, *kept)}
+    found = Program.of(Job("job", command=("true",), env={"PGPASSFILE": "own"})).environment(inherited, run)
+
+    assert found[b"PGPASSFILE"] == b"own"
+    assert not {name.encode() for name in secrets[:-1]} & found.keys()
+    assert {name.encode() for name in kept} <= found.keys()
+
+
+def test_a_program_starts_in_a_directory_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"l\xe4t")
+    (folder / "scripts").mkdir(parents=True)
+
+    async def tell(pool: Pool) -> None:
+        assert await pool.run("touch", "here", cwd="scripts") == RETURNED
+
+    story(folder, tell)
+
+    assert (folder / "scripts" / "here").exists()
+
+
 def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_and_the_run(tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     program = (sys.executable, "-c", REPORT, "ü", "", "a b", "*")

@@ -32,6 +32,8 @@ TEMPORARY = {
     errno.ESTALE,
 }
 """The errors of starting a program that a retry may not meet again."""
+SECRETS = (b"PG", b"YAMLSCHED_DSN", b"YAMLSCHED_ACTIONS_DSN", b"YAMLSCHED_WEB_USERS", b"YAMLSCHED_HEARTBEAT_URL")
+"""How the names of variables begin that are for yamlsched itself, and not for programs."""
 
 
 class Called(NamedTuple):
@@ -65,12 +67,11 @@ class Program(NamedTuple):
         return cls(job.command, job.env, job.cwd or "", job.stdin, codes.success, codes.discard, delays)
 
     def environment(self, inherited: Mapping[bytes, bytes], run: ClaimedRun) -> dict[bytes, bytes]:
-        """Return the environment of the program: ``inherited`` without our DSN and PG*, ``env``, and the run.
+        """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, and the run.
 
         Everything is UTF-8, whatever the locale of the worker is.
         """
-        is_ours = (b"PG", b"YAMLSCHED_DSN")
-        kept = {name: value for name, value in inherited.items() if not name.startswith(is_ours)}
+        kept = {name: value for name, value in inherited.items() if not name.startswith(SECRETS)}
         slot = run.scheduled_for and datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
         of_run = {
             "YAMLSCHED_RUN_ID": str(run.id),
@@ -106,7 +107,7 @@ class Program(NamedTuple):
                 [argument.encode() for argument in self.argv],
                 stdin=stdin,
                 env=environment,
-                cwd=self.directory(folder).encode(),
+                cwd=os.path.join(os.fsencode(folder), self.cwd.encode()),
                 start_new_session=True,
                 preexec_fn=before_exec,
                 **options,
@@ -146,7 +147,7 @@ class Program(NamedTuple):
         program, directory = self.argv[0], self.directory(folder)
         if error.errno == errno.E2BIG:
             message = "its arguments and environment are larger than this system allows"
-            return Obstacle(message, "Pass less in command and env, or use stdin or a file.")
+            return Obstacle(message, "Pass less in command, env and the payload, or use stdin or a file.")
         if error.errno not in TEMPORARY:
             path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
             found = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
