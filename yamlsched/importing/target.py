@@ -43,7 +43,7 @@ def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
 def save(file: Path, text: str, loaded: Loaded | None) -> None:
     """Write the file at once: readers see the old text or the new one. A link stays a link.
 
-    ``loaded`` is what ``text`` was made from; None: the file did not exist. Raises Refused if somebody has edited it since.
+    ``loaded`` is what ``text`` was made from; None: the file did not exist. Raises Refused if it was edited since.
     """
     try:
         path = Path(os.path.realpath(file))

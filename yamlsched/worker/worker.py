@@ -97,7 +97,8 @@ class Worker:
     # -- an attempt: claimed, submitted, ended, recorded -----------------------------------------------------------
 
     async def _claim(self, limit: int) -> None:
-        answer = await self.claims.claim(limit, self.workload.scope)
+        scope = self.workload.scope
+        answer = await self.claims.claim(limit, scope)
         if answer is None:
             return
         claim, sent_at = answer
@@ -108,13 +109,14 @@ class Worker:
             self.claimed_count += len(claim.runs)
             chars = sum([len(run.payload) for run in claim.runs]) / len(claim.runs)
             self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
-            self._submit(claim.runs, sent_at)
+            self._submit(claim.runs, sent_at, scope)
             self._has_work.set()
         self._release_idle_capacity()
         self.events.wake()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
-    def _submit(self, runs: list[ClaimedRun], sent_at: float) -> None:
+    def _submit(self, runs: list[ClaimedRun], sent_at: float, scope: Scope) -> None:
+        """Hand over ``runs``, which were claimed in ``scope``: not that of now if the file was read again."""
         jobs, executable = self.workload.jobs, []
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
@@ -125,7 +127,7 @@ class Worker:
             if self.stopped_at is not None:
                 self.outcomes.add(attempt, STOPPED)
             elif run.job_type not in jobs:
-                self.outcomes.add(attempt, NOT_CLAIMABLE)
+                self.outcomes.add(attempt, NOT_CLAIMABLE if scope is not self.workload.scope else _of_other_job(run))
             elif not run.key or not run.is_on_dead_call:
                 executable.append(attempt)
             elif run.dead_run_id is None:
@@ -387,3 +389,12 @@ def _is_terminated(event: Event) -> bool:
         and event.attempt.stopped is None
         and was_terminated(event.end)
     )
+
+
+def _of_other_job(run: ClaimedRun) -> AttemptEnd:
+    """Return the end of an attempt that was claimed by the id of its definition, and whose own job is unknown here.
+
+    It is not released: it would be claimed again at once, forever.
+    """
+    why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
+    return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
