@@ -528,6 +528,27 @@ def test_an_attempt_ends_when_its_program_exits_although_a_background_process_ke
     assert capsys.readouterr().err == "[job 1] early\n[job 2] second\n"
 
 
+@pytest.mark.parametrize("says", ["", "echo early; "])
+def test_what_waits_behind_a_program_that_left_a_process_goes_to_another_child(says: str, tmp_path: Path) -> None:
+    script = f"{says}(while [ ! -e go ]; do sleep 0.01; done) &"
+
+    async def tell(pool: Pool) -> None:
+        try:
+            assert await pool.run("/bin/true") == RETURNED
+            first = pool.child()
+            pool.pool._estimates._seconds["job"] = 1e-5  # so that it is handed over with what follows
+
+            leaving = pool.submit(2, command=("/bin/sh", "-c", script))
+            waiting = [pool.submit(id, command=("/bin/sh", "-c", f"echo $PPID > parent{id}")) for id in range(3, 9)]
+
+            assert {(await pool.end(attempt))._replace(output="") for attempt in (leaving, *waiting)} == {RETURNED}
+            assert str(first) not in {(tmp_path / f"parent{id}").read_text().strip() for id in range(3, 9)}
+        finally:
+            (tmp_path / "go").touch()
+
+    story(tmp_path, tell)
+
+
 def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

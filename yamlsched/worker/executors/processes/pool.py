@@ -355,9 +355,10 @@ class ProcessPool:
         attempt = child.end(report.number)
         if report.has_output:
             self._read_output(child, attempt)
-            child.resume()
         if report.left_processes:
             self._requeue(child.retire())
+        if report.has_output or report.left_processes:
+            child.resume()
         if attempt is None:
             return  # withdrawn before it started
         if report.end is None:

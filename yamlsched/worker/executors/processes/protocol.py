@@ -26,7 +26,7 @@ NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has re
 READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
 GROUP = 2 * MAX_TASKS + 4
 GROUP_ID = struct.Struct("=i")
-RESUME = "resume"  # the parent has read the output of the last attempt
+RESUME = "resume"  # the parent has read the output of the last attempt, and withdrawn what is not to follow it
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
 

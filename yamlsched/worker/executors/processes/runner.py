@@ -143,8 +143,9 @@ class Runner:
         else:
             end = end or AttemptEnd(EndKind.RETURNED)
             self._send(now, Report(index, end, took, self.import_seconds, has_output, left_processes))
-        if has_output:
-            # the pipe holds the output of this attempt: the next one starts when the parent has read it
+        if has_output or left_processes:
+            # the pipe holds the output of this attempt, or will: the next one starts when the parent has read it, or
+            # has withdrawn what follows
             self.may_continue = False
             while not self.may_continue:
                 self._receive()
