@@ -67,6 +67,21 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
     assert call not in found(on_dead=False)
 
 
+def test_the_options_about_errors_select_runs_in_each_verb(db: Db, cli: Cli) -> None:
+    job = a_job(db)
+    timeout, other = (a_run(db, job, "dead", error_type=name, last_error="x") for name in ("Timeout", "OSError"))
+    call = a_run(db, job, "dead", error_type="Timeout", idempotency_key=f"on_dead:{timeout}")
+
+    def listed(*options: str) -> list[int]:
+        return [run["id"] for run in json.loads(cli("runs", *options, "--format", "json").out)["runs"]]
+
+    assert listed("--error", "time") == [call, timeout]
+    assert listed("--error-type", "Timeout", "--no-on-dead") == [timeout]
+    assert listed("--on-dead") == [call]
+    assert f"would retry 1 run: {other}" in cli("retry", "--dead", "--error-type", "OSError", "--dry-run").out
+    assert f"would retry 1 run: {timeout}" in cli("retry", "--dead", "--no-on-dead", "--error", "TIME", "--dry-run").out
+
+
 def test_pages_have_no_gaps_and_no_duplicates(db: Db, cli: Cli) -> None:
     job = a_job(db)
     runs = [a_run(db, job) for _ in range(5)]
