@@ -141,10 +141,10 @@ class Forecast:
     def _candidates(self) -> dict[tuple[str, int], list[int]]:
         """The minutes in which two or more jobs start, by clock time and number of jobs."""
         found: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        where = zone(self.span.timezone)
+        clocks = _clocks(self.span)
         for minute, count in enumerate(self.jobs_by_minute):
             if count > 1:
-                found[f"{self.span.instant(minute).astimezone(where):%H:%M}", count].append(minute)
+                found[clocks[minute], count].append(minute)
         return found
 
     @property
@@ -154,7 +154,8 @@ class Forecast:
     def _split(self, clock: str, minutes: list[int]) -> Iterator[PileUp]:
         """Yield the minutes, all of which have equally many jobs, by the jobs that start."""
         while minutes:
-            groups = [group for group in self.groups if group.minutes >> minutes[0] & 1]
+            hour, bit = 1 << _places(self.span)[minutes[0]], 1 << minutes[0]
+            groups = [group for group in self.groups if group.hours & hour and group.minutes & bit]
             alike = [minute for minute in minutes if all(group.minutes >> minute & 1 for group in groups)]
             names = tuple(sorted(name for group in groups for name in group.names))
             yield PileUp(clock, names, tuple(map(self.span.instant, alike)))
@@ -165,7 +166,8 @@ def forecast(jobs: Iterable[ScheduledJob], span: Span, now: datetime | None = No
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
     names: defaultdict[tuple[Cron, str, timedelta, datetime | None], list[str]] = defaultdict(list)
     for job in jobs:
-        names[job.cron, job.timezone, offset(job.name, job.spread), job.not_before].append(job.name)
+        shift = offset(job.name, job.spread) if job.spread else job.spread
+        names[job.cron, job.timezone, shift, job.not_before].append(job.name)
     passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
     groups = []
     for key, alike in names.items():
@@ -225,6 +227,17 @@ def _places(span: Span) -> list[int]:
     for nth, hour in enumerate(hours(span)):
         places[hour.start : hour.end] = [nth] * (hour.end - hour.start)
     return places
+
+
+@lru_cache(maxsize=64)
+def _clocks(span: Span) -> list[str]:
+    """Return what a clock in the zone of the span shows at each minute."""
+    clocks: list[str] = []
+    first = span.first_minute
+    for start, end, utc_offset in slots.offsets(zone(span.timezone), first, first + span.minutes):
+        of_day = ((minute + utc_offset) % 1440 for minute in range(start, end))
+        clocks += [f"{minute // 60:02}:{minute % 60:02}" for minute in of_day]
+    return clocks
 
 
 def _without(passed: int, span: Span, minutes: int, in_hours: int) -> tuple[int, int]:

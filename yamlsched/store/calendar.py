@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -12,9 +11,8 @@ from yamlsched.store.rows import fetch
 from yamlsched.store.statements import load
 
 
-@dataclass(frozen=True, slots=True)
-class CalendarJob:
-    """What decides the coming slots of a job, and what describes it."""
+class CalendarJob(NamedTuple):
+    """What decides the coming slots of a job, and what describes it. A named tuple: there may be many."""
 
     job_type: str
     schedule: str | None

@@ -64,7 +64,9 @@ class Calendar:
 def show(visit: Visit) -> Calendar:
     text, name = visit.text("q"), visit.choice("span", tuple(SPANS), DEFAULT_SPAN)
     jobs = operations.jobs(visit.connection, visit.namespace)
-    matching = [job for job in jobs if has_words(text, job.job_type, job.description, job.owner, *job.tags)]
+    matching = jobs
+    if text:
+        matching = [job for job in jobs if has_words(text, job.job_type, job.description, job.owner, *job.tags)]
     schedule = operations.scheduled(matching, visit.now)
     timezones = schedule.timezones
     timezone = _timezone(visit, timezones)
