@@ -4,7 +4,8 @@
     python docs/demo_data.py DSN --healthy    # nothing needs attention
     python docs/demo_data.py DSN --jobs 300   # and that many further jobs
 
-The jobs are those of demo_schedules.yaml. The history ends now, and is otherwise the same each time.
+The jobs are those of demo_schedules.yaml. The history ends now, and is otherwise the same each time. No host ticks; so
+that jobs keep their states while one looks at them, nothing comes due in the 45 minutes after it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ NAMESPACE = "shop"
 SCHEDULE = Path(__file__).with_name("demo_schedules.yaml")
 HISTORY = timedelta(days=21)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+QUIET = 45 * MINUTE
+"""How long after the end of the history no lease or timeout ends, and no slot or retry comes due."""
 RETIRED_JOB, RETIRED_AGO = "sync_old_crm", 6 * DAY
 OUTAGE = (5 * DAY + 2 * HOUR, 5 * DAY - HOUR)
 """From when to when, before now, no host ticked."""
@@ -296,12 +299,12 @@ class Demo:
         if name in ("sync_inventory", "purge_carts") and is_newest:
             started = min(started, self.now - timedelta(seconds=9))
             run["created_at"] = started
-            self.execute(run, started, self.now + HOUR)
+            self.execute(run, started, self.now + QUIET + MINUTE)
             return True
         if self.is_healthy:
             return False
         if name == "score_orders" and left == 2:
-            self.execute(run, run["created_at"], self.now + HOUR)
+            self.execute(run, run["created_at"], self.now + QUIET + MINUTE)
             return True
         if name == "export_to_warehouse" and is_newest:
             begin = self.now - 50 * MINUTE
@@ -312,7 +315,8 @@ class Demo:
             begin = self.now - 70 * timedelta(seconds=1)
             run["created_at"] = begin
             self.start(run, begin)
-            run["run_at"] = self.fail(run, self.now - 20 * timedelta(seconds=1))
+            self.fail(run, self.now - 20 * timedelta(seconds=1))
+            run["run_at"] = self.now + QUIET + MINUTE
             return True
         if name == "reconcile_payments" and is_newest:
             run["created_at"] = self.now - 26 * MINUTE
@@ -353,7 +357,7 @@ class Demo:
             )
             self.finish(run, at, int(self.chance.random() < 0.02))
         for customer in range(100640, 100655):
-            at = self.now + timedelta(minutes=self.chance.uniform(5, 600))
+            at = self.now + QUIET + timedelta(minutes=self.chance.uniform(5, 600))
             self.run(jobs["send_welcome_mail"], self.now - HOUR, f"welcome:{customer}", run_at=at)
         if not self.is_healthy:
             for minutes in (12, 17, 31):
@@ -367,11 +371,13 @@ class Demo:
                 self.finish(run, at - 8 * MINUTE, 3, is_dead=True)
 
 
-def fill(dsn: str, is_healthy: bool = False, more_jobs: int = 0, history: bool = True) -> None:
-    """Create the tables if they are missing, apply the schedule and write its history."""
+def fill(
+    dsn: str, is_healthy: bool = False, more_jobs: int = 0, history: bool = True, ended: timedelta = timedelta(0)
+) -> None:
+    """Create the tables if they are missing, apply the schedule and write a history that ended ``ended`` ago."""
     with store.connect(dsn) as connection:
         store.migrations.migrate(connection)
-        [[now]] = connection.execute("select clock_timestamp()").fetchall()
+        [[now]] = connection.execute("select clock_timestamp() - %s", [ended]).fetchall()
         text = SCHEDULE.read_text("utf-8") + "".join(_further_jobs(more_jobs))
         present(connection, text, now - HISTORY)
         shorter = text.split(f"  {RETIRED_JOB}:")[0] + "".join(_further_jobs(more_jobs))
@@ -384,6 +390,9 @@ def fill(dsn: str, is_healthy: bool = False, more_jobs: int = 0, history: bool =
             sync_file(connection, file, host, now)
         if not is_healthy and history:
             trouble(connection, file, now)
+        connection.execute(
+            "update yamlsched.schedule_files set presented_for = greatest(presented_for, %s)", [QUIET + MINUTE]
+        )
         connection.execute("analyze")
 
 
@@ -428,7 +437,7 @@ def write(connection: psycopg.Connection[Any], now: datetime, is_healthy: bool) 
         if job.schedule and job.enabled and job.retired_at is None:
             cron, where = parse_cron(job.schedule), zone(job.timezone)
             past = [slot.at for slot in slots(cron, where, now - HISTORY, now)]
-            coming = next_slot(cron, where, now)
+            coming = next_slot(cron, where, now + QUIET)
             next_at = coming.at if coming else None
             if job.id in demo.waiting:
                 next_at = past.pop()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from docs import demo_data
 from yamlsched import store
 from yamlsched.operations import health
 
 
-def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own_dsn: str) -> None:
-    demo_data.fill(own_dsn)
+@pytest.mark.parametrize("ended", [timedelta(0), demo_data.QUIET])
+def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own_dsn: str, ended: timedelta) -> None:
+    demo_data.fill(own_dsn, ended=ended)
 
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
@@ -18,6 +21,17 @@ def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own
     states = {health.state(job, found) for job in found.jobs}
     assert states == {"retired", "stuck", "late", "failing", "paused", "disabled", "running", "ok", "new"}
     assert reasons >= {"paused", "disabled", "key_taken", "late", "superseded", "overlap"}
+
+
+def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
+    demo_data.fill(own_dsn, is_healthy=True, ended=demo_data.QUIET)
+
+    with store.connect(own_dsn) as db:
+        found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
+    states = {health.state(job, found) for job in found.jobs}
+    assert states == {"retired", "disabled", "running", "ok", "new"}
+    [problem] = health.problems(found, health.Thresholds())
+    assert problem.what.startswith("no tick for 45m")
 
 
 def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:

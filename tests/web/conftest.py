@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ def page_dsn(server: str, template: str) -> Iterator[str]:
 def demo_dsn(server: str, template: str) -> Iterator[str]:
     """A database with the demonstration."""
     with temporary_database(server, template) as dsn:
-        demo_data.fill(dsn)
+        demo_data.fill(dsn, ended=timedelta(minutes=float(os.environ.get("DEMO_ENDED_MINUTES_AGO", "0"))))
         yield dsn
 
 
