@@ -44,6 +44,40 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
     assert "yamlsched migrate" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "delete from yamlsched.migrations where version = 3; drop view yamlsched.job_health cascade",
+            "The database has tables of version 2 of 3: run &#34;yamlsched migrate&#34;.",
+        ),
+        (
+            "insert into yamlsched.migrations (version, name, checksum) values (9, '0009_x', ''); "
+            "alter view yamlsched.job_health rename column tags to labels",
+            "created by a newer yamlsched; this one supports versions up to 3: upgrade yamlsched on this host.",
+        ),
+        (
+            "update yamlsched.migrations set checksum = 'other' where version = 1; "
+            "alter view yamlsched.job_health rename column owner to owned_by",
+            "migration 0001_tables was applied from a different file",
+        ),
+        ("drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
+    ],
+)
+def test_tables_of_another_version_are_named_with_what_to_do(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], change: str, said: str
+) -> None:
+    running = visit(own_dsn, namespace="default")
+    assert running.get("/").status_code == 200
+    db_of(own_dsn).execute(change.encode())
+    for page in (running, visit(own_dsn, namespace="default")):  # with a session from before, and a new one
+        answer = page.get("/")
+        assert answer.status_code == 503
+        assert said.lower() in answer.text.lower()
+        assert "once the database answers" not in answer.text
+        assert "column" not in answer.text.lower()
+
+
 def test_several_namespaces_must_be_told_apart(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
     db = db_of(own_dsn)
     a_job(db, namespace="billing")

@@ -15,6 +15,10 @@ MIN_MAJOR, MAX_MAJOR = 13, 18
 """Supported major versions of PostgreSQL."""
 
 
+class WrongTables(EnvironmentFailed):
+    """The tables are missing, or not those that this yamlsched works with."""
+
+
 class Migration(NamedTuple):
     """A numbered file of ``sql/migrations``."""
 
@@ -53,7 +57,7 @@ def applied_version(connection: psycopg.Connection[Any]) -> int:
 def ensure_current(connection: psycopg.Connection[Any], apply: bool) -> None:
     """Migrate older tables if ``apply``.
 
-    Raises EnvironmentFailed for newer tables, and for older ones without ``apply``.
+    Raises WrongTables for newer tables, and for older ones without ``apply``.
     """
     is_current(applied_version(connection), apply) or migrate(connection)
 
@@ -61,10 +65,10 @@ def ensure_current(connection: psycopg.Connection[Any], apply: bool) -> None:
 def is_current(found: int, apply: bool) -> bool:
     """Return whether tables of version ``found`` are current. False: they must be migrated.
 
-    Raises EnvironmentFailed for newer tables, and for older ones without ``apply``.
+    Raises WrongTables for newer tables, and for older ones without ``apply``.
     """
     if found > latest_version():
-        raise EnvironmentFailed(
+        raise WrongTables(
             f"the database has tables of version {found}, created by a newer yamlsched; this one supports versions up "
             f"to {latest_version()}: upgrade yamlsched on this host"
         )
@@ -72,8 +76,27 @@ def is_current(found: int, apply: bool) -> bool:
         what = (
             "has no tables of yamlsched yet" if found == 0 else f"has tables of version {found} of {latest_version()}"
         )
-        raise EnvironmentFailed(f'the database {what}: run "yamlsched migrate"')
+        raise WrongTables(f'the database {what}: run "yamlsched migrate"')
     return found == latest_version()
+
+
+def refuse_other_tables(connection: psycopg.Connection[Any]) -> None:
+    """Raise WrongTables unless the tables are those of this yamlsched: of its version, and from the same files.
+
+    For statements that have failed because something is missing: before, it is enough to compare versions.
+    """
+    ensure_current(connection, apply=False)
+    applied = {row.version: row.checksum for row in connection.execute(load("migrations")["applied"]).fetchall()}
+    for migration in all_migrations():
+        _refuse_changed(migration, applied)
+
+
+def _refuse_changed(migration: Migration, applied: dict[int, str]) -> None:
+    if applied.get(migration.version, migration.checksum) != migration.checksum:
+        raise WrongTables(
+            f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
+            "the tables may differ from what it expects; install the version that created them"
+        )
 
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
@@ -94,7 +117,8 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
 def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
     """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
 
-    Raises EnvironmentFailed if an applied migration differs from its file, or the database is not supported.
+    Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
+    supported.
     """
     sql = load("migrations")
     with connection.transaction():
@@ -106,13 +130,9 @@ def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
         is_current(max(applied, default=0), apply=True)
         missing = []
         for migration in all_migrations():
+            _refuse_changed(migration, applied)
             if migration.version not in applied:
                 connection.execute(migration.text.encode())
                 connection.execute(sql["record"], migration._asdict() | {"checksum": migration.checksum})
                 missing.append(migration)
-            elif applied[migration.version] != migration.checksum:
-                raise EnvironmentFailed(
-                    f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
-                    "the tables may differ from what it expects; install the version that created them"
-                )
     return missing

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from yamlsched import __version__, log
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import history
+from yamlsched.store import migrations
 from yamlsched.store.connection import reason
 from yamlsched.store.dsn import redactor
 from yamlsched.store.history import now
@@ -48,6 +49,14 @@ LACKS_PRIVILEGE = (
     'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the roles, '
     '"yamlsched doctor" lists what the role lacks.'
 )
+IS_MISSING = (
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
+"""Errors of statements on tables that another yamlsched has created."""
+WORKS_AFTERWARDS = "This page then works again; it does not have to be restarted. yamlsched doctor checks the setup."
 IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
 
 
@@ -126,7 +135,11 @@ class Application:
         except psycopg.errors.InsufficientPrivilege as error:
             what = f"The role of the page's DSN lacks a privilege: {self._redact(reason(error))}."
             return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE))
+        except migrations.WrongTables as error:
+            return self._wrong_tables(request, error)
         except (psycopg.Error, EnvironmentFailed) as error:
+            if isinstance(error, IS_MISSING) and (wrong := self._compare_tables()):
+                return self._wrong_tables(request, wrong)
             what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             log.warning("web.unavailable", path=request.url.path, error=what)
             how = "The page works again once the database answers. yamlsched doctor checks the setup."
@@ -141,6 +154,22 @@ class Application:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
         except Refused as error:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error))))
+
+    def _compare_tables(self) -> migrations.WrongTables | None:
+        """Return what is wrong with the tables; None if they are those of this yamlsched, or that cannot be told."""
+        try:
+            with self._pool.transaction() as connection:
+                migrations.refuse_other_tables(connection)
+        except migrations.WrongTables as error:
+            return error
+        except (psycopg.Error, EnvironmentFailed):
+            pass
+        return None
+
+    def _wrong_tables(self, request: Request, error: migrations.WrongTables) -> Response:
+        log.warning("web.unavailable", path=request.url.path, error=str(error))
+        what = render.sentence(str(error))
+        return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, WORKS_AFTERWARDS))
 
     @contextmanager
     def _visit(self, request: Request) -> Iterator[Visit]:

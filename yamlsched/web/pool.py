@@ -49,7 +49,7 @@ class Pool:
         self._idle: list[tuple[float, Session]] = []
         self._mutex = threading.Lock()
         self._connecting = threading.Lock()  # opening a session changes the environment of the process
-        self._failure: tuple[float, str] = (float("-inf"), "")
+        self._failure: tuple[float, EnvironmentFailed] = (float("-inf"), EnvironmentFailed())
         self._is_closed = False
 
     @contextmanager
@@ -90,7 +90,7 @@ class Pool:
         try:
             failed_at, why = self._failure
             if time.monotonic() - failed_at < FAILURE_SECONDS:
-                raise EnvironmentFailed(why)
+                raise type(why)(str(why))
             try:
                 session = store.connect(_with_timeout(self._dsn), self._settings)
                 try:
@@ -99,10 +99,11 @@ class Pool:
                     session.close()
                     raise
             except psycopg.OperationalError as error:
-                self._failure = (time.monotonic(), describe(error))
-                raise EnvironmentFailed(describe(error)) from error
+                failed = EnvironmentFailed(describe(error))
+                self._failure = (time.monotonic(), failed)
+                raise failed from error
             except EnvironmentFailed as error:
-                self._failure = (time.monotonic(), str(error))
+                self._failure = (time.monotonic(), error)
                 raise
             return session
         finally:
