@@ -1,11 +1,12 @@
 -- name: jobs
 -- Every job, or one, as the view shows it, and the runs that died recently. An index is searched for instants that are
--- computed once, in a subquery: clock_timestamp() itself would be called for each entry, of the whole history.
+-- computed once, in a subquery: clock_timestamp() itself would be called for each entry, of the whole history. The
+-- columns have the order of JobHealth: rows need not be rearranged.
 select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
-       h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
+       h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at, h.effective_from,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
        last.error_type as last_error_type, h.failure_streak,
-       h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id, h.effective_from,
+       h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
        dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
        died.last_error as dead_error, died.error_type as dead_error_type
@@ -23,7 +24,8 @@ left join lateral (
     -- the latest of the counted runs; one of the job itself before an on_dead call that was to report it
     select r.last_error, r.error_type
     from yamlsched.job_runs r
-    where r.definition_id = h.definition_id and r.dead_at > (select clock_timestamp() - %(within)s::interval)
+    where dead.within > 0 and r.definition_id = h.definition_id
+      and r.dead_at > (select clock_timestamp() - %(within)s::interval)
     order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
     limit 1
 ) died on true

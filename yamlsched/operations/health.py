@@ -54,8 +54,9 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health), *_in_doubt(health)]
     for job in health.jobs:
-        for check in JOB_CHECKS:
-            found += check(job, health, thresholds)
+        if job.dead_within or job.overdue_since is not None or job.tags:  # or no check finds anything
+            for check in JOB_CHECKS:
+                found += check(job, health, thresholds)
     return found
 
 

@@ -27,6 +27,8 @@ def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], R
         fields: Sequence[str] = kind.__match_args__  # type: ignore[attr-defined]
         if sorted(columns) != sorted(fields):
             return class_row(kind)(cursor)
+        if columns == list(fields):
+            return lambda values: kind(*values)
         order = [columns.index(name) for name in fields]
         return lambda values: kind(*[values[nth] for nth in order])
 

@@ -68,7 +68,8 @@ def show(visit: Visit) -> Home:
     found = [
         job
         for job in now.jobs
-        if (states[job.job_type] == state if state else states[job.job_type] != "retired") and _matches(job, text)
+        if (states[job.job_type] == state if state else states[job.job_type] != "retired")
+        and (not text or _matches(job, text))
     ]
     found.sort(key=lambda job: _rank(states[job.job_type]))  # stable: jobs of one rank stay sorted by name
     pages = max(1, -(-len(found) // PAGE_JOBS))
@@ -107,7 +108,8 @@ def _strip(visit: Visit, job: JobHealth, days: Sequence[Day]) -> Markup:
     """Return the strip; a day of a job with slots leads to their explanations."""
     if job.schedule is None:
         return strip(days)
-    return strip(days, lambda day: visit.url("why", job=job.job_type, at=day.date))
+    of_job = visit.url("why", job=job.job_type)
+    return strip(days, lambda day: f"{of_job}&at={day.date}")
 
 
 PAGE = Page("/", "home.html", show, title="Jobs")
