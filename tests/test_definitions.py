@@ -17,7 +17,7 @@ from yamlsched.backoff import POLICIES, Backoff
 from yamlsched.cron.expression import parse_cron
 from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
 from yamlsched.definitions.load import Loaded, load
-from yamlsched.definitions.schema import HANDLER, JOB_KEYS, SCHEMA, Schema
+from yamlsched.definitions.schema import HANDLER, JOB_KEYS, NAME, SCHEMA, Schema
 from yamlsched.definitions.schema.errors import REPORTERS
 
 ROOT = Path(__file__).parent.parent
@@ -428,7 +428,7 @@ def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
 
 def test_patterns_and_choices_of_the_schema_match_the_code():
     patterns = {schema["pattern"] for schema in JOB_KEYS.values() if "pattern" in schema}
-    assert patterns == {durations.PATTERN, HANDLER}
+    assert patterns == {durations.PATTERN, HANDLER, NAME}
     assert set(JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
     assert set(JOB_KEYS["overlap"]["enum"]) == set(Overlap)
     assert set(JOB_KEYS["catchup"]["enum"]) == set(Catchup)

@@ -26,7 +26,8 @@ from yamlsched.store.statements import sql_folder
 
 Db = psycopg.Connection[Any]
 TABLES = (
-    *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "skipped_slots"),
+    *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "attempt_begins"),
+    "skipped_slots",
     *("effects", "used_keys", "schedule_files", "operator_actions"),
 )
 VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health")

@@ -209,7 +209,7 @@ def test_a_pause_that_has_ended_prevents_no_claim(db: psycopg.Connection[Any], a
 def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
     # given two jobs of the worker's file, one of another file, and one that was added later
     jobs = {name: a_job(db, name) for name in ("first", "foreign", "second")}
-    scope = store.scope(db, "default", ["first", "second", "in the file only"])
+    scope = store.scope(db, "default", dict.fromkeys(["first", "second", "in the file only"], "local"))
     jobs["added since"] = a_job(db, "added_since")
     for job in jobs.values():
         due(db, job)

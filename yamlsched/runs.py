@@ -26,6 +26,10 @@ of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``."""
 ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
+LOCAL = "local"
+"""The executor that needs no entry in the file: processes of the host that claims the run."""
+
+
 class Status(StrEnum):
     """The states of a run; the last three are final."""
 

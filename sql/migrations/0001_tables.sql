@@ -34,6 +34,7 @@ create table yamlsched.job_definitions (
     stdin          text,
     exit_codes     jsonb not null default '{}',
     payload        jsonb not null default '{}',
+    executor       text not null default 'local',  -- a name: what it stands for is in the worker's own file
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
     priority       smallint not null default 2 check (priority between 1 and 3),  -- high, normal, low: see job_runs
@@ -210,6 +211,25 @@ create table yamlsched.attempt_outputs (
     omitted_bytes bigint not null check (omitted_bytes >= 0),  -- before `output`
     output        text not null,
     primary key (run_id, attempt)
+);
+
+-- Begin tickets of attempts on executors other than "local". An engine may start one attempt twice: only the agent that
+-- inserts the ticket may call the handler. It writes how the attempt ended into the ticket before it exits, so that an
+-- engine that loses a result does not cause a second execution. The worker inserts one without an agent to withdraw an
+-- attempt that has not begun. locked_by is the claim: an attempt that was released leaves its number to the next one.
+create table yamlsched.attempt_begins (
+    run_id         bigint not null references yamlsched.job_runs (id) on delete cascade,
+    attempt        integer not null,
+    locked_by      text not null,
+    agent          text,                  -- host, process id and a random part; null: withdrawn by the worker
+    begun_at       timestamptz not null,
+    seen_at        timestamptz not null,  -- when the agent last checked the lease: each quarter of it
+    stop_requested boolean not null default false,  -- by the worker; the agent reads it when it checks the lease
+    ended_at       timestamptz,
+    outcome        text,                  -- JSON, as the agent wrote it; for the worker only
+    primary key (run_id, attempt, locked_by),
+    constraint withdrawn_has_ended check (agent is not null or (ended_at is not null and outcome is null)),
+    constraint outcome_iff_ended check (agent is null or (outcome is not null) = (ended_at is not null))
 );
 
 -- Slots that were not run, one row per gap, and why.

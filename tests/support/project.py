@@ -127,6 +127,7 @@ class Project:
     folder: Path
     dsn: str
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    executors: dict[str, dict[str, Any]] = field(default_factory=dict)
     number: int = 0
 
     def __post_init__(self) -> None:
@@ -144,7 +145,8 @@ class Project:
             name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), **defaults, **job}
             for name, job in jobs.items()
         }
-        self.file.write_text(json.dumps({"version": 1, "jobs": entries}))
+        executors = {"executors": self.executors} if self.executors else {}
+        self.file.write_text(json.dumps({"version": 1, **executors, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:
         """Write the schedule and apply it, without checking the handlers."""

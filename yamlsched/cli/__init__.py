@@ -30,6 +30,8 @@ GROUPS = {
     "Set up": ("init", "import", "migrate", "db", "doctor"),
 }
 """The verbs by task, as the help lists them. A verb that is missing here is listed last."""
+INTERNAL = ("attempt",)
+"""Verbs that other processes of yamlsched call, and no person. The help does not list them."""
 MAX_SUMMARY_CHARS = 200
 """Longer than any first sentence of a help text: the list of verbs cuts none."""
 
@@ -38,7 +40,8 @@ class Verbs(Group):
     """The verbs, each imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
+        names = (module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
+        return sorted(name for name in names if name not in INTERNAL)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)
@@ -50,7 +53,7 @@ class Verbs(Group):
                     formatter.write_dl(rows, col_spacing=max(map(len, verbs)) - max(map(len, group)) + 2)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in (*self.list_commands(ctx), *INTERNAL):
             return None
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
         return command

@@ -11,8 +11,8 @@ from yamlsched.cli._settings import Settings, Verb
 @click.command(
     cls=Verb,
     uses="file dsn env namespace",
-    help="Check the setup and say what to fix. Covers the file, handlers, database, role, clocks and ticks. Exit 1 if a"
-    " check fails.",
+    help="Check the setup and say what to fix. Covers the file, handlers, database, role, clocks, ticks and executors. "
+    "Exit 1 if a check fails.",
 )
 @_filters.path_option
 @click.pass_obj
@@ -24,6 +24,8 @@ def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
     checks += doctor.database(
         settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
     )
+    if loaded is not None:
+        checks += doctor.executors(loaded, settings.file, settings.database())
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
         click.echo(_output.document(healthy=not failed, checks=checks))

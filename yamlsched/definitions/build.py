@@ -14,13 +14,23 @@ from yamlsched.cron.expression import ALIASES, Cron, parse_cron, smallest_gap
 from yamlsched.definitions import timezones
 from yamlsched.definitions.diagnostic import Problem
 from yamlsched.definitions.findings import Findings
-from yamlsched.definitions.job import ENUMS, TYPES, Catchup, ExitCodes, Job, Output, Overlap, Retention
+from yamlsched.definitions.job import (
+    ENUMS,
+    TYPES,
+    Catchup,
+    CommandExecutor,
+    ExitCodes,
+    Job,
+    Output,
+    Overlap,
+    Retention,
+)
 from yamlsched.definitions.node import Spot
 from yamlsched.definitions.schema import SCHEMA
 from yamlsched.definitions.wording import quoted
 from yamlsched.errors import CronError
 from yamlsched.jsonb import stored_bytes
-from yamlsched.runs import Keep
+from yamlsched.runs import LOCAL, Keep
 
 MAX_DURATION = timedelta(days=3650)
 """The maximum of every duration, so that no instant overflows."""
@@ -40,6 +50,7 @@ LIMITS = {
     "delays": (timedelta(seconds=1), MAX_DURATION),
     "retry_after": (timedelta(seconds=1), MAX_DURATION),
     "kill_after": (timedelta(0), timedelta(hours=1)),
+    "begin_within": (timedelta(seconds=1), MAX_DURATION),
 }
 RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
 NEEDED_KEYS: dict[str, list[str]] = SCHEMA["definitions"]["job"]["dependencies"]
@@ -58,6 +69,7 @@ class Reader:
     def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
         self.found = found
         self.environments = environments
+        self.executors: dict[str, CommandExecutor | None] = {}  # of the file; None: its entry is not valid
         self.has_environment_list = True
         self.is_environment_list_closed = True
         self.timezone_errors: dict[str, Problem] = {}
@@ -177,6 +189,21 @@ class Reader:
         codes = ExitCodes(values.get("success", default.success), values.get("discard", ()), delays)
         return codes if self.found.is_valid(spot) else None
 
+    def executor(self, spot: Spot) -> str | None:
+        name: str = spot.value
+        if name == LOCAL or self.executors.get(name) is not None:
+            return name
+        if name in self.executors:
+            self.found.mark_invalid(spot.path)  # its entry is reported
+            return None
+        message = f"{spot}: {quoted(name)} is not one of the executors of the file"
+        known = [LOCAL, *(name for name in self.executors if name != LOCAL)]
+        remedy = self.found.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
+        if not self.executors:
+            remedy = "Declare it at the top level under executors, or write local."
+        self.found.error(spot, "YS121", message, remedy)
+        return None
+
     def output(self, spot: Spot) -> Output:
         return Output(Keep(spot.value["keep"].value))
 
@@ -201,6 +228,7 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
     "payload": Reader.payload,
+    "executor": Reader.executor,
 }
 """The reader of each key of a job: by the type of its field, except for keys with rules of their own."""
 
@@ -211,6 +239,29 @@ def build_retention(root: Spot, reader: Reader) -> Retention:
         return Retention()
     values = {str(item.path[-1]): reader.duration(item) for item in spot.children()}
     return Retention(**{key: value for key, value in values.items() if value is not None})
+
+
+def build_executors(root: Spot, reader: Reader) -> dict[str, CommandExecutor | None]:
+    """Return the executors of the file; None for one whose entry is not valid."""
+    spot = root.get("executors")
+    if spot is None or not isinstance(spot.value, dict):
+        return {}
+    built: dict[str, CommandExecutor | None] = {}
+    for entry in spot.children():
+        name = str(entry.path[-1])
+        if name == LOCAL:
+            message = f"executors: {quoted(LOCAL)} is the name of the processes of each host"
+            reader.found.error(entry.key, "YS121", message, "Choose another name.")
+        elif reader.found.is_valid(entry):
+            values: dict[str, Any] = {"command": reader.strings(entry.child("command"))}
+            if (most := entry.get("concurrency")) is not None:
+                values["concurrency"] = reader.integer(most)
+            if (within := entry.get("begin_within")) is not None:
+                values["begin_within"] = reader.duration(within)
+            if values.get("begin_within", True) is not None:
+                built[name] = CommandExecutor(name, **values)
+        built.setdefault(name, None)
+    return built
 
 
 def build_jobs(
@@ -257,7 +308,8 @@ def _build_job(
     environments = values.pop("environments", None)
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
-    return Job(str(spot.path[-1]), paths=paths, **values)
+    engine = reader.executors.get(values.get("executor", LOCAL))
+    return Job(str(spot.path[-1]), paths=paths, engine=engine, **values)
 
 
 def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, found: Findings) -> None:

@@ -18,7 +18,7 @@ from yamlsched import durations
 from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.runs import Keep, Priority
+from yamlsched.runs import LOCAL, Keep, Priority
 from yamlsched.zones import zone
 
 
@@ -70,6 +70,16 @@ class ExitCodes:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandExecutor:
+    """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt."""
+
+    name: str
+    command: tuple[str, ...]
+    concurrency: int = 16  # attempts in flight, of all workers of one host
+    begin_within: timedelta = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job as it applies on this host: defaults merged in, ``enabled`` combined with the environment.
 
@@ -88,6 +98,7 @@ class Job:
     stdin: str | None = None
     exit_codes: ExitCodes = ExitCodes()
     payload: dict[str, Any] = field(default_factory=dict)
+    executor: str = LOCAL
     enabled: bool = True
     priority: Priority = Priority.NORMAL
     max_attempts: int = 5
@@ -105,6 +116,7 @@ class Job:
     owner: str = ""
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
+    engine: CommandExecutor | None = None  # of the file: its entry for ``executor``; None for LOCAL
 
 
 def to_row(job: Job) -> dict[str, Any]:
@@ -234,6 +246,6 @@ COLUMN_NAMES = {"name": "job_type", "cron": "schedule"}
 COLUMNS = {
     item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
     for item in fields(Job)
-    if item.name != "paths"
+    if item.name not in ("paths", "engine")
 }
 """By key: the columns of job_definitions that a file decides."""

@@ -11,7 +11,7 @@ from yamlsched.definitions import build
 from yamlsched.definitions.decode import decode
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
-from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.job import CommandExecutor, Job, Retention
 from yamlsched.definitions.node import Node, Spot
 from yamlsched.definitions.parse import parse
 from yamlsched.definitions.schema import JOB_KEYS
@@ -43,9 +43,9 @@ class Calls:
 class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
-    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``jobs`` has the jobs whose
-    own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the top-level mapping, None if
-    there is none. ``root`` and ``found`` are for further checks.
+    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors`` and ``jobs``
+    have those whose own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the top-level
+    mapping, None if there is none. ``root`` and ``found`` are for further checks.
     """
 
     namespace: str | None = None
@@ -53,6 +53,7 @@ class Loaded:
     environments: tuple[str, ...] = ()
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
+    executors: dict[str, CommandExecutor] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
     root: Spot | None = field(default=None, repr=False, compare=False)
@@ -156,6 +157,7 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
     zone = reader.read(timezone) if timezone else "UTC"
     retention = build.build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, found))
+    reader.executors = build.build_executors(root, reader)
     jobs = build.build_jobs(root, reader, zone, environment, paths)
     is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(
@@ -164,6 +166,7 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
         environments=environments,
         retention=retention,
         paths=paths,
+        executors={name: executor for name, executor in reader.executors.items() if executor is not None},
         jobs=jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
         diagnostics=_diagnostics(found),
         root=root,

@@ -111,6 +111,8 @@ class Spot:
         path = self.path
         if path[:1] == ("jobs",) and len(path) > 1:
             base, rest = f"job {quoted(str(path[1]))}", path[2:]
+        elif path[:1] == ("executors",) and len(path) > 1:
+            base, rest = f"executor {quoted(str(path[1]))}", path[2:]
         elif not path:
             return "the file"
         else:

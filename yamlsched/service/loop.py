@@ -27,8 +27,8 @@ from yamlsched.service import (
     send_heartbeats,
     sync_if_needed,
 )
-from yamlsched.service.workers import WorkerTask, create_worker, run_worker
-from yamlsched.store import history, runs
+from yamlsched.service.workers import WorkerTask, claim_scope, create_worker, run_worker
+from yamlsched.store import history
 from yamlsched.sync import ScheduleFile, SyncResult
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
@@ -210,7 +210,7 @@ class SyncTask:
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
         jobs = claimable_jobs(connection, schedule, result)
-        scope = runs.scope(connection, str(result.namespace), jobs)
+        scope = claim_scope(connection, str(result.namespace), jobs)
         if is_same and jobs.keys() == self.file.claimable:
             return None, scope
         return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs)), scope

@@ -10,9 +10,11 @@ from yamlsched.definitions.job import Job
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.service import Target, WorkOptions, WorkResult
 from yamlsched.store import runs as store
+from yamlsched.store.runs import Scope
 from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.base import Executor
 from yamlsched.worker.executors.processes.pool import ProcessPool
-from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
+from yamlsched.worker.permits import ConcurrencyPermits, ExecutorPermits, default_concurrency, permit_folder
 from yamlsched.worker.worker import Worker
 from yamlsched.worker.workload import Limits, Workload
 
@@ -37,7 +39,7 @@ def create_worker(
     A worker claims only jobs that its own file maps to a handler: a row in the database can never name code to run.
     Closes ``connection``: no session must be open when the worker forks.
     """
-    scope = store.scope(connection, namespace, jobs)
+    scope = claim_scope(connection, namespace, jobs)
     connection.close()
     limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
@@ -46,7 +48,20 @@ def create_worker(
     session_permits = None if limit is None else ConnectionPermits.for_max_connections(limit)
     events = EventQueue()
     executor = ProcessPool(workload, permits, events, session_permits)
-    return Worker(workload, executor, events, limits, is_continuous)
+
+    def create_executor(name: str, workload: Workload) -> Executor:
+        from yamlsched.worker.executors.remote.executor import RemoteExecutor
+
+        engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
+        path = permit_folder(target.file) / f"executor-{name}"
+        return RemoteExecutor(name, workload, ExecutorPermits(path, engine.concurrency), events)
+
+    return Worker(workload, executor, events, limits, is_continuous, create_executor)
+
+
+def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:
+    """Return what a worker with ``jobs`` may claim, by executor."""
+    return store.scope(connection, namespace, {name: job.executor for name, job in jobs.items()})
 
 
 def run_worker(worker: Worker, result: WorkResult, *tasks: WorkerTask) -> None:

@@ -18,6 +18,7 @@ REQUIRED_PRIVILEGES = {
     "job_runs": "SELECT,INSERT,UPDATE,DELETE",
     "job_failures": "SELECT,INSERT",
     "attempt_outputs": "SELECT,INSERT,UPDATE",
+    "attempt_begins": "SELECT,INSERT,UPDATE",
     "skipped_slots": "SELECT,INSERT,UPDATE",
     "database_identity": "SELECT",
     "effects": "SELECT,INSERT,UPDATE,DELETE",
@@ -71,9 +72,14 @@ def standbys(connection: psycopg.Connection[Any]) -> Standbys:
     return found
 
 
+def identity(connection: psycopg.Connection[Any]) -> str | None:
+    """Return the identity of the database; see ``yamlsched db identity``."""
+    found = connection.execute(load("identity")["identity"]).fetchone()
+    return None if found is None else str(found[0])
+
+
 def has_identity(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether the database has its identity; see ``yamlsched db identity``."""
-    return bool(connection.execute(load("identity")["identity"]).fetchall())
+    return identity(connection) is not None
 
 
 def missing_privileges(connection: psycopg.Connection[Any]) -> list[str]:

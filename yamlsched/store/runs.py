@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from operator import itemgetter
@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
+from yamlsched.runs import LOCAL, LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
 from yamlsched.store.statements import load
 
 MAX_OUTCOMES_PER_STATEMENT = 100
@@ -30,14 +30,25 @@ OURS, LOST = "ours", "lost"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``."""
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
+
+    ``remote`` has those of other executors than "local", by executor.
+    """
 
     newest: int = 2**63 - 1
     others: tuple[int, ...] = ()
+    remote: Mapping[str, Scope] = field(default_factory=dict)
+
+    def of(self, executor: str) -> Scope:
+        """Return what may be claimed for an executor; nothing if no job uses it."""
+        return self if executor == LOCAL else self.remote.get(executor, NOTHING)
 
     @property
     def parameters(self) -> dict[str, Any]:
         return {"newest": self.newest, "others": list(self.others)}
+
+
+NOTHING = Scope(newest=0)
 
 
 @dataclass
@@ -316,9 +327,17 @@ def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
     return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
 
 
-def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> Scope:
-    """Return what a worker whose file has jobs of these names may claim."""
-    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
+def scope(connection: psycopg.Connection[Any], namespace: str, jobs: Mapping[str, str]) -> Scope:
+    """Return what a worker whose file has these ``jobs`` may claim: their names, and on which executor each runs."""
+    by_executor: dict[str, list[str]] = {LOCAL: []}
+    for name, executor in jobs.items():
+        by_executor.setdefault(executor, []).append(name)
+    scopes = {executor: _scope(connection, namespace, names) for executor, names in by_executor.items()}
+    return replace(scopes.pop(LOCAL), remote=scopes)
+
+
+def _scope(connection: psycopg.Connection[Any], namespace: str, names: list[str]) -> Scope:
+    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": names}).fetchone()
     assert row is not None
     return Scope(row.newest, tuple(row.others))
 

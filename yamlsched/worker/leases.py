@@ -12,7 +12,7 @@ from yamlsched.runs import AttemptEnd, EndKind, Status
 from yamlsched.store import runs as store
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executors.base import Executor
+from yamlsched.worker.lanes import Lanes
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 CHECK_INTERVAL_SECONDS = 0.1
@@ -30,8 +30,8 @@ def margin(lease: float) -> float:
 class Leases:
     """Keeps the leases of ``attempts``, the set of all that the worker holds, which changes in between."""
 
-    def __init__(self, session: Session, attempts: set[Attempt], executor: Executor) -> None:
-        self._session, self._attempts, self._executor = session, attempts, executor
+    def __init__(self, session: Session, attempts: set[Attempt], executors: Lanes) -> None:
+        self._session, self._attempts, self._executors = session, attempts, executors
         self._is_due = asyncio.Event()
         self._first_end_at = math.inf  # no lease ends sooner
 
@@ -112,7 +112,7 @@ class Leases:
 
     def _stop(self, attempt: Attempt, end: AttemptEnd, grace: float) -> None:
         attempt.stopped, attempt.has_lost_lease = attempt.stopped or end, True
-        self._executor.stop([attempt], grace)
+        self._executors.stop([attempt], grace)
 
 
 def _is_renewal_due(attempt: Attempt, now: float) -> bool:

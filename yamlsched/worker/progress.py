@@ -38,8 +38,9 @@ async def show(worker: Worker) -> None:
             finished, now = sum(worker.report.states.values()), clock.now()
             rate += 0.5 * ((finished - finished_before) / (now - counted_at) - rate)
             finished_before, counted_at = finished, now
+            running = sum(lane.executor.running() for lane in worker.lanes)
             succeeded = worker.report.states[Status.SUCCEEDED]
-            stderr.show(line(succeeded, finished, worker.executor.running(), due, rate))
+            stderr.show(line(succeeded, finished, running, due, rate))
     finally:
         stderr.show("")
         await session.drop()

@@ -1,4 +1,4 @@
-"""The worker: claims runs, submits them to its executor, renews their leases, writes their outcomes.
+"""The worker: claims runs, submits them to their executors, renews their leases, writes their outcomes.
 
 It is one thread around one event loop, because it forks. ``_handle`` shows the way of an attempt: claimed, submitted,
 ended, recorded. Tasks of their own claim, renew leases (leases.py) and write outcomes (outcomes.py).
@@ -26,7 +26,16 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
 from yamlsched.worker.events import EventQueue, wait
-from yamlsched.worker.executors.base import Ended, Executor, ExecutorEvent, ExecutorFailed, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executors.base import (
+    AGENT_TERMINATED,
+    Ended,
+    Executor,
+    ExecutorEvent,
+    ExecutorFailed,
+    ReturnedUnstarted,
+    Succeeded,
+)
+from yamlsched.worker.lanes import Lane, Lanes
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.memory import reduced_garbage_collection
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
@@ -59,7 +68,7 @@ class Worker:
     """Executes the due runs of ``workload``; see the module.
 
     A continuous worker waits for more when nothing is due, until it is stopped. ``events`` is the queue that
-    ``executor`` reports to.
+    executors report to: ``executor`` for jobs of this host, and what ``create_executor`` returns for others, by name.
     """
 
     def __init__(
@@ -69,8 +78,9 @@ class Worker:
         events: EventQueue,
         limits: Limits,
         is_continuous: bool = False,
+        create_executor: Callable[[str, Workload], Executor] | None = None,
     ) -> None:
-        self.workload, self.executor, self.events = workload, executor, events
+        self.workload, self.events = workload, events
         self.limits, self.is_continuous = limits, is_continuous
         self.report = RunReport()
         self.attempts: set[Attempt] = set()  # from claim to outcome
@@ -88,23 +98,29 @@ class Worker:
         self._fan_out_session = Session(self.database, writer_settings)
         self._lease_session = Session(self.database, WORKER_SETTINGS)
         namespace = workload.namespace
-        self.claims = Claims(self._claim_session, namespace, f"{socket.gethostname()}:{os.getpid()}")
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        self.lanes = Lanes(
+            executor,
+            lambda: Claims(self._claim_session, namespace, name),
+            lambda name: _create(create_executor, name, self.workload),
+        )
+        self.lanes.open(workload)
         self.outcomes = Outcomes(
             self._write_session, self._fan_out_session, namespace, events, redact=redactor(workload.dsn)
         )
-        self.leases = Leases(self._lease_session, self.attempts, executor)
+        self.leases = Leases(self._lease_session, self.attempts, self.lanes)
 
     # -- an attempt: claimed, submitted, ended, recorded -----------------------------------------------------------
 
-    async def _claim(self, limit: int) -> None:
+    async def _claim(self, lane: Lane, limit: int) -> None:
         scope = self.workload.scope
-        answer = await self.claims.claim(limit, scope)
+        answer = await lane.claims.claim(limit, scope.of(lane.name))
         if answer is None:
             return
         claim, sent_at = answer
         self.report.note_claim(claim)
         if claim.dead:
-            self.claims.look_now()  # for the runs that call their on_dead
+            lane.claims.look_now()  # for the runs that call their on_dead
         if claim.runs:
             self.claimed_count += len(claim.runs)
             chars = sum([len(run.payload) for run in claim.runs]) / len(claim.runs)
@@ -137,7 +153,7 @@ class Worker:
                 self.outcomes.add(attempt, NO_ON_DEAD)
             else:
                 executable.append(attempt)
-        self.executor.submit(executable)
+        self.lanes.submit(executable)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -156,19 +172,19 @@ class Worker:
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
-                self.claims.look_now()  # other runs may be due now
+                self.lanes.look_now()  # other runs may be due now
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
                 if pending.outcome.status is Status.FAILED and pending.outcome.delay is not None:
-                    self.claims.retry_in(pending.outcome.delay.total_seconds())
-                self.claims.look_now()
+                    self.lanes.of(pending.attempt).claims.retry_in(pending.outcome.delay.total_seconds())
+                self.lanes.look_now()
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
-                self.claims.look_now()
+                self.lanes.look_now()
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
-                    self.claims.look_soon()
+                    self.lanes.look_soon()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
@@ -178,20 +194,27 @@ class Worker:
         """Claim whenever there is room for more, until cancelled."""
         while True:
             self._may_claim.clear()
-            limit = self._room()
-            if limit > 0 or self.claims.has_lost_claims:
-                self._is_claiming = True
-                await self.claims.release_lost_claims()
-                if limit > 0 and await self._open_sessions() and not self._must_not_claim():
-                    await self._claim(limit)
-                self._is_claiming = False
-                self.events.wake()
-            if limit <= 0 or self.claims.is_exhausted:
+            may_wait = True
+            for lane in self.lanes:
+                limit = self._room(lane)
+                if limit > 0 or lane.claims.has_lost_claims:
+                    self._is_claiming = True
+                    await lane.claims.release_lost_claims()
+                    if limit > 0 and await self._open_sessions() and not self._must_not_claim():
+                        await self._claim(lane, limit)
+                    self._is_claiming = False
+                    self.events.wake()
+                may_wait = may_wait and (limit <= 0 or lane.claims.is_exhausted)
+            if may_wait:
                 if self.is_continuous:
                     self._claim_session.watch()
                 await wait(self._may_claim, POLL_INTERVAL_SECONDS)
                 self._claim_session.unwatch()
-                self.claims.check_clock()
+                self._check_clock()
+
+    def _check_clock(self) -> None:
+        for lane in self.lanes:
+            lane.claims.check_clock()
 
     async def _open_sessions(self) -> bool:
         """Open the sessions that renew leases and write outcomes, before anything is claimed and children open theirs.
@@ -205,13 +228,13 @@ class Worker:
             return False
         return True
 
-    def _room(self) -> int:
+    def _room(self, lane: Lane) -> int:
         """Return how many more runs to claim; they can start soon."""
-        if self.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
+        if lane.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
             return 0
-        capacity = self.executor.capacity()
+        capacity = lane.executor.capacity()
         if capacity.parallel == 0:
-            self.claims.set_exhausted()  # other ticks of this host have all permits, and do what is due
+            lane.claims.set_exhausted()  # other ticks of this host have all permits, and do what is due
             return 0
         payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
         total = min(capacity.total, max(capacity.parallel, payloads))
@@ -232,8 +255,10 @@ class Worker:
         )
 
     def _release_idle_capacity(self) -> None:
-        if self.claims.is_exhausted or not self._is_within_limits():
-            self.executor.release_idle_capacity()
+        is_over = not self._is_within_limits()
+        for lane in self.lanes:
+            if is_over or lane.claims.is_exhausted:
+                lane.executor.release_idle_capacity()
 
     # -- from start to end -----------------------------------------------------------------------------------------
 
@@ -285,9 +310,10 @@ class Worker:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             else:
                 await wait(self._has_work, POLL_INTERVAL_SECONDS)
-            self.executor.check()
+            for lane in self.lanes:
+                lane.executor.check()
             self.leases.check()
-            self.claims.check_clock()
+            self._check_clock()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
             self._release_idle_capacity()
@@ -299,13 +325,15 @@ class Worker:
             count = len(self.attempts)
             retried = f"; its unfinished runs ({count}) are retried when their leases expire" if count else ""
             raise EnvironmentFailed(f"the database was lost and did not return: {self.database.reason}{retried}")
-        if self.attempts or self.claims.has_lost_claims or (self._is_claiming and not is_away):
+        has_lost_claims = any(lane.claims.has_lost_claims for lane in self.lanes)
+        if self.attempts or has_lost_claims or (self._is_claiming and not is_away):
             return False
         if not self._is_within_limits():
             if is_away and self.stopped_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
-        return self.claims.is_exhausted and not self.claims.awaits_retry and not self.is_continuous
+        is_idle = all(lane.claims.is_exhausted and not lane.claims.awaits_retry for lane in self.lanes)
+        return is_idle and not self.is_continuous
 
     def _must_give_up(self) -> bool:
         """Return whether waiting for the database is pointless: every lease has ended, or the worker is to stop."""
@@ -323,18 +351,20 @@ class Worker:
     def reload(self, jobs: Mapping[str, Job], scope: Scope) -> None:
         """Claim the runs of ``jobs`` from now on, and import their handlers again."""
         self.workload = replace(self.workload, jobs=jobs, scope=scope)
+        self.lanes.open(self.workload)
         self.reload_handlers()
-        self.claims.look_now()
+        self.lanes.look_now()
 
     def reload_handlers(self) -> None:
         """Import handlers again for attempts that start from now on."""
-        self.executor.reload(self.workload)
+        for lane in self.lanes:
+            lane.executor.reload(self.workload)
         self.events.wake()
 
     def pause_claims(self, is_paused: bool) -> None:
         """Claim nothing for now, or claim again. Attempts continue."""
         if self._is_paused and not is_paused:
-            self.claims.look_now()
+            self.lanes.look_now()
         self._is_paused = is_paused
         self.events.wake()
 
@@ -344,7 +374,7 @@ class Worker:
             self.stopped_at = clock.now()
             self.stop_handlers_at = self.stopped_at + self.limits.grace.total_seconds()
             log.info("worker.stopping", in_hand=len(self.attempts), grace=self.limits.grace)
-            self.executor.release_unstarted()
+            self._release_unstarted()
         else:
             self.stop_handlers_at = clock.now()
             self._stop_executing(grace=0)
@@ -354,12 +384,16 @@ class Worker:
         executing = [attempt for attempt in self.attempts if attempt.took is None]
         for attempt in executing:
             attempt.stopped = attempt.stopped or STOPPED
-        self.executor.stop(executing, grace)
+        self.lanes.stop(executing, grace)
+
+    def _release_unstarted(self) -> None:
+        for lane in self.lanes:
+            lane.executor.release_unstarted()
 
     async def _abort(self, own_tasks: list[asyncio.Task[None]]) -> None:
         """Stop all handlers after a failure, and release their runs if the database can be reached."""
         self.stopped_at = self.stop_handlers_at = clock.now()
-        self.executor.release_unstarted()
+        self._release_unstarted()
         self._stop_executing(grace=0)
         deadline = clock.now() + STOP_TIMEOUT_SECONDS
         while self.attempts and clock.now() < deadline and self.database.away_since is None:
@@ -376,18 +410,17 @@ class Worker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.executor.close()
+        await asyncio.gather(*(lane.executor.close() for lane in self.lanes))
         for session in sessions:
             await session.drop()
 
 
 def _is_terminated(event: Event) -> bool:
-    """Return whether the event is that SIGTERM ended a command, and this worker has not sent it."""
+    """Return whether the event is that SIGTERM ended a command or an agent, and this worker has not sent it."""
     return (
         isinstance(event, Ended)
-        and event.attempt.is_command
         and event.attempt.stopped is None
-        and was_terminated(event.end)
+        and (event.end.error_type == AGENT_TERMINATED or (event.attempt.is_command and was_terminated(event.end)))
     )
 
 
@@ -398,3 +431,9 @@ def _of_other_job(run: ClaimedRun) -> AttemptEnd:
     """
     why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
     return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
+
+
+def _create(create: Callable[[str, Workload], Executor] | None, name: str, workload: Workload) -> Executor:
+    if create is None:
+        raise ValueError(f'this worker cannot create the executor "{name}"')
+    return create(name, workload)

@@ -68,6 +68,8 @@ def not_a_name(spot: Spot, found: Findings) -> None:
     remedy = f'Write "{better}".' if re.fullmatch(NAME, better) else "Write a name such as cleanup_nightly."
     if spot.path == ("namespace",):
         kind = "namespace"
+    elif spot.path[0] == "executors" or spot.path[-1] == "executor":
+        kind = "executor name"
     else:
         kind = "job name" if spot.path[0] == "jobs" and len(spot.path) == 2 else "environment"
     found.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)

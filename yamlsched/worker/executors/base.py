@@ -15,6 +15,9 @@ from yamlsched.runs import AttemptEnd
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.workload import Workload
 
+AGENT_TERMINATED = "AgentTerminated"
+"""The error_type of an attempt whose agent was stopped by SIGTERM: perhaps a shutdown of all processes at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:

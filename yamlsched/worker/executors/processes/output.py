@@ -159,7 +159,7 @@ class Output:
             text = "\n".join([*lines, ""])
         else:
             prefix = self._prefix
-            text = prefix + UNSAFE.sub(_escaped, "\n".join(lines)).replace("\n", f"\n{prefix}") + "\n"
+            text = prefix + UNSAFE.sub(escaped, "\n".join(lines)).replace("\n", f"\n{prefix}") + "\n"
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
 
@@ -181,5 +181,5 @@ def _is_stuck() -> bool:
     return isinstance(sys.stderr, NonBlockingStderr) and sys.stderr.is_stuck
 
 
-def _escaped(match: re.Match[str]) -> str:
+def escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()

@@ -24,7 +24,7 @@ from yamlsched.worker.executors.processes.bootstrap import Environment
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause, fork
 from yamlsched.worker.executors.processes.estimates import Estimates
 from yamlsched.worker.executors.processes.output import MAX_PIPE_BYTES, MAX_READ_BYTES
-from yamlsched.worker.permits import ConcurrencyPermits
+from yamlsched.worker.permits import Permits
 from yamlsched.worker.workload import Workload
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
@@ -46,7 +46,7 @@ class ProcessPool:
     def __init__(
         self,
         workload: Workload,
-        permits: ConcurrencyPermits,
+        permits: Permits,
         events: EventQueue,
         session_permits: ConnectionPermits | None = None,
     ) -> None:

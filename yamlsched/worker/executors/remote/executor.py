@@ -1,0 +1,255 @@
+"""The worker's side of an executor that is not local: a gateway process, and the attempts in flight.
+
+If the gateway dies, another one takes over: the begin tickets say what became of the attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from yamlsched import log
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.runs import AttemptEnd, EndKind
+from yamlsched.worker import clock, forking
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed
+from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS
+from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
+from yamlsched.worker.executors.remote import gateway, spec
+from yamlsched.worker.permits import ExecutorPermits
+from yamlsched.worker.workload import Workload
+
+MAX_DEATHS = 5  # of gateways in a row that have reported nothing: then no more are started
+CLOSE_TIMEOUT_SECONDS = 2 * gateway.LEAVE_SECONDS + 2.0  # for a gateway to stop its launchers and exit
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """An attempt that the gateway has."""
+
+    number: int
+    attempt: Attempt
+    begin_by: float  # on ``clock.now``
+    stop: tuple[float, bool] | None = None  # the last grace that the gateway was told, and whether it must end
+
+
+@dataclass(slots=True)
+class GatewayHandle:
+    """One gateway process: its id and its pipes."""
+
+    pid: int
+    commands: int
+    results: int
+    frames: Frames
+    unsent: bytearray
+
+
+class RemoteExecutor:
+    """Hands attempts to the engine of the executor ``name``; at most as many at once as there are ``permits``."""
+
+    def __init__(self, name: str, workload: Workload, permits: ExecutorPermits, events: EventQueue) -> None:
+        self._name, self._workload, self._permits, self._events = name, workload, permits, events
+        self._in_flight: dict[int, InFlight] = {}
+        self._numbers: dict[Attempt, int] = {}
+        self._next_number = 0
+        self._gateway: GatewayHandle | None = None
+        self._deaths = 0
+        self._is_draining = False
+
+    # -- the protocol of executors -----------------------------------------------------------------------------------
+
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        """Have a launcher started for each of ``attempts``."""
+        for attempt in attempts:
+            engine = attempt.job.engine
+            if engine is None:
+                self._events.put(Ended(attempt, AttemptEnd(EndKind.RELEASED, "its executor has left the file")))
+                continue
+            self._next_number += 1
+            within = engine.begin_within.total_seconds()
+            flight = InFlight(self._next_number, attempt, clock.now() + within)
+            self._in_flight[flight.number] = flight
+            self._numbers[attempt] = flight.number
+            self._start(flight, is_adopted=False)
+
+    def capacity(self) -> Capacity:
+        """Return how many attempts may be in flight, with all permits that are free on this host."""
+        permits, held = self._permits.fill(self._permits.count), len(self._in_flight)
+        return Capacity(permits, max(0, permits - held), permits, held)
+
+    def running(self) -> int:
+        """Return how many attempts are in flight."""
+        return len(self._in_flight)
+
+    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
+        """Withdraw what has not begun; stop the others, and kill their launchers ``grace`` seconds later.
+
+        An attempt that is not ours any more, or is to end at once, ends with that. Another one ends when its agent has
+        confirmed it: elsewhere its handler may be running.
+        """
+        for attempt in attempts:
+            if (number := self._numbers.get(attempt)) is None:
+                continue
+            own_grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
+            must_end = attempt.is_lost or attempt.has_lost_lease or grace == 0
+            wanted = (own_grace if grace is None else grace, must_end)
+            flight = self._in_flight[number]
+            if flight.stop is None or wanted[0] < flight.stop[0] or wanted[1] > flight.stop[1]:
+                flight.stop = wanted
+                self._send("stop", number, *wanted)
+
+    def release_unstarted(self) -> None:
+        """Withdraw what has not begun."""
+        self._is_draining = True
+        if self._in_flight:
+            self._send("withdraw")
+
+    def release_idle_capacity(self) -> None:
+        """Free the permits that nothing in flight needs."""
+        self._permits.shrink(len(self._in_flight))
+
+    def check(self) -> None:
+        """Replace a gateway that has died. Timeouts are enforced by the agents."""
+        if self._gateway is None and self._in_flight:
+            self._adopt()
+
+    def reload(self, workload: Workload) -> None:
+        """Let attempts that start from now on follow ``workload``."""
+        self._workload = workload
+        engines = (job.engine for job in workload.jobs.values() if job.executor == self._name)
+        if (engine := next(engines, None)) is not None:
+            self._permits.count = engine.concurrency
+
+    async def close(self) -> None:
+        """Let the gateway stop its launchers and exit; kill it if it does not."""
+        if (handle := self._gateway) is not None:
+            os.close(handle.commands)
+            handle.commands = -1
+            deadline = clock.now() + CLOSE_TIMEOUT_SECONDS
+            while self._gateway is not None and clock.now() < deadline:
+                with contextlib.suppress(ChildProcessError):
+                    if os.waitpid(handle.pid, os.WNOHANG) == (0, 0):
+                        await asyncio.sleep(0.005)
+                        continue
+                self._forget(handle)
+            if self._gateway is not None:
+                self._kill(handle)
+        self._permits.shrink(0)
+
+    # -- the gateway -------------------------------------------------------------------------------------------------
+
+    def _start(self, flight: InFlight, is_adopted: bool) -> None:
+        attempt, run = flight.attempt, flight.attempt.run
+        engine = attempt.job.engine
+        assert engine is not None
+        ticket = spec.ticket_of(run)
+        launch_id = f"{run.id}-{run.attempt}-{run.locked_by.rpartition(':')[2]}"
+        argv = [argument.replace("{id}", launch_id) for argument in engine.command]
+        argv += ["yamlsched", "attempt", spec.encode(attempt, self._workload.namespace)]
+        within = max(0.0, flight.begin_by - clock.now())
+        self._send(
+            "start", flight.number, argv, f"[{run.job_type} {run.id}] ", tuple(ticket), run.lease, within, is_adopted
+        )
+
+    def _adopt(self) -> None:
+        """Hand what an earlier gateway had to a new one."""
+        self._deaths += 1
+        if self._deaths > MAX_DEATHS:
+            error = EnvironmentFailed(f'the gateway process of executor "{self._name}" dies each time it is started')
+            self._events.put(ExecutorFailed(error))
+            return
+        for flight in list(self._in_flight.values()):
+            self._start(flight, is_adopted=True)
+            if flight.stop is not None:
+                self._send("stop", flight.number, *flight.stop)
+        if self._is_draining:
+            self._send("withdraw")
+
+    def _send(self, *content: Any) -> None:
+        if self._gateway is None:
+            try:
+                self._gateway = self._fork()
+            except EnvironmentFailed as error:
+                self._events.put(ExecutorFailed(error))
+                return
+        handle = self._gateway
+        is_waiting = bool(handle.unsent)
+        handle.unsent += frame(content)
+        if not is_waiting:
+            self._flush(handle)
+
+    def _fork(self) -> GatewayHandle:
+        workload = self._workload
+
+        def run(parent: int, pipes: list[forking.Pipe]) -> None:
+            (commands, _), (_, results) = pipes
+            gateway.main(parent, commands, results, workload.dsn, str(workload.file.parent))
+
+        pid, [(command_read, commands), (results, result_write)] = forking.fork("gateway", 2, run)
+        os.close(command_read)
+        os.close(result_write)
+        os.set_blocking(commands, False)
+        os.set_blocking(results, False)
+        handle = GatewayHandle(pid, commands, results, Frames(), bytearray())
+        asyncio.get_running_loop().add_reader(results, self._receive, handle)
+        return handle
+
+    def _flush(self, handle: GatewayHandle) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while handle.unsent:
+                del handle.unsent[: os.write(handle.commands, handle.unsent)]
+        except BlockingIOError:
+            loop.add_writer(handle.commands, self._flush, handle)
+            return
+        except OSError:
+            handle.unsent.clear()  # it has died: the end of its results follows
+        loop.remove_writer(handle.commands)
+
+    def _receive(self, handle: GatewayHandle) -> None:
+        try:
+            piece = os.read(handle.results, 1 << 20)
+        except BlockingIOError:
+            return
+        if not piece:
+            if handle.commands < 0:  # it exits because it is told to
+                asyncio.get_running_loop().remove_reader(handle.results)
+                return
+            self._kill(handle)
+            log.warning("gateway.died", executor=self._name, in_flight=len(self._in_flight))
+            return
+        self._deaths = 0
+        for kind, number, content in handle.frames.feed(piece):
+            if kind == "ended":
+                report = Report.decode(content)
+                self._end(number, report.end or AttemptEnd(EndKind.RELEASED), report.took)
+            else:
+                self._end(number, AttemptEnd(EndKind.RELEASED, content), 0.0)
+
+    def _end(self, number: int, end: AttemptEnd, took: float) -> None:
+        if (flight := self._in_flight.pop(number, None)) is not None:
+            del self._numbers[flight.attempt]
+            flight.attempt.took = took
+            self._events.put(Ended(flight.attempt, end))
+
+    def _kill(self, handle: GatewayHandle) -> None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(handle.pid, signal.SIGKILL)
+            os.waitpid(handle.pid, 0)
+        self._forget(handle)
+
+    def _forget(self, handle: GatewayHandle) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(handle.results)
+        os.close(handle.results)
+        if handle.commands >= 0:
+            loop.remove_writer(handle.commands)
+            os.close(handle.commands)
+        self._gateway = None

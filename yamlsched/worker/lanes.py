@@ -1,0 +1,68 @@
+"""Lanes: each executor with what is claimed for it, so that a full executor does not hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from yamlsched.runs import LOCAL
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.claims import Claims
+from yamlsched.worker.executors.base import Executor
+from yamlsched.worker.workload import Workload
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The executor ``name`` and the claims of runs for it."""
+
+    name: str
+    executor: Executor
+    claims: Claims
+
+
+class Lanes:
+    """The lanes of a worker by executor; ``local`` is always there. ``create`` makes those of other executors."""
+
+    def __init__(self, local: Executor, new_claims: Callable[[], Claims], create: Callable[[str], Executor]) -> None:
+        self._new_claims, self._create = new_claims, create
+        self.local = Lane(LOCAL, local, new_claims())
+        self._by_name = {LOCAL: self.local}
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._by_name.values())
+
+    def of(self, attempt: Attempt) -> Lane:
+        return self._by_name[attempt.job.executor]
+
+    def open(self, workload: Workload) -> None:
+        """Add lanes for the executors of ``workload`` that have none. One that has left the file may hold attempts."""
+        for name in workload.scope.remote:
+            if name not in self._by_name:
+                self._by_name[name] = Lane(name, self._create(name), self._new_claims())
+
+    def look_now(self) -> None:
+        for lane in self._by_name.values():
+            lane.claims.look_now()
+
+    def look_soon(self) -> None:
+        for lane in self._by_name.values():
+            lane.claims.look_soon()
+
+    def submit(self, attempts: list[Attempt]) -> None:
+        """Submit each attempt to the executor of its job."""
+        for lane, given in self._grouped(attempts):
+            lane.executor.submit(given)
+
+    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
+        """Stop attempts as ``Executor.stop`` does, each on its executor."""
+        for lane, given in self._grouped(list(attempts)):
+            lane.executor.stop(given, grace)
+
+    def _grouped(self, attempts: list[Attempt]) -> Iterator[tuple[Lane, list[Attempt]]]:
+        if len(self._by_name) == 1:
+            yield self.local, attempts
+            return
+        for lane in self._by_name.values():
+            if given := [attempt for attempt in attempts if attempt.job.executor == lane.name]:
+                yield lane, given
