@@ -107,6 +107,20 @@ def test_the_night_in_which_clocks_change_is_explained_for_each_job(few: TestCli
         assert "It affects 1 job." in near
 
 
+def test_a_later_clock_change_is_explained_on_the_days_around_it(few: TestClient) -> None:
+    where, cron = zone("Europe/Berlin"), parse_cron("30 2 * * *")
+    now = datetime.now(UTC)
+    *_, change = slots.clock_changes(where, now, now + 700 * DAY)
+
+    page = few.get(f"/calendar?q=nightly&from={change.at.date() - DAY}").text
+
+    assert f"nightly {effect(cron, where, change)}" in words(page)
+    assert "It affects 1 job." in words(page)
+    minutes = "does not exist" if change.after > change.before else "has 120 minutes"
+    assert f"{change.at.date():%a %-d %b} 02:00" in page
+    assert minutes in page.partition('class="heat"')[2].partition(">")[0]
+
+
 def test_jobs_without_coming_slots_are_listed_with_the_reason(few: TestClient) -> None:
     shown = words(few.get("/calendar").text)
 

@@ -149,14 +149,14 @@ class ClockChangeNight:
         return f"clocks go {'forward' if after > before else 'back'} from {old:%H:%M} to {day}{new:%H:%M}"
 
 
-def clock_change_nights(schedule: Schedule, now: datetime) -> list[ClockChangeNight]:
-    """Return the next clock change of each time zone, soonest first."""
+def clock_change_nights(schedule: Schedule, after: datetime) -> list[ClockChangeNight]:
+    """Return the first clock change of each time zone after an instant, soonest first."""
     by_zone: defaultdict[str, list[ScheduledJob]] = defaultdict(list)
     for job in schedule.coming.values():
         by_zone[job.timezone].append(job)
     nights = []
     for name in schedule.timezones[:MAX_ZONES]:
-        change = next(slots.clock_changes(zone(name), now, now + CHANGE_HORIZON), None)
+        change = next(slots.clock_changes(zone(name), after, after + CHANGE_HORIZON), None)
         if change is not None:
             nights.append(_night(name, change, by_zone[name]))
     return sorted(nights, key=lambda night: (night.change.at, night.timezone))

@@ -77,7 +77,7 @@ def show(visit: Visit) -> Calendar:
     span = Span(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
     found = forecast(schedule.coming.values(), span, visit.now)
     chosen = _chosen(visit, span)
-    nights = operations.clock_change_nights(schedule, visit.now)
+    nights = operations.clock_change_nights(schedule, max(visit.now, span.after))
     pile_ups = found.pile_ups()
     fullest = found.fullest(min(pile_ups, MAX_PILE_UPS))
     days = _days(found, visit.now)
