@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from starlette.routing import compile_path
 
+from support.page_checks import PHONE, barriers, too_wide
 from yamlsched.web.pages import PAGES
 
 pytestmark = pytest.mark.browser
@@ -24,15 +24,10 @@ VARIANTS = (
     "/jobs/warm_edge_caches_of_all_storefronts_regions_and_currencies",
     "/why?job=rebuild_search_index&at=yesterday",
     "/why?job=nightly_backup",
+    "/runs?status=dead",
+    "/dead?span=all",
 )
 PLACES = [*PATTERNS, *(path for path in VARIANTS if any(p.match(urlsplit(path).path) for p in PATTERNS.values()))]
-PHONE: dict[str, Any] = {
-    "viewport": {"width": 390, "height": 844},
-    "is_mobile": True,
-    "has_touch": True,
-    "device_scale_factor": 2,
-}
-
 TABBABLE = """() => [...document.querySelectorAll(
     'a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex="0"]')]
   .filter((e) => e.checkVisibility({visibilityProperty: true}) && !e.disabled && e.tabIndex >= 0)"""
@@ -54,15 +49,6 @@ FOCUSED = """() => {
     covered: !(hit && (e.contains(hit) || hit.contains(e))),
   };
 }"""
-OVERFLOWING = """(screen) => {
-  const scrolls = (e) => e && (getComputedStyle(e).overflowX !== 'visible' || scrolls(e.parentElement));
-  const wide = [...document.body.querySelectorAll('*')].filter((e) => {
-    const box = e.getBoundingClientRect();
-    return box.width > 0 && (box.right > screen + 1 || box.left < -1) && !scrolls(e.parentElement);
-  });
-  const name = (e) => `${e.localName}.${e.getAttribute('class') || ''} ${(e.textContent || '').trim().slice(0, 60)}`;
-  return {page: document.documentElement.scrollWidth, wide: wide.slice(0, 10).map(name)};
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +69,6 @@ def address_of(demo_site: str, chromium: Any) -> Any:
         return demo_site + found
 
     return find
-
-
-def barriers(tab: Any, only: str | None = None) -> str:
-    """Return the serious findings of axe, one a line; "" if there are none."""
-    options: dict[str, Any] = {"resultTypes": ["violations"]}
-    if only:
-        options["runOnly"] = {"type": "rule", "values": [only]}
-    return "\n".join(
-        f"{found['id']} ({found['impact']}): {node['html'][:300]} {' '.join(node['failureSummary'].split())[:400]}"
-        for found in Axe().run(tab, options=options).response["violations"]
-        if found["impact"] in ("serious", "critical")
-        for node in found["nodes"][:3]
-    )
 
 
 def words(tab: Any) -> str:
@@ -136,8 +109,7 @@ def test_a_page_fits_a_phone(tabs: Any, address_of: Any, place: str) -> None:
     tab = tabs.open(address_of(place), **PHONE)
     for summary in tab.locator("summary").all():
         summary.click()
-    width = PHONE["viewport"]["width"]
-    assert tab.evaluate(OVERFLOWING, width) == {"page": width, "wide": []}
+    assert too_wide(tab) == []
 
 
 @pytest.mark.parametrize("place", PLACES)
