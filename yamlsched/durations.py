@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+MINUTE = timedelta(minutes=1)
 PATTERN = r"^(?=[0-9])([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
 
 
@@ -55,3 +56,17 @@ def approximate(duration: timedelta) -> str:
         if seconds >= unit:
             return show(timedelta(seconds=seconds - seconds % {86400: 3600, 3600: 60, 60: 1}[unit]))
     return f"{seconds}s"
+
+
+def between(one: datetime, other: datetime) -> str:
+    """Return the time between two instants, in its two largest units down to minutes; below a minute in seconds.
+
+    It is counted between the minutes of the clock that the instants are in. So all ages on a screen change together,
+    once in a minute, and agree with times that are shown without seconds.
+
+    >>> between(datetime(2026, 1, 14, 2, 0, 50), datetime(2026, 1, 14, 3, 2, 10))
+    '1h2m'
+    """
+    if abs(one - other) < MINUTE:
+        return approximate(one - other)
+    return approximate(one.replace(second=0, microsecond=0) - other.replace(second=0, microsecond=0))

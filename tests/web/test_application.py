@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -11,7 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-from support.rows import a_job
+from support.rows import a_file_row, a_job, a_run
 from yamlsched import web
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.connection import connect_for_handler
@@ -21,6 +23,7 @@ from yamlsched.web.pages import home
 from yamlsched.web.pool import READER_SETTINGS, Busy, Pool
 
 Visit = Callable[..., TestClient]
+START = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visit: Visit) -> None:
@@ -180,6 +183,28 @@ def test_a_page_that_the_browser_has_is_not_sent_again(visit: Visit, own_dsn: st
     changed = page.get("/", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
     assert changed.status_code == 200
     assert "fresh" in changed.text
+
+
+def test_a_page_that_only_grows_older_is_not_sent_again(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given runs that ended minutes ago, and a tick a few seconds ago
+    db = db_of(own_dsn)
+    a_file_row(db, last_presented_at=START)
+    for number in range(20):
+        a_run(db, a_job(db, f"job_{number}"), "succeeded", finished_at=START - timedelta(seconds=83 * number + 122))
+    read = home.health.read
+
+    def read_at(seconds: int) -> Any:
+        def at(*given: Any) -> Any:
+            return replace(read(*given), now=START + timedelta(seconds=seconds))
+
+        monkeypatch.setattr(home.health, "read", at)
+        return visit(own_dsn).get("/", headers={"Yamlsched-Fragment": "1"}).headers["etag"]
+
+    # then what a minute of the clock shows is one page
+    assert len({read_at(seconds) for seconds in range(0, 60, 10)}) == 1
+    assert read_at(59) != read_at(60)
 
 
 def test_the_refresh_script_gets_the_page_without_its_frame(visit: Visit, page_dsn: str) -> None:

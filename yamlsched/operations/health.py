@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.durations import approximate
+from yamlsched.durations import approximate, between
 from yamlsched.handling.once import settle_command
 from yamlsched.runs import error_text
 from yamlsched.store.health import Health, JobHealth, PresentedFile, RefusedFile, read
@@ -95,9 +95,12 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     remedy = "yamlsched doctor"
     if health.last_tick_at is None:
         yield Problem("tick", None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
-    elif (age := health.now - health.last_tick_at) > thresholds.max_tick_age:
+    elif health.now - health.last_tick_at > thresholds.max_tick_age:
         yield Problem(
-            "tick", None, f"no tick for {approximate(age)}, the last came from {health.last_tick_host}", remedy
+            "tick",
+            None,
+            f"no tick for {between(health.last_tick_at, health.now)}, the last came from {health.last_tick_host}",
+            remedy,
         )
 
 
@@ -165,7 +168,7 @@ def _in_doubt(health: Health) -> Iterator[Problem]:
         of_job = f" of {effect.job_type}" if effect.job_type else ""
         what = (
             f'effect "{effect.key}" of run {effect.run_id}{of_job} has been in doubt for '
-            f"{approximate(health.now - effect.since)}: look up whether it happened (idempotency key "
+            f"{between(effect.since, health.now)}: look up whether it happened (idempotency key "
             f"{effect.provider_key})"
         )
         remedy = settle_command(health.namespace, effect.key)
@@ -193,7 +196,7 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     limit = _duration(job, "max-late", thresholds.max_late)
     if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
-        late = approximate(health.now - job.overdue_since)
+        late = between(job.overdue_since, health.now)
         what = f"{job.job_type}: late by {late}: {job.overdue_why}"
         yield Problem("late", job.job_type, what, "yamlsched doctor")
 
@@ -204,7 +207,7 @@ def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pro
         return
     since = job.last_success_at or job.effective_from
     if health.now - since > limit:
-        age = approximate(health.now - since)
+        age = between(since, health.now)
         what = f"{job.job_type}: no success for {age}, the limit is {durations.show(limit)}"
         yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 

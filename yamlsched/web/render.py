@@ -72,10 +72,17 @@ def instant(value: datetime | None, timezone: str = "UTC", with_date: bool = Tru
 
 
 def ago(value: datetime | None, now: datetime) -> str:
-    """Return how long before or after ``now`` that is."""
+    """Return how long before or after ``now`` that is, in minutes: a page that only grows older stays the same page.
+
+    >>> from datetime import timedelta, UTC
+    >>> now = datetime(2026, 1, 14, 2, 0, 30, tzinfo=UTC)
+    >>> ago(now - timedelta(seconds=40), now), ago(now - timedelta(minutes=7), now), ago(now + timedelta(hours=1), now)
+    ('<1m ago', '7m ago', 'in 1h')
+    """
     if value is None:
         return "never"
-    return f"in {durations.approximate(value - now)}" if value > now else f"{durations.approximate(now - value)} ago"
+    time = "<1m" if abs(value - now) < durations.MINUTE else durations.between(value, now)
+    return f"in {time}" if value > now else f"{time} ago"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
