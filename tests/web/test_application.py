@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -155,6 +156,19 @@ def test_requests_share_a_bounded_number_of_sessions(page_dsn: str, monkeypatch:
     shared.close()
     assert first.closed
     assert second.closed
+
+
+def test_sessions_that_nobody_needs_are_closed(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.02)
+    shared = Pool(page_dsn, 2, READER_SETTINGS)
+    with shared.transaction() as first, shared.transaction():
+        monkeypatch.setattr(first, "close", lambda close=first.close: (close(), closed.set()))
+    assert closed.wait(10)
+    assert first.closed
+    with shared.transaction() as another:
+        assert another is not first
+    shared.close()
 
 
 def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ WAIT_SECONDS = 5.0
 """How long a request waits for a session that others use."""
 FAILURE_SECONDS = 1.0
 """For this long after a failed attempt to connect, requests get its error at once."""
+IDLE_SECONDS = 60.0
+"""A session that nobody needs for so long is closed, also below an application that does not pass on its end."""
 CHECK_SECONDS = 10.0
 """A session that was idle for longer is checked before it is used: the server may have been restarted."""
 
@@ -47,6 +49,7 @@ class Pool:
         self._free = threading.BoundedSemaphore(size)
         self._size = size
         self._idle: list[tuple[float, Session]] = []
+        self._timer: threading.Timer | None = None
         self._mutex = threading.Lock()
         self._connecting = threading.Lock()  # opening a session changes the environment of the process
         self._failure: tuple[float, EnvironmentFailed] = (float("-inf"), EnvironmentFailed())
@@ -71,6 +74,8 @@ class Pool:
         with self._mutex:
             self._is_closed = True
             idle, self._idle = self._idle, []
+            if self._timer is not None:
+                self._timer.cancel()
         for _, session in idle:
             session.close()
 
@@ -114,8 +119,27 @@ class Pool:
         with self._mutex:
             if is_usable and not self._is_closed:
                 self._idle.append((time.monotonic(), session))
+                if self._timer is None:
+                    self._set_timer()
                 return
         session.close()
+
+    def _set_timer(self) -> None:
+        self._timer = threading.Timer(IDLE_SECONDS, self._close_idle)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close_idle(self) -> None:
+        """Close the sessions that have been idle for long; look again later if there are others."""
+        with self._mutex:
+            limit = time.monotonic() - IDLE_SECONDS
+            old = [session for since, session in self._idle if since <= limit]
+            self._idle = [(since, session) for since, session in self._idle if since > limit]
+            self._timer = None
+            if self._idle and not self._is_closed:
+                self._set_timer()
+        for session in old:
+            session.close()
 
 
 def _is_alive(session: Session) -> bool:
