@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +116,19 @@ def test_invoke_kills_a_command_after_its_timeout(project: Path) -> None:
     )
     child = int((project / "child").read_text())
     until(lambda: not is_alive(child), "what the command started is killed")
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 1)])
+def test_a_command_does_not_outlive_an_invoke_that_is_ended_by_a_signal(project: Path, number: int, code: int) -> None:
+    (project / "schedules.yaml").write_text(
+        "version: 1\njobs:\n  hangs:\n    command: [/bin/sh, -c, 'sleep 1000 & echo $! > child; wait']\n"
+    )
+    argv = [sys.executable, "-m", "yamlsched", "invoke", "hangs"]
+    process = subprocess.Popen(argv, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = project / "child"
+    until(lambda: child.exists() and child.read_text().endswith("\n"), "the command runs")
+
+    process.send_signal(number)
+
+    assert process.wait() == code
+    until(lambda: not is_alive(int(child.read_text())), "the command has ended")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -79,6 +80,9 @@ def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
     from yamlsched import durations, programs
     from yamlsched.testing import FakeRun, claimed
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+            signal.signal(number, _exit)
     run = FakeRun(job_type=job.name, payload=payload, max_attempts=job.max_attempts)
     options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
     called = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
@@ -93,3 +97,8 @@ def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
     later = f", and be retried after {durations.show(end.delay)}" if end.delay is not None else ""
     click.echo(f"{error}: {means}{later}", err=True)
     return 1
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    """Exit as the signal would have, once the command is stopped: it is in a session of its own, and would go on."""
+    raise SystemExit(128 + number)
