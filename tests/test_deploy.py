@@ -171,7 +171,7 @@ def test_the_files_contain_the_environment_the_namespace_and_the_file(tmp_path: 
             found = found[key]
         variables = {one["name"]: one.get("value") for one in found["spec"]["containers"][0]["env"]}
         assert variables == {"YAMLSCHED_ENV": "staging", "YAMLSCHED_NAMESPACE": "web_1", "YAMLSCHED_DSN": None}
-    assert "\nCOPY my.yaml ./schedules.yaml\n" in text("Containerfile")
+    assert "\nCOPY my.yaml ./schedules.yaml\nRUN yamlsched validate\n" in text("Containerfile")  # it has no handlers
     assert "tick --file my.yaml" in text("crontab")
     assert " work --loop --file my.yaml --grace 30s" in text("yamlsched.service")
 

@@ -43,7 +43,8 @@ KINDS = tuple(TEMPLATES)
 class Installation:
     """Where yamlsched and the schedule are. ``program`` are the first words of a command.
 
-    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has.
+    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has. ``has_handlers``: the folder
+    of the schedule has one of that name.
     """
 
     program: tuple[str, ...]
@@ -53,6 +54,7 @@ class Installation:
     namespace: str | None = None
     requirement: str = "yamlsched"
     vendor: str | None = None
+    has_handlers: bool = True
 
     @classmethod
     def here(cls, file: Path, environment: str | None, namespace: str | None) -> Installation:
@@ -134,6 +136,7 @@ def _render(name: str, here: Installation) -> str:
         "@NAMESPACE@": here.namespace,
         "@REQUIREMENT@": here.requirement if here.vendor else shlex.quote(here.requirement),
         "@VENDOR@": here.vendor,
+        "@HANDLERS@": "handlers" if here.has_handlers else None,
     }
     template = files("yamlsched.templates").joinpath("deploy").joinpath(name).read_text("utf-8")
     omitted = [mark for mark, value in values.items() if value is None]

@@ -49,7 +49,9 @@ def command(settings: Settings, deploy: str | None) -> int:
         requirement = _requirement(source)
         vendor = str(Path(WHEEL).parent) if requirement == WHEEL else None
         folder = settings.file.parent / "deploy"
-        found = _deploy.contents(deploy, replace(here, requirement=requirement, vendor=vendor))
+        has_handlers = (here.file.parent / "handlers").is_dir()
+        here = replace(here, requirement=requirement, vendor=vendor, has_handlers=has_handlers)
+        found = _deploy.contents(deploy, here)
         _write({folder / name: text for name, text in found.items()})
     if is_new:
         file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
