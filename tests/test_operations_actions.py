@@ -242,7 +242,7 @@ def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_
 
     # then it is final, the next slot run may start, and the worker's fence matches no row
     after = row(db, run)
-    assert answer.what == "is cancelled; its handler is killed at its worker's next heartbeat"
+    assert answer.what == "is cancelled; it is stopped at its worker's next heartbeat"
     assert (after.status, after.locked_until, after.exclusive_of) == ("cancelled", None, None)
     assert after.finished_at is not None
     fenced = db.execute(

@@ -238,10 +238,10 @@ def test_a_run_of_another_namespace_is_not_there(page: TestClient, db: Db) -> No
 def test_cancel_says_when_a_running_handler_is_killed_and_records_the_reason(page: TestClient, db: Db) -> None:
     run = a_run(db, a_job(db), "running")
     shown = page.get(f"/actions/cancel?run={run}")
-    assert "Its handler is killed at its worker's next heartbeat" in words(shown)
+    assert "It is stopped at its worker's next heartbeat" in words(shown)
     assert result(confirm(page, shown, reason="<b>wrong customer</b>")) == (
         f"/runs/{run}",
-        f"Run {run} is cancelled; its handler is killed at its worker's next heartbeat.",
+        f"Run {run} is cancelled; it is stopped at its worker's next heartbeat.",
     )
     [(who, detail)] = db.execute("select who, detail from yamlsched.operator_actions").fetchall()
     assert (who, detail) == ("maria", {"was": "running", "reason": "<b>wrong customer</b>"})

@@ -43,8 +43,8 @@ KINDS = tuple(TEMPLATES)
 class Installation:
     """Where yamlsched and the schedule are. ``program`` are the first words of a command.
 
-    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has. ``has_handlers``: the folder
-    of the schedule has one of that name.
+    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has.
+    ``has_handlers``: there is a folder handlers beside the schedule.
     """
 
     program: tuple[str, ...]

@@ -177,8 +177,9 @@ def _container(found: Imported, source: Source, line: int, name: str, container:
         keys["env"] = env
     if isinstance(container.get("workingDir"), str):
         keys["cwd"] = container["workingDir"]
-    message = f"CronJob {shown(name)}: its command runs on the worker's host, without the image {image}"
-    found.changed(source, line, f"{message}: run the worker in this image, or install the program there")
+    if container.get("image"):
+        message = f"CronJob {shown(name)}: its command runs on the worker's host, without the image {image}"
+        found.changed(source, line, f"{message}: run the worker in this image, or install the program there")
     for key in ("envFrom", "volumeMounts", "resources", "securityContext"):
         if container.get(key):
             found.dropped(source, line, f"CronJob {shown(name)}: {key} of the container")

@@ -213,7 +213,7 @@ def cancel(
     expected: Sequence[str] = tuple(Status),
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Cancel unfinished runs. The handler of a running run is killed at its worker's next heartbeat."""
+    """Cancel unfinished runs. A running run is stopped at its worker's next heartbeat."""
 
     def change(batch: list[int]) -> set[int]:
         return actions.cancel(connection, batch, expected, now)
@@ -221,7 +221,7 @@ def cancel(
     def describe(run: LockedRun, is_changed: bool) -> str:
         if is_changed:
             is_running = run.status == Status.RUNNING
-            return "is cancelled" + ("; its handler is killed at its worker's next heartbeat" if is_running else "")
+            return "is cancelled" + ("; it is stopped at its worker's next heartbeat" if is_running else "")
         is_over = run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
         return f"is {'already' if is_over else 'now'} {run.status}"
 

@@ -91,7 +91,7 @@ def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outloo
         return found
     if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until > run.now:
         found.lines.append(
-            "Its handler is killed at its worker's next heartbeat, at the latest when its lease ends, at "
+            "It is stopped at its worker's next heartbeat, at the latest when its lease ends, at "
             f"{_at(run, run.locked_until)}."
         )
         found.warnings.append(

@@ -82,7 +82,7 @@ class WorkResult:
         """Add what a sync found, and return its messages."""
         messages = list(result.messages)
         if not result.is_readable:
-            messages.append("no job of this file can run until it is fixed: its handlers are unknown")
+            messages.append("no job of this file can run until it is fixed: its handlers and commands are unknown")
         self.messages += messages
         self.has_findings |= result.has_findings
         return messages
