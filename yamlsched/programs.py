@@ -165,11 +165,15 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
     """
     program = Program.of(job)
     environment = program.environment(os.environb, run)
+    # until the program can be stopped: what a signal handler raises while it starts would leave it behind
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         process = program.start(folder, environment, lambda: None, **options)
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return Called(program.not_started(error, folder, environment), None)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         status = process.wait(job.timeout.total_seconds())
     except subprocess.TimeoutExpired:
         status = _stop(process, job.kill_after.total_seconds())
