@@ -495,6 +495,18 @@ def test_a_name_that_is_taken_gets_a_number_within_the_longest_name() -> None:
     assert names[-1] == "x" * 60 + "_11"
 
 
+def test_a_container_without_an_image_gets_no_note_about_it() -> None:
+    container = "{name: a, command: [/bin/true]}"
+    pod = f"{{template: {{spec: {{containers: [{container}]}}}}}}"
+    found = import_text(
+        f'kind: CronJob\nmetadata: {{name: a}}\nspec: {{schedule: "0 1 * * *", jobTemplate: {{spec: {pod}}}}}\n',
+        "kubernetes",
+    )
+
+    assert [job.name for job in found.jobs] == ["a"]
+    assert not [note.message for note in found.notes if "image" in note.message]
+
+
 # -- into a file -------------------------------------------------------------------------------------------------------
 
 EXISTING = """\
