@@ -7,10 +7,12 @@ The engine is a shell script that starts the agent on this host. Processes, sign
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,11 @@ import pytest
 from support.database import temporary_database
 from support.project import TESTS, Project, a_project, is_alive, until
 from support.proxy import a_proxy
+from yamlsched.definitions.job import ExitCodes, Job, Output
+from yamlsched.errors import Refused
+from yamlsched.runs import ClaimedRun, Keep
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.executors.remote import spec
 
 EXEC = 'exec "$@"'  # the launcher becomes the agent, as with srun or docker run without a daemon
 APART = 'setsid "$@" & wait $!'  # no signal of the launcher's reaches the agent, as with ssh
@@ -68,6 +75,44 @@ def agents(project: Project) -> list[int]:
     return [pid for pid in (int(row.agent.split(":")[-2]) for row in rows) if is_alive(pid)]
 
 
+def test_an_agent_gets_the_job_as_its_worker_knows_it_and_no_payload() -> None:
+    codes = ExitCodes((0, 3), (64,), {75: timedelta(minutes=5)})
+    job = Job(
+        "train",
+        command=("/bin/sh", "-c", "echo é | sort"),
+        env={"A": "'b' \"c\" $d"},
+        cwd="data",
+        stdin="x\n",
+        exit_codes=codes,
+        timeout=timedelta(hours=6),
+        kill_after=timedelta(seconds=1.5),
+        output=Output(Keep.NEVER),
+        on_dead="alerts.dead",
+        paths=("src",),
+    )
+    run = ClaimedRun(118, "train", "k:1", None, 2, 5, '{"password": "hunter2"}', False, 120.0, "host:1:abc")
+
+    argument = spec.encode(Attempt(run, job, 0.0, 0.0), "shop")
+
+    assert re.fullmatch("[A-Za-z0-9_-]+", argument)
+    assert spec.decode(argument) == (run._replace(payload=""), job, "shop")
+
+
+@pytest.mark.parametrize("argument", ["", "x", "--", "eJwDAAAAAAE", "é"])
+def test_what_no_worker_has_written_is_refused_by_the_agent(argument: str) -> None:
+    with pytest.raises(Refused, match="not the description of an attempt"):
+        spec.decode(argument)
+
+
+def test_an_agent_of_another_format_says_to_install_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ClaimedRun(118, "train", None, None, 1, 5, "{}", False, 120.0, "host:1:abc")
+    argument = spec.encode(Attempt(run, Job("train", handler="ml.train"), 0.0, 0.0), "shop")
+    monkeypatch.setattr(spec, "FORMAT", 2)
+
+    with pytest.raises(Refused, match="install the same version on both"):
+        spec.decode(argument)
+
+
 def test_a_run_is_executed_by_an_agent_and_its_outcome_is_read_from_the_ticket(project: Project) -> None:
     engine(project)
     project.sync(nothing=on_engine())
@@ -87,6 +132,7 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     project.db.execute("create table public.ledger (run_id bigint)")
     command = ["/bin/sh", "-c", "echo $YAMLSCHED_PAYLOAD; exit 3"]
     jobs = {name: on_engine() for name in ("returns_json", "records_and_transacts", "fan_out", "fails", "discards")}
+    jobs["discards"]["on_dead"] = "support.handlers.records_death"
     project.sync(nothing={}, backup=on_engine(command=command, max_attempts=1), **jobs)
     runs = {name: project.enqueue(name)[0] for name in jobs}
     [backup] = project.enqueue("backup", {"colour": "blue"})
@@ -108,6 +154,7 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     assert project.summary(runs["fails"]) == ("dead", 2, 2, 0, 2)
     assert project.row(runs["fails"]).last_error == "no route to host"
     assert project.summary(runs["discards"]) == ("dead", 1, 1, 0, 1)
+    assert project.calls("on_dead") == 1
     row = project.row(backup)
     assert (row.status, row.error_type, row.last_error) == ("dead", "exit code 3", '{"colour": "blue"}')
     assert [output.output for output in project.outputs(backup)] == ['{"colour": "blue"}\n']
@@ -193,6 +240,22 @@ def test_what_is_killed_on_the_engine_costs_one_attempt_and_leaves_no_handler(
     assert project.summary(run) == becomes
     assert error in project.failures(run)[0].error
     assert not is_alive(handler)
+
+
+@pytest.mark.slow
+def test_a_run_that_its_own_transaction_finished_stays_finished_when_the_agent_is_killed(project: Project) -> None:
+    engine(project)
+    project.db.execute("create table public.ledger (run_id bigint)")
+    project.sync(commits_and_waits=on_engine())
+    [run] = project.enqueue("commits_and_waits")
+    worker = project.start("work")
+    until(lambda: project.calls("committed", run))
+
+    os.kill(agents(project)[0], signal.SIGKILL)
+
+    assert worker.wait() == 0, worker.text
+    assert project.summary(run) == ("succeeded", 1, 1, 0, 0)
+    assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [run]
 
 
 @pytest.mark.slow

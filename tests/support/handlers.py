@@ -572,6 +572,14 @@ def holds_a_transaction(run: Run) -> None:
 
 
 @recorded
+def commits_and_waits(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
+    record("committed", run)
+    wait_for_file("never")
+
+
+@recorded
 def pays_in_euro(run: Run) -> None:
     print("paying 5 €")
     raise OSError("cannot pay 5 €")

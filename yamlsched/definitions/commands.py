@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from yamlsched.definitions.diagnostic import Diagnostic
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.wording import quoted
+from yamlsched.runs import LOCAL
 from yamlsched.terminal import truncate
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
 
 
 def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return what keeps the commands of enabled jobs from being started on this host.
+    """Return what keeps the commands of enabled jobs from being started on this host; other executors are elsewhere.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
@@ -125,7 +126,7 @@ def check_again(loaded: Loaded, calls: Calls, file: Path) -> list[Diagnostic]:
 
 def _check_calls(loaded: Loaded, calls: Calls, file: Path, found: Findings) -> None:
     job = loaded.jobs.get(calls.job)
-    if not calls.command or (job is not None and not job.enabled):
+    if not calls.command or (job is not None and not (job.enabled and job.executor == LOCAL)):
         return
     program, env = calls.command[0], calls.env or {}
     folder = os.path.join(file.resolve().parent, calls.cwd or "")
