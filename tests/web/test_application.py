@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
+from support.forms import SAME_ORIGIN, confirm, hidden
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import web
 from yamlsched.errors import EnvironmentFailed
@@ -86,10 +88,67 @@ def test_several_namespaces_must_be_told_apart(visit: Visit, own_dsn: str, db_of
     db = db_of(own_dsn)
     a_job(db, namespace="billing")
     a_job(db, namespace="shop")
-    answer = visit(own_dsn).get("/")
+    answer = visit(own_dsn).get("/runs")
     assert answer.status_code == 400
     assert "several namespaces (billing, shop): pass --namespace" in answer.text
     assert visit(own_dsn, namespace="shop").get("/").status_code == 200
+
+
+def test_one_of_several_namespaces_is_chosen_by_the_url(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    db = db_of(own_dsn)
+    a_job(db, "invoice", namespace="billing")
+    a_job(db, "stock", namespace="shop")
+    a_file_row(db, namespace="shop")
+    page = visit(own_dsn, base_path="/scheduler")
+
+    # given none, the list, worst first: no tick has presented a file for billing
+    for path in ("/scheduler/", "/scheduler/namespaces"):
+        shown = page.get(path).text
+        listed = re.findall(r'class="name" href="([^"]*)"', shown)
+        assert listed == ["/scheduler/@billing/", "/scheduler/@shop/"]
+        assert "no tick has ever presented" in shown
+    # then the pages of one keep it in their links, and lead to the others
+    home_page = page.get("/scheduler/@shop/").text
+    assert "stock" in home_page
+    assert "invoice" not in home_page
+    links = re.findall(r'<a [^>]*href="([^"#]*)"', home_page)
+    assert {"/scheduler/@billing/", "/scheduler/@shop/runs", "/scheduler/namespaces"} <= set(links)
+    for link in links:
+        assert page.get(html.unescape(link)).status_code == 200, link
+    assert '"/scheduler/@billing/runs"' in page.get("/scheduler/@shop/runs").text
+    redirect = page.get("/scheduler/@shop")
+    assert redirect.headers["location"].endswith("/scheduler/@shop/")
+    # an unknown one, and one that is not valid
+    assert "no namespace &#34;nothing&#34;" in page.get("/scheduler/@nothing/").text
+    assert page.get("/scheduler/@Shop/").status_code == 404
+
+
+def test_a_page_of_a_given_namespace_shows_no_other(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db = db_of(own_dsn)
+    a_job(db, "invoice", namespace="billing")
+    a_job(db, "stock", namespace="shop")
+    page = visit(own_dsn, namespace="shop")
+    assert "billing" not in page.get("/").text
+    for path in ("/@billing/", "/@shop/", "/namespaces"):
+        assert page.get(path).status_code == 404
+
+
+def test_an_action_stays_in_the_namespace_of_its_page(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db = db_of(own_dsn)
+    for namespace in ("billing", "shop"):
+        a_job(db, "report", namespace=namespace)
+    page = visit(own_dsn, actions_dsn=own_dsn)
+    form = page.get("/@shop/actions/pause?job=report")
+    [path] = re.findall(r'<form method="post" action="([^"]*)"', form.text)
+    review = page.post(path, data={**hidden(form), "job": "report", "reason": "stocktaking"}, headers=SAME_ORIGIN)
+    done = confirm(page, review)
+    assert done.headers["location"].startswith("/@shop/jobs/report?result=")
+    assert "stocktaking" in page.get(done.headers["location"]).text
+    assert db.execute("select namespace from yamlsched.job_definitions where paused_at is not null").fetchall() == [
+        ("shop",)
+    ]
 
 
 @pytest.mark.parametrize("limit", ["statement_timeout=150ms -c lock_timeout=0", "lock_timeout=50ms"])

@@ -41,10 +41,12 @@ class NamespaceHealth:
         return -min(of_namespace, 1), -len(self.problems), self.health.namespace
 
 
-def read_all(connection: psycopg.Connection[Any], thresholds: Thresholds) -> tuple[list[NamespaceHealth], list[str]]:
-    """Return the namespaces that are in use, worst first, and the names of the others."""
+def read_all(
+    connection: psycopg.Connection[Any], thresholds: Thresholds, limit: int | None = None
+) -> tuple[list[NamespaceHealth], list[str]]:
+    """Return the namespaces that are in use, worst first, and the names of the others; of the first ``limit``."""
     found = []
-    for namespace in history.namespaces(connection):
+    for namespace in history.namespaces(connection)[:limit]:
         now = read(connection, namespace, thresholds.within)
         found.append(NamespaceHealth(now, problems(now, thresholds)))
     in_use = sorted((one for one in found if one.is_in_use), key=lambda one: one.rank)

@@ -143,6 +143,11 @@ def namespaces(connection: psycopg.Connection[Any]) -> list[str]:
     return fetch_column(connection, load("history")["namespaces"])
 
 
+def first_namespaces(connection: psycopg.Connection[Any], limit: int) -> list[str]:
+    """Return the first ``limit`` namespaces that have jobs."""
+    return fetch_column(connection, load("history")["first_namespaces"], {"limit": limit})
+
+
 def namespace_of_file(connection: psycopg.Connection[Any], sha256: str, host: str, path: str) -> str | None:
     """Return the namespace of a file that any host presented with this content, or this host at this path."""
     parameters = {"hash": sha256, "host": host, "path": path}

@@ -27,17 +27,20 @@ from yamlsched.operations import history
 from yamlsched.store import migrations
 from yamlsched.store.connection import reason
 from yamlsched.store.dsn import redactor
-from yamlsched.store.history import now
+from yamlsched.store.history import first_namespaces, now
+from yamlsched.store.history import namespaces as known_namespaces
 from yamlsched.web import assets, render, results
 from yamlsched.web.action_pages import ActionPages
 from yamlsched.web.options import Options
-from yamlsched.web.pages import PAGES
+from yamlsched.web.pages import PAGES, namespaces
 from yamlsched.web.pool import READER_SETTINGS, Pool
 from yamlsched.web.security import Guard, Rejection
 from yamlsched.web.visit import BadRequest, NotFound, Page, SeeOther, Visit, url_under
 
 FRAGMENT_HEADER = "Yamlsched-Fragment"
 """The refresh script asks with it for the page without its frame."""
+MAX_NAMESPACES = 20
+"""Namespaces that each page lists; a page of its own lists more."""
 FOREVER = "public, max-age=31536000, immutable"
 TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
 TIMED_OUT = Rejection(
@@ -115,8 +118,9 @@ class Application:
             if any("\0" in part for part in request.path_params.values()):
                 raise NotFound("There is no such page.")
             with self._visit(request) as visit:
-                view = page.show(visit)
-            html = self._html(request, page.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
+                shown = page if visit.namespace else namespaces.PAGE
+                view = shown.show(visit)
+            html = self._html(request, shown.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
             return _if_changed(request, html)
 
         return self._guarded(request, answer)
@@ -178,9 +182,12 @@ class Application:
             at = now(connection)
             parameter = request.query_params.get(results.PARAMETER)
             path = request.scope["path"].removeprefix(request.scope["root_path"])
+            names = [] if self._options.namespace else first_namespaces(connection, MAX_NAMESPACES + 1)
             yield Visit(
                 connection=connection,
-                namespace=history.namespace_of(connection, self._options.namespace, self._options.file),
+                namespace=self._namespace(connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)),
+                namespaces=names,
+                base=request.state.base,
                 now=at,
                 path=request.path_params,
                 query=request.query_params,
@@ -190,6 +197,22 @@ class Application:
                 file=self._options.file,
                 result=results.read(connection, path, parameter, at) if parameter else None,
             )
+
+    def _namespace(
+        self, connection: psycopg.Connection[Any], request: Request, names: list[str], may_choose: bool
+    ) -> str:
+        """Return the namespace that the URL or the options choose; "" if none does, where ``may_choose``."""
+        chosen: str | None = request.state.namespace
+        if chosen is None:
+            try:
+                return history.namespace_of(connection, self._options.namespace, self._options.file)
+            except Refused:
+                if may_choose and len(names) > 1:
+                    return ""
+                raise
+        if chosen not in names and chosen not in known_namespaces(connection):
+            raise NotFound(f'There is no namespace "{chosen}".', "It may have no jobs any more, or be misspelt.")
+        return chosen
 
     def _response(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> Response:
         """Return a page that is made for one request, which browsers do not keep."""
@@ -204,6 +227,8 @@ class Application:
                 layout="fragment.html" if is_fragment else "base.html",
                 url=url_under(request.scope["root_path"]),
                 prefix=request.scope["root_path"],
+                base=request.scope["state"]["base"],
+                max_namespaces=MAX_NAMESPACES,
                 navigation=[page for page in PAGES if page.title],
                 user=request.state.user,
                 has_actions=self._options.has_actions,

@@ -13,7 +13,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 AUTH_MODES = ("none", "basic", "header")
 DEFAULT_LISTEN = "127.0.0.1:8040"
 DEFAULT_USER_HEADER = "X-Forwarded-User"
-PAGE_NAMES = ("jobs", "why", "calendar", "runs", "dead", "files", "actions", "static")
+PAGE_NAMES = ("jobs", "why", "calendar", "runs", "dead", "files", "actions", "namespaces", "static")
 """First parts of the paths of pages. They are no base paths: whether a proxy has stripped it would not be clear."""
 
 

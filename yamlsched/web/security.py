@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
@@ -42,6 +43,7 @@ HEADERS = {
 }
 SAFE_METHODS = ("GET", "HEAD")
 MAX_USER_CHARS = 200
+NAMESPACE_PART = re.compile(r"/@([a-z][a-z0-9_]{0,62})(?=/|$)")
 Reject = Callable[[Scope, Receive, Send, "Rejection"], Awaitable[None]]
 
 
@@ -93,13 +95,19 @@ class Guard:
             await self._app(scope, receive, with_headers)
 
     def _under_base_path(self, scope: Scope) -> Scope:
-        """Return a scope whose path starts with the base path, whether the proxy kept the prefix or stripped it."""
+        """Return a scope whose path starts with the base path, whether the proxy kept the prefix or stripped it.
+
+        A namespace in the URL, as in /@shop/runs, belongs to the prefix: so links and forms keep it.
+        """
         mounted_at = scope.get("root_path", "")
         base = mounted_at + self._options.base_path
         path = scope["path"]
         if path != base and not path.startswith(base + "/"):
             path = base + path.removeprefix(mounted_at)
-        return {**scope, "path": path, "root_path": base}
+        chosen = None if self._options.namespace else NAMESPACE_PART.match(path, len(base))
+        root = base + (chosen[0] if chosen else "")
+        state = {**scope.get("state", {}), "base": base, "namespace": chosen[1] if chosen else None}
+        return {**scope, "path": path, "root_path": root, "state": state}
 
     def _host(self, headers: Headers) -> Rejection | None:
         host = headers.get("host", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +36,10 @@ class SeeOther(Exception):
 
 @dataclass(frozen=True)
 class Visit:
-    """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's time."""
+    """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's time.
+
+    ``namespace`` is "" if none is chosen; only the list of namespaces is shown then.
+    """
 
     connection: psycopg.Connection[Any]
     namespace: str
@@ -47,6 +50,8 @@ class Visit:
     user: str | None
     has_actions: bool
     file: Path  # schedules.yaml on the host of the page, which may not be there
+    base: str = ""  # the prefix without a namespace
+    namespaces: Sequence[str] = ()  # the first ones that the visitor can choose
     result: Result | None = None  # of the action that led here
 
     def text(self, name: str, max_chars: int = 200) -> str:
