@@ -215,8 +215,8 @@ def test_an_agent_that_starts_after_its_claim_has_ended_does_not_call_the_handle
 # fault: the script of the launcher, what is killed, the expected summary, part of the last error
 KILLS = [
     ("handler", EXEC, ("succeeded", 2, 2, 1, 1), "killed by signal 9 (SIGKILL)"),
-    ("agent", EXEC, ("succeeded", 2, 2, 1, 1), "was lost: its launcher ended with killed by SIGKILL"),
-    ("agent", APART, ("succeeded", 2, 2, 1, 1), "was lost: its launcher ended with exit code 137"),
+    ("agent", EXEC, ("succeeded", 2, 2, 1, 1), 'was lost, and "/bin/sh" has ended: killed by SIGKILL'),
+    ("agent", APART, ("succeeded", 2, 2, 1, 1), 'was lost, and "/bin/sh" has ended: exit code 137'),
     ("agent handed over", 'setsid "$@" & sleep 1', ("succeeded", 2, 2, 1, 1), "has not checked its lease for 2 s"),
 ]
 
@@ -414,7 +414,7 @@ FAILURES = [
     (
         "echo Permission denied >&2; exit 255",
         None,
-        "its launcher ended before it had begun: exit code 255: Permission denied",
+        '"/bin/sh" ended before the attempt had begun: exit code 255: Permission denied',
     ),
     ("exit 0", ["no-such-program"], '"no-such-program" cannot be started: No such file or directory'),
     ('"$1" --no-such-option', None, "exit code 2"),

@@ -267,9 +267,11 @@ class Gateway:
             if flight.failure:
                 self._end(flight, AttemptEnd(EndKind.RAISED, flight.failure, NOT_BEGUN))
             elif status in (-signal.SIGTERM, 128 + signal.SIGTERM):
-                self._leave_unstarted(flight, f"its launcher ended before it had begun: {describe_exit(status)}")
+                why = f"its program ended before the attempt had begun: {describe_exit(status or 0)}"
+                self._leave_unstarted(flight, why)
             elif status and flight.launcher is not None:
-                why = f"its launcher ended before it had begun: {flight.launcher.describe()}"
+                program = flight.launcher.program
+                why = f'"{program}" ended before the attempt had begun: {flight.launcher.describe()}'
                 self._end(flight, AttemptEnd(EndKind.RAISED, why, NOT_BEGUN))
             else:
                 self._leave_unstarted(flight, self._why_not(flight, clock.now()))
@@ -299,7 +301,8 @@ def _why_lost(flight: Flight, now: float) -> str:
     status, host = flight.status(), flight.agent.split(":")[0]
     is_silent = flight.exited_at is not None and flight.seen_at <= flight.exited_at
     if flight.launcher is not None and status and is_silent and now - (flight.exited_at or now) > _quarter(flight):
-        return f"its agent on {host} was lost: its launcher ended with {flight.launcher.describe()}"
+        program = flight.launcher.program
+        return f'its agent on {host} was lost, and "{program}" has ended: {flight.launcher.describe()}'
     if now - flight.seen_at > flight.lease + SLACK_SECONDS:
         return f"its agent on {host} was lost: it has not checked its lease for {flight.lease:.0f} s"
     return ""

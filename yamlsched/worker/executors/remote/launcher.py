@@ -32,6 +32,7 @@ class Launcher:
 
         ``name`` is printed before each line of its output that the agent has not named already.
         """
+        self.program = argv[0]
         self._name, self._line, self._tail, self._allowance = name, b"", "", MAX_PASSED_ON_BYTES
         reading, writing = os.pipe()
         try:
