@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,11 @@ TABLES = [
     "namespaces",
     "operator_actions",
 ]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell starts its background jobs so, and the processes that tests interrupt would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -107,7 +107,8 @@ class ProcessPool:
                 child = self._child_for(self._waiting[0], busy, permits)
                 if child is None:
                     return
-                child.send(self._next_message(max(1, len(self._waiting) // max(1, permits - len(busy)))))
+                share = max(1, len(self._waiting) // max(1, permits - len(busy)))
+                child.send(self._next_message(min(share, MAX_RUNS_PER_CHILD - child.sent_count)))
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
         except EnvironmentFailed as error:
             if not self.running():  # otherwise a running child takes it
