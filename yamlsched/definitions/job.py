@@ -78,6 +78,16 @@ class CommandExecutor:
     concurrency: int = 16  # attempts in flight, of all workers of one host
     begin_within: timedelta = timedelta(minutes=15)
 
+    def to_yaml(self) -> dict[str, Any]:
+        """Return its keys as a file with everything written out has them."""
+        within = durations.show(self.begin_within)
+        return {
+            "type": "command",
+            "command": list(self.command),
+            "concurrency": self.concurrency,
+            "begin_within": within,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -28,7 +28,16 @@ def file_side(name: str, loaded: Loaded, environment: str | None) -> Side:
     """
     entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
     namespace = loaded.namespace or "default"
-    return Side(name, namespace, entries, loaded.timezone, loaded.environments, loaded.retention, loaded.paths)
+    return Side(
+        name,
+        namespace,
+        entries,
+        loaded.timezone,
+        loaded.environments,
+        loaded.retention,
+        loaded.paths,
+        loaded.executors,
+    )
 
 
 def base_side(name: str, loaded: Loaded | None, environment: str | None, head: Side) -> Side:
@@ -59,6 +68,7 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
         environments=valid.environments if is_known("environments") else None,
         retention=valid.retention if is_known("retention") else None,
         paths=valid.paths if is_known("paths") else None,
+        executors=valid.executors if is_known("executors") else None,
         invalid=tuple(name for name in loaded.entries if name not in loaded.jobs),
         remark=warning(f"{name} has {count}, and only its valid jobs are compared ({first})"),
     )
@@ -231,6 +241,11 @@ def _file_fields(before: Side, after: Side) -> Iterator[FieldChange]:
             yield from _differences(old.to_row(), new.to_row(), "retention.")
         else:
             yield from _differences({key: _json_value(old)}, {key: _json_value(new)})
+    if before.executors is not None and after.executors is not None:
+        for name in {**after.executors, **before.executors}:
+            sides = [side.executors.get(name) for side in (before, after) if side.executors is not None]
+            old, new = (executor.to_yaml() if executor is not None else {} for executor in sides)
+            yield from _differences(old, new, f"executors.{name}.")
 
 
 def _json_value(value: str | tuple[str, ...]) -> str | list[str] | None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.job import CommandExecutor, Job, Retention
 from yamlsched.store.files import FileState
 from yamlsched.sync import REFUSED, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
@@ -79,6 +79,7 @@ class Side:
     environments: tuple[str, ...] | None = None
     retention: Retention | None = None
     paths: tuple[str, ...] | None = None
+    executors: Mapping[str, CommandExecutor] | None = None
     invalid: tuple[str, ...] = ()
     remark: Note | None = None
 
