@@ -21,6 +21,7 @@ def test_every_part_of_the_benchmarks_has_a_run_function(part: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{part}").run)
 
 
+@pytest.mark.slow
 def test_a_quick_drain_prints_yamlsched_and_the_bare_loop(server: str) -> None:
     words = ["drain", "--quick", "--only", "yamlsched,bare loop", "--dsn", server]
 

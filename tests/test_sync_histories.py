@@ -12,6 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -272,6 +273,7 @@ def test_every_slot_up_to_the_cursor_has_a_run_or_lies_in_exactly_one_gap(
     history.check()
 
 
+@pytest.mark.slow
 def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several_zones(db: Db, dsn: str) -> None:
     """There is a tick every minute of the year except in outages; ticks without due slots are skipped."""
     choice = random.Random(1)
