@@ -367,6 +367,24 @@ def test_a_shutdown_releases_a_run_when_its_handler_has_stopped(project: Project
     assert project.summary(run) == ("queued", 0, 1, 0, 0)
 
 
+@pytest.mark.slow
+def test_a_second_sigterm_does_not_wait_for_an_agent_that_no_signal_reaches(project: Project) -> None:
+    engine(project, APART)
+    project.sync(first_attempt_waits=on_engine(lease="12s"))
+    [run] = project.enqueue("first_attempt_waits")
+    worker = project.start("work", "--grace", "1h")
+    project.until_started(run)
+    [agent] = agents(project)
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
+    until(lambda: not is_alive(agent), "the agent has found that the run is not its own")
+
+
 def test_a_handler_may_finish_within_the_grace_period(project: Project) -> None:
     engine(project)
     project.sync(waits_for_file=on_engine())
