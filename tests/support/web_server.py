@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
-def serving(dsn: str | None, *words: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    dsn: str | None, *words: str, cwd: Path | None = None, **env: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Yield a server and the address that it announces; end it with SIGTERM."""
     argv = [sys.executable, "-m", "yamlsched", "web", *(("--dsn", dsn) if dsn else ()), *words]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}) as server:
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=cwd, env={**os.environ, **env}) as server:
         assert server.stderr is not None
         try:
             lines = iter(server.stderr.readline, "")  # the embedded database may write lines of its own first

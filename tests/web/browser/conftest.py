@@ -115,11 +115,11 @@ def tabs(chromium: Any) -> Iterator[Tabs]:
 
 
 @pytest.fixture(scope="package")
-def demo_site(chromium: Any, server: str, template: str) -> Iterator[str]:
-    """The address of a page that changes nothing, over the demonstration."""
+def demo_site(chromium: Any, server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a page that changes nothing, over the demonstration. No file decides about its namespace."""
     with temporary_database(server, template) as dsn:
         demo_data.fill(dsn)
-        with serving(dsn, "--namespace", demo_data.NAMESPACE, "--listen", "127.0.0.1:0") as (_, address):
+        with serving(dsn, "--listen", "127.0.0.1:0", cwd=tmp_path_factory.mktemp("empty")) as (_, address):
             yield address.rstrip("/")
 
 

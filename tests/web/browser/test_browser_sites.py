@@ -18,7 +18,7 @@ from yamlsched.web.pages import PAGES
 
 pytestmark = pytest.mark.browser
 
-PLAIN = [page.path for page in PAGES if "{" not in page.path]
+PLAIN = [page.path for page in PAGES if "{" not in page.path and page.path != "/namespaces"]
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&\x1b[31mred\u202egnp.exe\u200b🎉" + "w" * 120
 Site = Callable[..., str]
 
@@ -30,6 +30,22 @@ def test_an_empty_namespace_says_on_each_page_how_to_start(tabs: Any, site: Site
         tab.goto(address + path)
         assert tab.locator("h1").count() == 1
         assert barriers(tab) == ""
+
+
+def test_a_reader_chooses_one_of_several_namespaces(
+    tabs: Any, site: Site, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    db = db_of(own_dsn)
+    for namespace in ("billing", "shop"):
+        a_job(db, f"{namespace}_job", namespace=namespace)
+    tab = tabs.open(site(own_dsn), **PHONE, bypass_csp=True)
+    assert (too_wide(tab), barriers(tab)) == ([], "")
+    tab.get_by_role("main").get_by_role("link", name="shop", exact=True).click()
+    tab.get_by_role("link", name="shop_job").wait_for()
+    assert "/@shop/" in tab.url
+    assert (too_wide(tab), barriers(tab)) == ([], "")
+    tab.get_by_role("link", name="shop_job").click()
+    tab.wait_for_url("**/@shop/jobs/shop_job")
 
 
 def test_a_healthy_demonstration_with_hundreds_of_jobs_is_turned_page_by_page(
@@ -90,6 +106,7 @@ def test_links_forms_and_the_script_stay_below_the_base_path(tabs: Any, site: Si
         tab.get_by_role("navigation", name="Pages", exact=True).get_by_role("link", name=title, exact=True).click()
         tab.wait_for_load_state()
         assert tab.url.startswith(f"{address}/")
+        assert tab.locator("header nav [aria-current=page]").inner_text() == title
     tab.goto(f"{address}/")
     tab.get_by_role("searchbox").fill("backup")
     tab.get_by_role("button", name="Filter").click()
