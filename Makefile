@@ -1,10 +1,11 @@
 # On a machine with Python 3.11 or newer, `make run` runs the example and `make test` runs the tests.
-# `make chaos` injects faults. The environment is created in .venv by uv, or by venv and pip if uv is not installed.
+# `make chaos` injects faults, `make screenshots` takes the pictures of the docs. The environment is created in .venv by uv,
+# or by venv and pip if uv is not installed.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
 
-.PHONY: run test chaos lint bench clean
+.PHONY: run test chaos lint bench screenshots clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
@@ -23,6 +24,9 @@ lint: .venv/ready-dev
 
 bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks $(ARGS)
+
+screenshots: .venv/ready-dev
+	$(BIN)/python -m tests.screenshots $(ARGS)
 
 clean:
 	rm -rf .venv .yamlsched var

@@ -13,6 +13,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "benchmarks" / "README.md",
 ]
+SCREENSHOTS = ROOT / "tests" / "screenshots.py"
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -33,6 +34,22 @@ def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading(page: Path)
     links = re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text("utf-8")))
 
     assert [link for link in links if "://" not in link and is_broken(page, link)] == []
+
+
+def test_every_picture_is_one_that_make_screenshots_takes_and_is_described() -> None:
+    taken = {
+        ROOT / "docs" / "images" / name for name in re.findall(r'Picture\("([^"]+)"', SCREENSHOTS.read_text("utf-8"))
+    }
+    shown = {
+        (page.parent / source).resolve()
+        for page in PAGES
+        for source in re.findall(r'<(?:img|source)\b[^>]*\bsrc(?:set)?="([^"]+)"', page.read_text("utf-8"))
+    }
+
+    assert shown == taken == set((ROOT / "docs" / "images").iterdir())
+    for page in PAGES:
+        for image in re.findall(r"<img\b[^>]*>", page.read_text("utf-8")):
+            assert re.search(r'\balt="[^"]{10,}"', image), image
 
 
 def test_a_link_to_a_missing_file_or_heading_is_found() -> None:
