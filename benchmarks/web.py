@@ -22,7 +22,6 @@ from yamlsched import store
 
 PART = "web"
 TARGET_MS = 200
-NAMESPACE = "default"
 BUSIEST_SHARE = 10
 """One of so many runs belongs to job_1, which fires every minute."""
 DEAD_SHARE = 200
@@ -161,7 +160,7 @@ def run(bench: Bench) -> None:
     with bench.database() as dsn:
         fill(dsn, jobs, runs)
         bench.vacuum(dsn)
-        server = [*command("web", "--dsn", dsn, "--namespace", NAMESPACE), "--listen"]
+        server = [*command("web", "--dsn", dsn), "--listen"]  # with the page of all namespaces
         with (
             served(server, "127.0.0.1:{}") as pages,
             served([PYTHON, "-c", SELECT_1, dsn], "{}") as reference,

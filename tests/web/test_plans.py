@@ -74,7 +74,7 @@ def test_no_page_scans_finished_runs(
     shown = paths(history)
     assert len(shown) >= len(PAGES)
 
-    with TestClient(web.app(history, namespace="default"), base_url="http://localhost") as client:
+    with TestClient(web.app(history), base_url="http://localhost") as client:  # with a page of all namespaces
         for path in shown:
             assert client.get(path).status_code == 200, path
             for table, (scans, rows) in reads.items():
