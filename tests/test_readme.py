@@ -68,6 +68,7 @@ def test_make_run_executes_the_example_and_leaves_no_process_and_no_untracked_fi
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert re.search(r"fetch_rates .*succeeded +3/5", done.stdout)
     assert re.search(r"cleanup_nightly .*succeeded +1/10", done.stdout)
+    assert "    yamlsched web " in done.stdout.splitlines()[-1]
     assert not embedded.status(project / "schedules.yaml").running
     status = subprocess.run("git status --porcelain | grep -v '^A '", shell=True, cwd=project, capture_output=True)
     assert status.stdout == b""
