@@ -192,7 +192,7 @@ def test_a_succeeded_run_is_retried_only_if_that_is_ticked(page: TestClient, db:
 @pytest.mark.parametrize(
     ("status", "job", "why"),
     [
-        ("running", {}, "It is running. Cancel it first."),
+        ("running", {}, "It is running: cancel it first."),
         ("dead", {"enabled": False}, "is not enabled in schedules.yaml"),
         ("dead", {"retired_at": "2026-01-01"}, "was removed from schedules.yaml"),
     ],

@@ -20,7 +20,7 @@ from yamlsched.handling.once import settle_command
 from yamlsched.operations.history import find, timezone_of, unknown_job
 from yamlsched.runs import Status
 from yamlsched.store import actions, history
-from yamlsched.store.actions import ActionRecord, LockedRun
+from yamlsched.store.actions import ActionRecord, LockedRun, RunOutlook
 from yamlsched.times import NamedDay, TimeInput, short_utc
 from yamlsched.zones import zone
 
@@ -190,7 +190,8 @@ def _retried(run: LockedRun) -> str:
     return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
 
 
-def _not_retried(run: LockedRun, is_expected: bool) -> str:
+def retry_obstacle(run: LockedRun | RunOutlook) -> str | None:
+    """Return why a run cannot be retried in any way, as what follows its name; None if nothing is against it."""
     if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
         return "has lost its worker: the next tick handles it automatically"
     if run.status == Status.RUNNING:
@@ -199,6 +200,13 @@ def _not_retried(run: LockedRun, is_expected: bool) -> str:
         return f"belongs to {run.job_type}, which was removed from schedules.yaml: no worker would claim it"
     if not run.enabled:
         return f"belongs to {run.job_type}, which is not enabled in schedules.yaml: no worker would claim it"
+    return None
+
+
+def _not_retried(run: LockedRun, is_expected: bool) -> str:
+    obstacle = retry_obstacle(run)
+    if obstacle is not None:
+        return obstacle
     if run.status == Status.SUCCEEDED and is_expected:
         return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
     return f"is now {run.status}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from yamlsched import times
+from yamlsched.operations.actions import retry_obstacle
 from yamlsched.operations.audit import sentence
 from yamlsched.runs import Status
 from yamlsched.store import actions, audit
@@ -34,7 +35,8 @@ def find(connection: psycopg.Connection[object], namespace: str, id: int) -> Run
 
 def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
     """Return what a retry of ``run`` leads to; of a run that has succeeded, what a forced one does."""
-    found = Outlook(run, state(run), refusal=_no_retry(run))
+    obstacle = retry_obstacle(run)
+    found = Outlook(run, state(run), refusal=f"It {obstacle}." if obstacle else "")
     if found.refusal:
         return found
     is_over = run.finished_at is not None
@@ -70,18 +72,6 @@ def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook
     )
     _add_recent(connection, run, found)
     return found
-
-
-def _no_retry(run: RunOutlook) -> str:
-    if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
-        return "It has lost its worker. The next tick handles it automatically."
-    if run.status == Status.RUNNING:
-        return "It is running. Cancel it first."
-    if run.retired_at is not None:
-        return f"Its job {run.job_type} was removed from schedules.yaml, so no worker would claim it."
-    if not run.enabled:
-        return f"Its job {run.job_type} is not enabled in schedules.yaml, so no worker would claim it."
-    return ""
 
 
 def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
