@@ -23,7 +23,7 @@ from yamlsched import store
 PART = "web"
 TARGET_MS = 200
 BUSIEST_SHARE = 10
-"""One of so many runs belongs to job_1, which fires every minute."""
+"""One in this many runs belongs to job_1, which fires every minute."""
 DEAD_SHARE = 200
 START_TIMEOUT_SECONDS = 30
 SELECT_1 = """

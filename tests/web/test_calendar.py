@@ -124,7 +124,7 @@ def test_a_later_clock_change_is_explained_on_the_days_around_it(few: TestClient
 def test_jobs_without_coming_slots_are_listed_with_the_reason(few: TestClient) -> None:
     shown = words(few.get("/calendar").text)
 
-    assert r"held until somebody resumes it, by mia: <script>alert(1)</script>\x1b[31m\u202egnp" in shown
+    assert r"held until it is resumed, by mia: <script>alert(1)</script>\x1b[31m\u202egnp" in shown
     assert "its slots after that are shown above" in shown
     assert "disabled 1 off" in shown
     assert "no cron 1 run when they are enqueued: by_hand" in shown

@@ -14,7 +14,7 @@ from yamlsched.errors import EnvironmentFailed
     cls=Verb,
     uses="file dsn logging",
     formats=("text",),
-    help="Execute one attempt. Workers have this started by the engines of executors; nobody else needs it. The DSN is "
+    help="Execute one attempt. The engines of executors start this; it is not for direct use. The DSN is "
     "that of this host: YAMLSCHED_DSN. The folder of --file is where handlers are imported from. Exit 1 if the attempt "
     "must not begin.",
 )

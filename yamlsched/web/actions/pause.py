@@ -20,7 +20,7 @@ UNTIL = Field(
     "until",
     "Until",
     hint='09:00 or "mon 08:00" (the next one), tomorrow, 2026-01-14T06:00 (all in the time zone of the job), '
-    "2026-01-14T05:00Z, or 2h (from now). Empty: until somebody resumes it.",
+    "2026-01-14T05:00Z, or 2h (from now). Empty: until it is resumed.",
 )
 
 
@@ -40,7 +40,7 @@ def review(visit: Visit, given: Given) -> Review:
     job = subjects.job(visit, given)
     until = _until(visit, given, job)
     found = pause_outlook.read(visit.connection, visit.namespace, job, visit.now, until)
-    end = times.show(until, zone(job.timezone)) if until else "somebody resumes it"
+    end = times.show(until, zone(job.timezone)) if until else "it is resumed"
     lines = [f"It stays paused until {end}.", _slot_line(job, found, until), _run_line(found)]
     lines.append("A deploy does not end the pause.")
     warnings = []
