@@ -50,7 +50,7 @@ class Tabs:
         context.on("weberror", lambda error: self._note(f"exception: {error.error}"))
         context.on("dialog", self._dialog)
         context.on("request", lambda request: self._request(request))
-        context.on("requestfailed", lambda request: self._note(f"failed: {request.url} {request.failure}"))
+        context.on("requestfailed", self._request_failed)
         context.on("response", self._response)
         tab = context.new_page()
         if url:
@@ -88,6 +88,14 @@ class Tabs:
         host = urlsplit(request.url).hostname
         if host not in ("127.0.0.1", "localhost"):
             self._note(f"foreign: {request.url}")
+
+    def _request_failed(self, request: Any) -> None:
+        """Note a failed request, unless the tab itself ended it by leaving the page before the answer came.
+
+        Chromium calls that ERR_ABORTED; a server that refuses, breaks off or answers nothing has an error of its own.
+        """
+        if request.failure != "net::ERR_ABORTED":
+            self._note(f"failed: {request.url} {request.failure}")
 
     def _response(self, response: Any) -> None:
         if response.status >= 400:
