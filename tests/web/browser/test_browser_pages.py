@@ -73,7 +73,7 @@ def address_of(demo_site: str, chromium: Any) -> Any:
 
 def words(tab: Any) -> str:
     """Return what a page says, without what changes with time."""
-    return re.sub(r"(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main"))
+    return re.sub(r"<?(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main"))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -100,6 +100,9 @@ def test_a_page_says_the_same_without_javascript_and_in_another_time_zone(
     url = address_of(place)
     plain = tabs.open(url, java_script_enabled=False, timezone_id="Asia/Kolkata")
     scripted = tabs.open(url, timezone_id="America/St_Johns")
+    if words(plain) != words(scripted):  # a slot may have become due between the two
+        plain.reload()
+        scripted.reload()
     assert words(plain) == words(scripted)
     assert not plain.is_visible("#refresh")
 
