@@ -27,7 +27,7 @@ GROUPS = {
     "Run": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
     "Inspect": ("status", "runs", "show", "why", "metrics", "web"),
     "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
-    "Set up": ("init", "import", "migrate", "db", "doctor"),
+    "Set up": ("init", "import", "migrate", "db", "doctor", "completion"),
 }
 """The verbs by task, as the help lists them. A verb that is missing here is listed last."""
 INTERNAL = ("attempt",)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _filters, _output
+from yamlsched.cli import FINDINGS, OK, _completion, _filters, _output
 from yamlsched.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -28,8 +28,15 @@ run_options = _filters.combine(
 )
 """The options that select runs, for a verb that passes them to ``change_runs``."""
 job_options = _filters.combine(
-    click.argument("names", nargs=-1, metavar="[JOB]..."),
-    click.option("--tag", "tags", multiple=True, metavar="TAG", help="All jobs with this tag."),
+    click.argument("names", nargs=-1, metavar="[JOB]...", shell_complete=_completion.jobs),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="TAG",
+        shell_complete=_completion.tags,
+        help="All jobs with this tag.",
+    ),
     click.option("--all", "everything", is_flag=True, help="All jobs of the namespace."),
     _filters.by_option,
     _filters.yes_option,

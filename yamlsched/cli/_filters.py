@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from yamlsched import durations, times
+from yamlsched.cli import _completion
 from yamlsched.runs import Status
 
 if TYPE_CHECKING:
@@ -57,9 +58,21 @@ by_option = click.option("--by", metavar="WHO", help="Who does this; recorded wi
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 filter_options = combine(
-    click.option("--job", "jobs", multiple=True, metavar="JOB", help="Runs of this job; may be repeated."),
     click.option(
-        "--tag", "tags", multiple=True, metavar="TAG", help="Runs of jobs with this tag; if repeated, with all of them."
+        "--job",
+        "jobs",
+        multiple=True,
+        metavar="JOB",
+        shell_complete=_completion.jobs,
+        help="Runs of this job; may be repeated.",
+    ),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="TAG",
+        shell_complete=_completion.tags,
+        help="Runs of jobs with this tag; if repeated, with all of them.",
     ),
     click.option(
         "--status",

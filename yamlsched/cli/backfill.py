@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, _filters
+from yamlsched.cli import FINDINGS, _completion, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.times import TimeInput, rfc3339
@@ -31,7 +31,7 @@ MAX_SLOTS_UNCONFIRMED = 100
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
-@click.argument("job")
+@click.argument("job", shell_complete=_completion.jobs)
 @click.option(
     "--from",
     "first",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import _filters, _output
+from yamlsched.cli import _completion, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.times import TimeInput
 
@@ -39,7 +39,7 @@ def payload(text: str) -> dict[str, Any]:
     uses="file dsn namespace",
     help="Create a run of JOB. If --key already has a run, show that run and create none.",
 )
-@click.argument("job")
+@click.argument("job", shell_complete=_completion.jobs)
 @click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(

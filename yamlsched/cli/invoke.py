@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from yamlsched.cli import _completion
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import NoDatabase, Refused
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     help="Call the handler of JOB in this process, or run its command, for development. Creates no run, and only shows "
     "the runs that the handler enqueues. run.transaction() does commit if a database is available.",
 )
-@click.argument("job")
+@click.argument("job", shell_complete=_completion.jobs)
 @click.option(
     "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )

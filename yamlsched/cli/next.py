@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import OK, _filters, _output
+from yamlsched.cli import OK, _completion, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
 from yamlsched.times import TimeInput
@@ -37,7 +37,7 @@ Each slot has its key, and a note if a clock change affects it. --cron needs no 
 
 
 @click.command(cls=Verb, uses="file env", help=HELP)
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=_completion.jobs)
 @click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from yamlsched import times
-from yamlsched.cli import _filters
+from yamlsched.cli import _completion, _filters
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def when(text: str) -> times.TimeInput:
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
-@click.argument("job")
+@click.argument("job", shell_complete=_completion.jobs)
 @click.option(
     "--at",
     type=when,
