@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from support.rows import a_job, a_run
 from yamlsched import web
-from yamlsched.operations import history, overview, search
+from yamlsched.operations import failures, history, search
 from yamlsched.web.pages import dead, run, runs
 
 Visit = Callable[..., TestClient]
@@ -364,7 +364,7 @@ def test_buttons_lead_to_what_the_action_will_do(demo_dsn: str, demo_db: Any, vi
 def test_a_retry_of_a_group_is_about_as_many_runs_as_the_group_has(demo_dsn: str, demo_db: Any, visit: Visit) -> None:
     page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
     links = re.findall(r'href="(/actions/retry-dead[^"]*)"', page.get("/dead").text)
-    groups = overview.dead(demo_db, "shop", None).groups
+    groups = failures.groups(demo_db, "shop", None, only_dead=True).groups
     assert len(links) == len(groups)
     for href, group in zip(links, groups, strict=True):
         assert re.search(rf"\b{group.runs} dead runs?\b", words(page.get(html.unescape(href)).text)), group
@@ -381,7 +381,7 @@ def test_without_actions_there_are_no_buttons(pages: TestClient) -> None:
 def test_each_group_leads_to_its_runs_and_to_an_example(pages: TestClient, demo_db: Any) -> None:
     page = pages.get("/dead").text
     rows = re.findall(r'<a class="large" href="([^"]*)"[^>]*>([\d,+]+)</a>', page)
-    groups = overview.dead(demo_db, "shop", None).groups
+    groups = failures.groups(demo_db, "shop", None, only_dead=True).groups
     assert [int(number) for _, number in rows] == [group.runs for group in groups]
     for (href, number), group in zip(rows, groups, strict=True):
         listed = ids(pages.get(html.unescape(href)).text)
@@ -404,12 +404,12 @@ def test_counts_of_dead_runs_are_bounded(own: tuple[Any, TestClient], monkeypatc
     job = a_job(db)
     for nth in range(4):
         a_run(db, job, "dead", error_type=f"E{nth % 2}")
-    monkeypatch.setattr(overview, "MAX_OF_JOB", 3)
+    monkeypatch.setattr(failures, "MAX_OF_JOB", 3)
     monkeypatch.setattr(dead, "MAX_OF_JOB", 3)
     assert sorted(re.findall(r'<a class="large"[^>]*>([^<]*)</a>', page.get("/dead").text)) == ["1+", "2+"]
     monkeypatch.setattr(dead, "MAX_GROUPS", 1)
     assert "and 1 older group" in page.get("/dead").text
-    monkeypatch.setattr(overview, "MAX_DEAD", 2)
+    monkeypatch.setattr(failures, "MAX_FAILED", 2)
     assert "There are more dead runs than one page reads" in page.get("/dead").text
 
 

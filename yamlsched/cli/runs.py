@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import _filters, _output
+from yamlsched.cli import _failures, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from yamlsched.operations.search import Filter
     from yamlsched.store.history import RunRow
 
 CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
     *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
 )
+GROUPED_STATUSES = ("dead", "failed")
 
 
 @click.command(cls=Verb, uses="file dsn namespace", formats=("text", "json", "csv"), help="List runs, newest first.")
@@ -26,12 +30,22 @@ CSV_COLUMNS = (
 @click.option(
     "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: runs older than this id."
 )
+@click.option(
+    "--group-by",
+    type=click.Choice(["error_type"]),
+    metavar="error_type",
+    help="Count runs with failed attempts by job and type of error, worst first. Of one job, at most 1000 are read.",
+)
 @click.pass_obj
-def command(settings: Settings, /, limit: int, before: int | None, **given: Any) -> int:
+def command(settings: Settings, /, limit: int, before: int | None, group_by: str | None, **given: Any) -> int:
     from yamlsched.operations import search
 
+    if group_by:
+        _refuse_for_groups(given, before)
     with settings.connect_in() as (connection, namespace):
         filter = _filters.build_filter(connection, namespace, settings.file, **given)
+        if group_by:
+            return _show_groups(settings, connection, namespace, filter, limit)
         # one more than the limit, to know whether there is another page
         rows = search.runs(connection, namespace, filter, limit + 1, before)
     page, has_more = rows[:limit], len(rows) > limit
@@ -46,6 +60,51 @@ def command(settings: Settings, /, limit: int, before: int | None, **given: Any)
         click.echo(_output.table(headings, map(line, page), free_text="ERROR"))
     if has_more and settings.format == "text":
         click.echo(f"more: pass --before {page[-1].id}", err=True)
+    return 0
+
+
+def _refuse_for_groups(given: dict[str, Any], before: int | None) -> None:
+    """Raise UsageError for options that groups cannot have."""
+    names = [f"--{name}" for name in ("key", "worker", "error") if given[name]] + ["--before"] * (before is not None)
+    if names:
+        raise click.UsageError(f"--group-by error_type cannot be combined with {', '.join(names)}: remove one of them")
+    if other := [name for name in given["statuses"] if name not in GROUPED_STATUSES]:
+        raise click.UsageError(
+            f"--group-by error_type cannot be combined with --status {other[0]}: pass dead, failed, or no --status"
+        )
+
+
+def _show_groups(settings: Settings, connection: Connection[Any], namespace: str, filter: Filter, limit: int) -> int:
+    from yamlsched.operations import failures
+    from yamlsched.operations.history import definitions
+
+    jobs = definitions(connection, namespace, filter.jobs, filter.tags)
+    only_dead = set(filter.statuses) == {"dead"}
+    found = failures.groups(connection, namespace, filter.since, filter.until, jobs, only_dead=only_dead)
+    groups = [
+        group
+        for group in found.worst_first()
+        if filter.error_type in (None, group.error_type)
+        and filter.on_dead in (None, group.is_call)
+        and (
+            not filter.statuses
+            or group.dead * ("dead" in filter.statuses)
+            or group.failing * ("failed" in filter.statuses)
+        )
+    ]
+    shown, more = groups[:limit], len(groups[limit:])
+    if settings.wants_json:
+        click.echo(_output.document(namespace=namespace, groups=shown, more_groups=more, is_complete=found.is_complete))
+    elif settings.format == "csv":
+        click.echo(_failures.comma_separated(shown))
+    elif not groups:
+        click.echo("no failed attempts match", err=True)
+    else:
+        click.echo(_failures.table(found, shown))
+    if more and settings.format == "text":
+        click.echo(f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True)
+    if not found.is_complete:
+        click.echo(f"only {failures.MAX_FAILED:,} runs were read: pass --since or --job to count all", err=True)
     return 0
 
 

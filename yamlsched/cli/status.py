@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _filters, _output
+from yamlsched.cli import FINDINGS, OK, _failures, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
+    from yamlsched.operations.failures import Failures
     from yamlsched.operations.health import Health, JobHealth, Problem
 
 MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
 MAX_HOSTS_LISTED = 8
+MAX_GROUPS_LISTED = 15
+FAILURES_SPAN = timedelta(days=1)
 
 
 @click.command(
     cls=Verb,
-    uses="file dsn namespace",
-    help="Show the health of the jobs. With --check, print one line for each problem, and exit 1 if any.",
+    uses="file dsn namespace verbose",
+    help="Show the health of the jobs, with -v also the failures of the last day by type. With --check, print one line "
+    "for each problem, and exit 1 if any.",
 )
 @click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
 @click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job.")
@@ -73,17 +77,36 @@ def command(
         return _namespaces.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
         now = health.read(connection, namespace, within)
+        failed = None
+        if settings.verbosity > 0 and not check:
+            from yamlsched.operations import failures
+
+            failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
     problems = health.problems(now, thresholds)
     if settings.wants_json:
-        click.echo(_output.document(**health.summary(now, thresholds)))
+        more = {"failures": failed.worst_first()} if failed is not None else {}
+        click.echo(_output.document(**health.summary(now, thresholds), **more))
     elif not check:
         click.echo(screen(now, problems, show_all))
+        if failed is not None:
+            click.echo(f"\n{failures_table(failed)}")
     elif problems:
         click.echo("\n".join(_output.printable_line(problem.what) for problem in problems))
     else:
         jobs = [job for job in now.jobs if job.retired_at is None]
         click.echo(f"ok: {_output.count(len(jobs), 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
     return FINDINGS if check and problems else OK
+
+
+def failures_table(found: Failures) -> str:
+    """Return the failures of the last day by job and type of error."""
+    groups = found.worst_first()
+    if not groups:
+        return "No attempt failed in the last day"
+    lines = [_output.paint("Failures of the last day", "bold"), _failures.table(found, groups[:MAX_GROUPS_LISTED])]
+    if more := len(groups[MAX_GROUPS_LISTED:]):
+        lines.append(f"and {more} more: yamlsched runs --group-by error_type --since 1d")
+    return "\n".join(lines)
 
 
 def screen(health: Health, problems: list[Problem], show_all: bool) -> str:

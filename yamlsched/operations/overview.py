@@ -1,8 +1,7 @@
-"""Summaries of runs: how many ended in each hour, and the dead ones by their errors. All numbers are bounded."""
+"""How many runs ended in each hour. All numbers are bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 import psycopg
 
 from yamlsched.store import overview
-from yamlsched.store.overview import DeadGroup
 
 HOUR = timedelta(hours=1)
 SPANS = (timedelta(hours=48), timedelta(hours=12), timedelta(hours=3), timedelta(hours=1))
 """The longest one whose runs can be counted is shown."""
 MAX_COUNTED = 50_000
 """Runs that are read to count those of a span."""
-MAX_OF_JOB, MAX_DEAD = 1_000, 50_000
-"""Dead runs that are read, of one job and in all."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +24,6 @@ class Hour:
     at: datetime
     ended: int
     dead: int
-
-
-@dataclass(frozen=True)
-class Dead:
-    """Groups of dead runs. ``is_complete``: all were read, except for more than ``MAX_OF_JOB`` of one job."""
-
-    groups: Sequence[DeadGroup]
-    is_complete: bool
 
 
 def per_hour(connection: psycopg.Connection[Any], namespace: str, job: str | None, now: datetime) -> list[Hour]:
@@ -48,9 +36,3 @@ def per_hour(connection: psycopg.Connection[Any], namespace: str, job: str | Non
             hours = (start + nth * HOUR for nth in range(span // HOUR))
             return [Hour(at, rows[at].ended, rows[at].dead) if at in rows else Hour(at, 0, 0) for at in hours]
     return []
-
-
-def dead(connection: psycopg.Connection[Any], namespace: str, since: datetime | None) -> Dead:
-    """Return the dead runs by job and type of error, the group with the latest death first."""
-    groups = overview.dead_groups(connection, namespace, since, MAX_OF_JOB, MAX_DEAD)
-    return Dead(groups, not groups or groups[0].total < MAX_DEAD)

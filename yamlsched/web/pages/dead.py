@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from yamlsched.operations import overview
-from yamlsched.operations.overview import MAX_DEAD, MAX_OF_JOB
-from yamlsched.store.overview import DeadGroup
+from yamlsched.operations import failures
+from yamlsched.operations.failures import MAX_FAILED, MAX_OF_JOB, Failures
+from yamlsched.store.failures import FailureGroup
 from yamlsched.web.pages.runs import NO_TYPE
 from yamlsched.web.visit import Page, Visit
 
@@ -18,37 +18,33 @@ MAX_GROUPS = 200
 
 @dataclass(frozen=True)
 class DeadPage:
-    """The page. ``total`` counts what was read: ``is_complete`` says whether these are all."""
+    """The page. ``total`` counts what was read: ``found`` says whether these are all."""
 
-    groups: Sequence[DeadGroup]
+    groups: Sequence[FailureGroup]
     total: int
     hidden: int
-    is_complete: bool
+    found: Failures
     span: str
     sort: str
     spans = tuple(SPANS)
     max_runs = MAX_OF_JOB
-    max_dead = MAX_DEAD
-
-    def is_bounded(self, group: DeadGroup) -> bool:
-        """Return whether there are more runs of the job than were counted."""
-        return group.examined >= MAX_OF_JOB or not self.is_complete
+    max_dead = MAX_FAILED
 
     @staticmethod
-    def type_of(group: DeadGroup) -> str:
+    def type_of(group: FailureGroup) -> str:
         return group.error_type or NO_TYPE
 
 
 def show(visit: Visit) -> DeadPage:
     span, sort = visit.choice("span", tuple(SPANS), "all"), visit.choice("sort", ("newest", "largest"), "newest")
     length = SPANS[span]
-    found = overview.dead(visit.connection, visit.namespace, visit.now - length if length else None)
+    found = failures.groups(visit.connection, visit.namespace, visit.now - length if length else None, only_dead=True)
     groups = sorted(found.groups, key=lambda group: -group.runs) if sort == "largest" else found.groups
     return DeadPage(
         groups=groups[:MAX_GROUPS],
         total=groups[0].total if groups else 0,
         hidden=len(groups[MAX_GROUPS:]),
-        is_complete=found.is_complete,
+        found=found,
         span=span,
         sort=sort,
     )

@@ -1,0 +1,77 @@
+-- Failures by job and type of error. Every statement reads a bounded number of runs, however many have finished.
+
+-- name: groups
+-- Runs with a failed attempt in [since, until), by their job and the type of their latest error: those that died in it,
+-- and unless `only_dead` those that did not. The newest of each job are read, at most `of_job` of both kinds, and `limit`
+-- in all. Calls of on_dead are groups of their own: their errors are those of another handler. `examined` is how many runs
+-- of the job were read, of the kind that more were read of. Failed attempts are counted unless `only_dead`. The example is
+-- the run that failed last.
+with failed as materialized (
+    select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead
+    from yamlsched.job_definitions d
+    cross join lateral (
+        (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at, true as is_dead,
+                coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call
+         from yamlsched.job_runs r
+         where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
+         order by r.dead_at desc
+         limit %(of_job)s)
+        union all
+        (select r.id, r.status, coalesce(r.error_type, ''), r.failed_at, false,
+                coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false)
+         from yamlsched.job_runs r
+         where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
+           and (r.dead_at is null or r.dead_at >= %(until)s)
+         order by r.failed_at desc
+         limit %(of_job)s)
+    ) e
+    where d.namespace = %(namespace)s and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+    limit %(limit)s
+), counted as (
+    select x.job_type, x.timezone, x.id, x.status, x.error_type, x.is_call, coalesce(f.attempts, 0) as attempts,
+           coalesce(f.first_at, x.failed_at) as first_at, coalesce(f.last_at, x.failed_at) as last_at, x.is_dead,
+           x.failed_at,
+           greatest(count(*) filter (where x.is_dead) over of_job, count(*) filter (where not x.is_dead) over of_job) as examined,
+           count(*) over () as total
+    from failed x
+    left join lateral (
+        select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at
+        from yamlsched.job_failures f
+        where not %(only_dead)s and f.run_id = x.id and f.failed_at >= %(since)s and f.failed_at < %(until)s
+    ) f on true
+    window of_job as (partition by x.job_type)
+), grouped as (
+    select x.job_type, x.timezone, x.error_type, x.is_call, count(*)::integer as runs,
+           (count(*) filter (where x.status = 'dead'))::integer as dead,
+           (count(*) filter (where x.status in ('queued', 'running', 'failed')))::integer as failing,
+           (count(*) filter (where x.status = 'succeeded'))::integer as recovered,
+           sum(greatest(x.attempts, 1))::integer as attempts, min(x.first_at) as first_at, max(x.last_at) as last_at,
+           (array_agg(x.id order by x.last_at desc, x.id desc))[1] as example_id,
+           max(x.examined)::integer as examined, max(x.total)::integer as total
+    from counted x
+    where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
+    group by x.job_type, x.timezone, x.error_type, x.is_call
+)
+select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered, g.attempts, g.first_at,
+       g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key, r.last_error as example_error
+from grouped g
+join yamlsched.job_runs r on r.id = g.example_id
+order by g.last_at desc, g.job_type, g.error_type, g.is_call;
+
+-- name: attempts
+-- Failed attempts since an instant by job and the type of their error, those of on_dead calls left out, as in job_health.
+-- Of a job, the runs that failed last are read, at most `of_job`.
+select d.job_type, coalesce(f.error_type, '') as error_type, count(*)::integer as attempts
+from yamlsched.job_definitions d
+cross join lateral (
+    select r.id
+    from yamlsched.job_runs r
+    where r.definition_id = d.id and r.failed_at >= %(since)s
+      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+    order by r.failed_at desc
+    limit %(of_job)s
+) failed
+join yamlsched.job_failures f on f.run_id = failed.id and f.failed_at >= %(since)s
+where d.namespace = %(namespace)s
+group by d.job_type, coalesce(f.error_type, '')
+order by d.job_type, attempts desc, error_type;

@@ -1,0 +1,72 @@
+"""Failures by job and type of error, for ``report``, ``status``, ``runs`` and the web page. All numbers are bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from yamlsched.runs import error_text
+from yamlsched.store import failures
+from yamlsched.store.failures import FailureGroup
+
+MAX_OF_JOB, MAX_FAILED = 1_000, 50_000
+"""Runs that are read, of one job and in all. Of one job, that many dead ones and that many others."""
+NO_TYPE = "no error type"
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Groups of failed runs. ``is_complete``: all were read, except for more than ``MAX_OF_JOB`` of one job."""
+
+    groups: Sequence[FailureGroup]
+    is_complete: bool
+
+    def is_bounded(self, group: FailureGroup) -> bool:
+        """Return whether there may be more runs of the group than were counted."""
+        return group.examined >= MAX_OF_JOB or not self.is_complete
+
+    def worst_first(self) -> list[FailureGroup]:
+        """Return the groups, those of most dead runs first, then those of most failing ones, then the latest."""
+        return sorted(
+            self.groups, key=lambda group: (-group.dead, -group.failing, group.is_call, -group.last_at.timestamp())
+        )
+
+
+def groups(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime | None,
+    until: datetime | None = None,
+    definitions: Sequence[int] | None = None,
+    *,
+    only_dead: bool = False,
+) -> Failures:
+    """Return the runs with a failed attempt in [since, until) by job and type of error, the latest failure first.
+
+    With ``only_dead``, those that died in it. Without ``definitions``, of all jobs.
+    """
+    found = failures.groups(
+        connection, namespace, definitions, since, until, only_dead=only_dead, of_job=MAX_OF_JOB, limit=MAX_FAILED
+    )
+    return Failures(found, not found or found[0].total < MAX_FAILED)
+
+
+def example(group: FailureGroup) -> str:
+    """Return the error of the example, with its type."""
+    return error_text(group.error_type or None, group.example_error) or group.error_type or NO_TYPE
+
+
+def how_they_ended(group: FailureGroup) -> str:
+    """Return what became of the runs, the worst first: "3 dead, 1 failing, 12 recovered"."""
+    cancelled = group.runs - group.dead - group.failing - group.recovered
+    parts = (
+        (group.dead, "dead"),
+        (group.failing, "failing"),
+        (group.recovered, "recovered"),
+        (cancelled, "cancelled"),
+    )
+    return ", ".join(f"{number} {name}" for number, name in parts if number)
