@@ -3,7 +3,8 @@
 A line contains the arguments, environment variables, files for stdout and stderr, and a statement to execute first (for
 example to make the process die at a named point). Each line on stdout is "started PID" or "ended PID STATUS".
 
-Retries may be immediate here, so that no test waits for one.
+Retries may be immediate here, so that no test waits for one. An argument is the name that the host is given: only for a
+process in a UTS namespace of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 from datetime import timedelta
 from typing import Any
@@ -51,6 +53,8 @@ def run_command(command: dict[str, Any]) -> None:
 def main() -> None:
     sys.path[0] = os.path.dirname(sys.path[0])  # tests/ instead of this folder: its handlers are support.handlers
     build.LIMITS.update(IMMEDIATE)
+    for name in sys.argv[1:]:
+        socket.sethostname(name)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)

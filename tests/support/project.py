@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,14 +37,17 @@ def until(condition: Callable[[], Any], what: str = "", seconds: float | None = 
 
 
 class ForkServer:
-    """A process that starts others; see fork_server.py."""
+    """A process that starts others; see fork_server.py. ``before`` are the words of a program that starts it."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, before: Sequence[str] = (), words: Sequence[str] = (), environment: dict[str, str] | None = None
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(TESTS / "support" / "fork_server.py")],
+            [*before, sys.executable, str(TESTS / "support" / "fork_server.py"), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         self._started: list[int] = []
         self._ended: dict[int, int] = {}

@@ -1,0 +1,93 @@
+"""Three hosts for workers, two for databases, and one project that they share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from support.network import Network, a_network, a_public_folder, sweep, why_unavailable
+from support.project import Process, Project
+from support.servers import Server, a_server
+from yamlsched import store
+
+WORKERS = ("a", "b", "c")
+
+
+@dataclass
+class HostsProject(Project):
+    """A project whose processes run on hosts, with a database that they reach through the network."""
+
+    network: Network = None  # type: ignore[assignment]
+    remote_dsn: str = ""
+
+    def start(self, *words: str, host: str = "a", dsn: str | None = None, **more: Any) -> Process:
+        """Start ``yamlsched *words`` on a host."""
+        fork_server = self.network.hosts[host].fork_server
+        assert fork_server is not None
+        self.fork_server = fork_server
+        return super().start(*words, host=host, dsn=dsn or self.remote_dsn, **more)
+
+    def write(self, **jobs: dict[str, Any]) -> None:
+        """Write the schedule: by default, handlers of hosts/handlers.py, and leases that a busy machine can keep."""
+        super().write(
+            **{name: {"handler": f"hosts.handlers.{name}", "lease": "6s", **job} for name, job in jobs.items()}
+        )
+
+
+@pytest.fixture(scope="session")
+def network() -> Iterator[Network]:
+    """Hosts a, b, c, and db, db2 for databases."""
+    if why := why_unavailable():
+        pytest.skip(why)
+    sweep()
+    with a_network(*WORKERS, "db", "db2") as network:
+        yield network
+
+
+@pytest.fixture(scope="session")
+def servers_folder(network: Network) -> Iterator[Path]:
+    with a_public_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def database_server(network: Network, servers_folder: Path) -> Iterator[Server]:
+    """A server on host db with a database ``template`` that has all tables."""
+    with a_server(network.hosts["db"], servers_folder) as server:
+        server.execute("create database template template template0")
+        with store.connect(server.database("template")) as connection:
+            store.migrations.migrate(connection)
+        yield server
+
+
+@pytest.fixture
+def booted(network: Network) -> Iterator[Network]:
+    """The network, as it should be, with hosts a, b and c running."""
+    try:
+        for name in WORKERS:
+            network.hosts[name].boot()
+        yield network
+    finally:
+        network.heal()
+        for name in WORKERS:
+            network.hosts[name].kill()
+
+
+@pytest.fixture
+def project(booted: Network, database_server: Server, tmp_path: Path) -> Iterator[HostsProject]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    database_server.execute(f"create database {name} template template")
+    fork_server = booted.hosts["a"].fork_server
+    assert fork_server is not None
+    remote = make_conninfo(database_server.dsn, dbname=name)
+    project = HostsProject(fork_server, tmp_path, database_server.database(name), network=booted, remote_dsn=remote)
+    try:
+        yield project
+    finally:
+        project.close()
