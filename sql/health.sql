@@ -6,6 +6,7 @@ select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.ena
        h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at, h.effective_from,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
        last.error_type as last_error_type, h.failure_streak,
+       h.attempt_streak::integer as attempt_streak, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
        dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,

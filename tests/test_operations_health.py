@@ -440,6 +440,89 @@ def test_two_environments_of_one_host_do_not_hide_each_others_files(db: Db) -> N
     }
 
 
+@pytest.mark.parametrize(("limit", "unhealthy"), [(4, True), (5, False), (6, False), (None, False)])
+def test_the_dead_runs_of_all_jobs_have_a_limit_of_their_own(
+    db: Db, cli: Cli, limit: int | None, unhealthy: bool
+) -> None:
+    # given five dead runs, none of more than three of one job, and an old one
+    a_file_row(db)
+    for name, dead in (("mail", 2), ("purge", 3)):
+        job = a_job(db, name, schedule=None)
+        for _ in range(dead):
+            a_run(db, job, "dead")
+    a_run(db, job, "dead", finished_at="(now() - interval '61 minutes')")
+
+    shown = cli("status", "--check", "--max-dead", 3, *(() if limit is None else ("--max-dead-total", limit)))
+
+    expected = f"5 runs of all jobs died within 1h, the limit is {limit}\n"
+    assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
+
+
+@pytest.mark.parametrize(("limit", "unhealthy"), [(1, True), (2, False), (3, False), (None, False)])
+def test_runs_whose_attempts_fail_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
+    # given two runs that have failed and are retried, one of which runs again; a run without a failure;
+    # and one that an operator queued again after its death
+    job = a_healthy_job(db, schedule=None, next_slot_at=None)
+    a_run(db, job, "failed", failed_at="(now())", error_type="OSError")
+    a_run(db, job, "running", attempts=2, failed_at="(now() - interval '1 minute')")
+    a_run(db, job, "running")
+    a_run(db, job, "queued", attempts=5, prior_attempts=5, max_attempts=10, failed_at="(now() - interval '1 minute')")
+
+    assert the_job(db).failing == 2
+    assert of_metrics(db, "yamlsched_job_failing_runs") == 2
+    shown = cli("status", "--check", *(() if limit is None else ("--max-failing", limit)))
+
+    expected = "purge: 2 runs have failed attempts and will be retried: OSError: no route to host\n"
+    assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
+
+
+@pytest.mark.parametrize(("limit", "unhealthy"), [(8, True), (9, False), (10, False), (None, False)])
+def test_failed_attempts_since_the_last_success_have_a_limit(
+    db: Db, cli: Cli, limit: int | None, unhealthy: bool
+) -> None:
+    # given since the last success a dead run with five attempts, one with three failed attempts that is being retried,
+    # one that failed once and runs again, and a dead call of on_dead; before it, another dead run
+    job = a_healthy_job(db, schedule=None, next_slot_at=None)
+    success = "(now() - interval '3 hours')"
+    a_run(db, job, "dead", finished_at="(now() - interval '4 hours')")
+    a_run(db, job, "succeeded", finished_at=success)
+    dead = a_run(db, job, "dead", finished_at="(now() - interval '2 hours')", failed_at="(now() - interval '2 hours')")
+    a_run(db, job, "dead", finished_at="(now() - interval '2 hours')", idempotency_key=f"on_dead:{dead}")
+    last = a_run(db, job, "failed", attempts=3, failed_at="(now())", error_type="OSError")
+    a_run(db, job, "running", attempts=2, failed_at="(now() - interval '1 hour')")
+
+    assert (the_job(db).failure_streak, the_job(db).attempt_streak) == (3, 9)
+    assert of_metrics(db, "yamlsched_job_failure_streak_attempts") == 9
+    assert " 3 (9 attempts) " in cli("status").out
+    shown = cli("status", "--check", *(() if limit is None else ("--max-streak", limit)))
+
+    expected = "purge: 9 attempts have failed since the last success: OSError: no route to host\n"
+    assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
+    [problem] = health.problems(health.read(db, "default", HOUR), Thresholds(max_streak=0))
+    assert problem.remedy == f"yamlsched show {last}"
+
+
+def test_a_success_ends_the_streak_of_attempts(db: Db) -> None:
+    job = a_healthy_job(db)
+    a_run(db, job, "failed", attempts=3, failed_at="(now() - interval '1 minute')")
+    assert the_job(db).attempt_streak == 3
+
+    a_run(db, job, "succeeded")
+
+    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).failing) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["max-failing", "max-streak"])
+@pytest.mark.parametrize(("limit", "found"), [("1", 1), ("2", 0), ("3", 0), ("many", 0)])
+def test_tags_limit_the_failures_of_one_job(db: Db, name: str, limit: str, found: int) -> None:
+    job = a_healthy_job(db, tags=[f"{name}:{limit}"], overlap="allow")
+    for _ in range(2):
+        a_run(db, job, "failed")
+    a_run(db, a_job(db, "other", overlap="allow"), "failed")
+
+    assert [reason.split(":")[0] for reason in reasons(db)] == ["purge"] * found
+
+
 # -- status
 
 
@@ -731,3 +814,76 @@ def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) ->
     a_file_row(db, tzdata_version="2026a")
     assert levels("2026a", "a" * 64) == ["ok", "ok"]
     assert levels("2025b", "b" * 64) == ["warn", "warn"]
+
+
+def test_failed_attempts_are_counted_by_job_and_type_of_error(db: Db) -> None:
+    job = a_healthy_job(db, overlap="allow")
+    run = a_run(db, job, "succeeded", failed_at="(now())")
+    old = a_run(db, job, "failed", failed_at="(now() - interval '61 minutes')")
+    call = a_run(db, job, "dead", idempotency_key=f"on_dead:{old}")
+    for of_run, attempt, minutes, error_type in (
+        (run, 1, 59, "OSError"),
+        (run, 2, 58, "KeyError"),
+        (run, 3, 1, "OSError"),
+        (run, 4, 0, None),
+        (run, 5, 61, "TooOld"),
+        (old, 1, 61, "TooOld"),
+        (call, 1, 0, "OfOnDead"),
+    ):
+        a_failed_attempt(db, of_run, attempt, error_type, minutes)
+
+    assert failed_attempts(db) == {"OSError": 2, "KeyError": 1, "none": 1}
+
+
+@pytest.mark.parametrize("types", [4, 5, 6, 8])
+def test_the_types_of_error_in_metrics_are_bounded(db: Db, types: int) -> None:
+    # given more and less frequent types, and a lost worker
+    run = a_run(db, a_healthy_job(db), "failed")
+    attempts = [f"E{nth}" for nth in range(types) for _ in range(10 - nth)] + ["LostWorker"]
+    for nth, error_type in enumerate(attempts):
+        a_failed_attempt(db, run, nth, error_type)
+
+    named = {f"E{nth}": 10 - nth for nth in range(min(types, metrics.MAX_ERROR_TYPES))}
+    rest = sum(10 - nth for nth in range(metrics.MAX_ERROR_TYPES, types))
+    assert failed_attempts(db) == {**named, "LostWorker": 1, **({"other": rest} if rest else {})}
+
+
+def test_labels_are_escaped_and_of_bounded_length(db: Db) -> None:
+    hostile = 'a"b\\c\nd\x1b[2J"} 1\n'
+    run = a_run(db, a_healthy_job(db, owner=hostile), "failed")
+    a_failed_attempt(db, run, 1, hostile)
+    a_failed_attempt(db, run, 2, "x" * 10_000)
+
+    found = families(metrics.text(db, "default"))
+
+    shown = 'a"b\\c\\nd\\x1b[2J"} 1\\n'
+    [info] = found["yamlsched_job_info"].samples
+    assert (info.labels["owner"], info.value) == (shown, 1)
+    assert {s.labels["error_type"] for s in found["yamlsched_recent_failed_attempts"].samples} == {shown, "x" * 200}
+
+
+def test_hosts_that_were_seen_within_the_hour_are_metrics(db: Db) -> None:
+    job = a_healthy_job(db, overlap="allow")
+    for _ in range(2):
+        a_run(db, job, "running", locked_by="web-2:9:dead")
+    a_run(db, job, "succeeded")
+
+    found = families(metrics.text(db, "default"))
+
+    running = found["yamlsched_worker_running_runs"].samples
+    assert {s.labels["host"]: s.value for s in running} == {"web-2": 2, "web-1": 0}
+    seen = of(found["yamlsched_worker_last_seen_timestamp_seconds"], host="web-1")
+    assert abs(seen - datetime.now(UTC).timestamp()) < 60
+
+
+def a_failed_attempt(db: Db, run: int, attempt: int, error_type: str | None, minutes_ago: int = 1) -> None:
+    db.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
+        " values (%s, %s, 'web-1:1:ff', now() - %s * interval '1 minute', 'no route to host', %s)",
+        [run, attempt, minutes_ago, error_type],
+    )
+
+
+def failed_attempts(db: Db) -> dict[str, float]:
+    found = families(metrics.text(db, "default"))["yamlsched_recent_failed_attempts"]
+    return {sample.labels["error_type"]: sample.value for sample in found.samples}

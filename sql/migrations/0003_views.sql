@@ -5,13 +5,13 @@
 create view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
-       r.created_at
+       r.created_at, r.prior_attempts
 from yamlsched.job_runs r
 where r.finished_at is null and not r.exclusive
 union all
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
-       r.created_at
+       r.created_at, r.prior_attempts
 from yamlsched.job_runs r
 where r.finished_at is null and r.exclusive;
 
@@ -53,6 +53,8 @@ where e.state <> 'done'
 -- overdue_since: a slot has passed and no sync has created its run, or a run is due and no worker has claimed it. A slot
 -- or a run that waits for another slot's run of its job is not overdue.
 -- Calls of on_dead do not describe the job's own health: they are left out of the last success and the streak.
+-- attempt_streak: the failed attempts of the runs of the streak; it rises while a run is retried. failing: unfinished runs
+-- with a failed attempt.
 create view yamlsched.job_health as
 select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d.tags, d.schedule, d.timezone,
        d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
@@ -61,6 +63,9 @@ select d.namespace, d.job_type, d.id as definition_id, d.description, d.owner, d
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error,
        streak.dead + case when open.failed_at > coalesce(succeeded.finished_at, '-infinity') then open.failing else 0 end
            as failure_streak,
+       streak.attempts + case when open.failed_at > coalesce(succeeded.finished_at, '-infinity') then open.failed_attempts else 0 end
+           as attempt_streak,
+       coalesce(open.failing_now, 0) as failing,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
        open.oldest_due_at, open.slot_run_id as open_slot_run_id,
        case when least(state.due_slot_at, open.oldest_due_at) < clock_timestamp() - interval '2 minutes'
@@ -84,8 +89,8 @@ left join lateral (
 ) failed on true
 left join lateral (
     -- a streak is counted up to a thousand
-    select count(*) as dead
-    from (select from yamlsched.job_runs r
+    select count(*) as dead, coalesce(sum(greatest(latest.attempts, 1)), 0) as attempts
+    from (select r.attempts - r.prior_attempts as attempts from yamlsched.job_runs r
           where r.definition_id = d.id and r.dead_at > coalesce(succeeded.finished_at, '-infinity')
             and (r.idempotency_key is null or r.idempotency_key not like 'on\_dead:%')
           order by r.dead_at desc limit 1000) latest
@@ -96,11 +101,17 @@ left join (
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
            count(*) filter (where r.failed_at is not null) as failing, max(r.failed_at) as failed_at,
+           count(*) filter (where r.failed_attempts > 0) as failing_now,
+           coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
            -- a run is late at the earliest from its creation on, even if its run_at is earlier
            min(greatest(r.run_at, r.created_at)) filter (where r.status <> 'running' and r.run_at <= clock_timestamp()
                                                          and not (r.exclusive and r.is_busy)) as oldest_due_at,
            min(r.id) filter (where r.exclusive) as slot_run_id
     from (select o.definition_id, o.id, o.status, o.run_at, o.created_at, o.failed_at, o.exclusive,
+                 coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 -- since an operator's retry, and without the attempt that is running
+                 case when o.failed_at is not null
+                      then greatest(o.attempts - o.prior_attempts - (o.status = 'running')::integer, 0) else 0 end as failed_attempts,
                  bool_or(o.exclusive and o.status = 'running') over (partition by o.definition_id) as is_busy
           from yamlsched.open_runs o) r
     group by r.definition_id

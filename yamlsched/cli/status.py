@@ -30,6 +30,7 @@ FAILURES_SPAN = timedelta(days=1)
 )
 @click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
 @click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job.")
+@click.option("--max-dead-total", type=click.IntRange(0), help="Dead runs tolerated over all jobs (no limit).")
 @click.option(
     "--within",
     type=_filters.duration,
@@ -37,6 +38,16 @@ FAILURES_SPAN = timedelta(days=1)
     default="1h",
     show_default=True,
     help="Period in which dead runs are counted.",
+)
+@click.option(
+    "--max-failing",
+    type=click.IntRange(0),
+    help="Runs with failed attempts, to be retried, tolerated per job (no limit).",
+)
+@click.option(
+    "--max-streak",
+    type=click.IntRange(0),
+    help="Failed attempts since its last success tolerated per job (no limit).",
 )
 @click.option(
     "--max-late",
@@ -62,7 +73,10 @@ def command(
     /,
     check: bool,
     max_dead: int,
+    max_dead_total: int | None,
     within: timedelta,
+    max_failing: int | None,
+    max_streak: int | None,
     max_late: timedelta,
     max_tick_age: timedelta,
     show_all: bool,
@@ -70,7 +84,7 @@ def command(
 ) -> int:
     from yamlsched.operations import health
 
-    thresholds = health.Thresholds(max_dead, within, max_late, max_tick_age)
+    thresholds = health.Thresholds(max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak)
     if all_namespaces:
         from yamlsched.cli import _namespaces
 
@@ -194,8 +208,14 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
         _output.coloured(state(job, health)),
         _output.ago(job.last_success_at, health.now),
         _output.ago(job.last_failure_at, health.now),
-        str(job.failure_streak or "-"),
+        streak(job),
         _output.instant(job.next_slot_at) if job.schedule and job.enabled and job.retired_at is None else "-",
         str(job.queued + job.running + job.failed or "-"),
         note(job, health),
     )
+
+
+def streak(job: JobHealth) -> str:
+    """Return how many runs have failed since the last success; if they had more attempts, also how many attempts."""
+    attempts = f" ({job.attempt_streak} attempts)" if job.attempt_streak > job.failure_streak else ""
+    return f"{job.failure_streak or '-'}{attempts}"

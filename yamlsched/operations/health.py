@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from yamlsched import durations
 from yamlsched.durations import approximate, between
@@ -21,11 +21,12 @@ MAX_LISTED_PROBLEMS = 10
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 HEALTHY_STATES = ("ok", "running", "new")
+Number = TypeVar("Number", int, int | None)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits of what is healthy. A job's tags ``max-dead:3`` and ``max-late:1h`` override them.
+    """The limits of what is healthy; None: no limit. Tags of a job such as ``max-dead:3`` override those of one job.
 
     The tag ``max-age:26h`` limits the time since a job's last success; without it there is no such limit.
     """
@@ -34,13 +35,16 @@ class Thresholds:
     within: timedelta = timedelta(hours=1)
     max_late: timedelta = timedelta(minutes=15)
     max_tick_age: timedelta = timedelta(minutes=5)
+    max_dead_total: int | None = None
+    max_failing: int | None = None
+    max_streak: int | None = None
 
 
 @dataclass(frozen=True)
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, stuck, in_doubt, dead, late, old.
+    ``kind`` is one of: tick, file, stuck, in_doubt, dead, late, old, failing.
     """
 
     kind: str
@@ -53,8 +57,10 @@ class Problem:
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health), *_in_doubt(health)]
+    found += _dead_total(health, thresholds)
     for job in health.jobs:
-        if job.dead_within or job.overdue_since is not None or job.tags:  # or no check finds anything
+        if job.dead_within or job.overdue_since is not None or job.tags or job.attempt_streak or job.failing:
+            # or no check finds anything
             for check in JOB_CHECKS:
                 found += check(job, health, thresholds)
     return found
@@ -85,7 +91,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
 def queue(health: Health) -> dict[str, Any]:
     """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest due run waits."""
     due = [job.oldest_due_at for job in health.jobs if job.oldest_due_at is not None]
-    names = ("queued", "running", "failed", "dead_last_hour", "dead_last_day")
+    names = ("queued", "running", "failed", "failing", "dead_last_hour", "dead_last_day")
     return {name: sum(getattr(job, name) for job in health.jobs) for name in names} | {
         "oldest_due_at": min(due, default=None)
     }
@@ -180,6 +186,15 @@ def _in_doubt(health: Health) -> Iterator[Problem]:
         yield Problem("in_doubt", None, what, "the view yamlsched.effects_in_doubt lists them")
 
 
+def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    dead = sum(job.dead_within for job in health.jobs)
+    if thresholds.max_dead_total is not None and dead > thresholds.max_dead_total:
+        span, limit = durations.show(thresholds.within), thresholds.max_dead_total
+        runs = "1 run" if dead == 1 else f"{dead} runs"
+        what = f"{runs} of all jobs died within {span}, the limit is {limit}"
+        yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
+
+
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     if job.dead_within > _number(job, "max-dead", thresholds.max_dead):
         span = durations.show(thresholds.within)
@@ -191,6 +206,27 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
             f"{job.job_type}: {runs} died within {span}{last}",
             f"yamlsched runs --job {job.job_type} --status dead --since {span}",
         )
+
+
+def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _number(job, "max-failing", thresholds.max_failing)
+    if limit is not None and job.failing > limit:
+        runs = "1 run has" if job.failing == 1 else f"{job.failing} runs have"
+        what = f"{job.job_type}: {runs} failed attempts and will be retried{_last_error(job)}"
+        yield Problem("failing", job.job_type, what, f"yamlsched runs --job {job.job_type} --status failed")
+
+
+def _streak(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _number(job, "max-streak", thresholds.max_streak)
+    if limit is not None and job.attempt_streak > limit:
+        attempts = "1 attempt has" if job.attempt_streak == 1 else f"{job.attempt_streak} attempts have"
+        what = f"{job.job_type}: {attempts} failed since the last success{_last_error(job)}"
+        remedy = f"yamlsched show {job.last_failure_run_id}"
+        yield Problem("failing", job.job_type, what, remedy, job.last_failure_run_id)
+
+
+def _last_error(job: JobHealth) -> str:
+    return f": {error}" if (error := error_text(job.last_error_type, job.last_error)) else ""
 
 
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -212,16 +248,22 @@ def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pro
         yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 
-JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (_dead, _late, _old)
+JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (
+    _dead,
+    _failing,
+    _streak,
+    _late,
+    _old,
+)
 
 
 def _tag(job: JobHealth, name: str) -> str | None:
     return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
 
 
-def _number(job: JobHealth, name: str, default: int) -> int:
+def _number(job: JobHealth, name: str, default: Number) -> int | Number:
     text = _tag(job, name)
-    return int(text) if text is not None and text.isdigit() else default
+    return int(text) if text is not None and text.isdecimal() else default
 
 
 def _duration(job: JobHealth, name: str, default: timedelta | None) -> timedelta | None:

@@ -15,15 +15,25 @@ import psycopg
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations.health import drift
-from yamlsched.store import health
+from yamlsched.runs import LOST_WORKER
+from yamlsched.store import failures, health
+from yamlsched.store.failures import FailedAttempts
 from yamlsched.store.health import EndedRuns, Health, JobHealth
+from yamlsched.terminal import escape_control
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
+MAX_ERROR_TYPES = 5
+"""Types of error of one job that are counted by themselves: the most frequent, and LostWorker. The rest is other."""
+MAX_FAILED_OF_JOB = 1_000
+"""Failed runs of a job whose attempts are counted."""
+MAX_LABEL_CHARS = 200
+LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
 BUCKETS = (*map(str, DURATION_BOUNDS_SECONDS), "+Inf")
 Value = float | datetime | None
 """An instant is written as seconds since 1970; None is not written."""
 
 HELP = {
+    "job_info": "1 for each job, with the owner that schedules.yaml names.",
     "runs": "Unfinished runs by status, and dead runs that were not pruned.",
     "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
@@ -34,11 +44,17 @@ HELP = {
     "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
+    "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
+    "job_failing_runs": "Unfinished runs of the job with a failed attempt.",
     "job_last_success_timestamp_seconds": "Time when a run of the job last succeeded.",
     "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
     "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
     "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
+    "recent_failed_attempts": "Attempts that failed in the last hour, by type of error; at most 7 types for each job, "
+    "one of which is other. A window, as recent_runs.",
     "recent_run_duration_seconds": "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs.",
+    "worker_running_runs": "Runs that the host holds, of the 50 hosts that were seen last within the hour.",
+    "worker_last_seen_timestamp_seconds": "Time when the host last started or finished a run, of the same hosts.",
 }
 
 
@@ -58,6 +74,8 @@ def _job_values(job: JobHealth, now: Health) -> dict[str, Value]:
         "job_late_seconds": _age(now, job.overdue_since),
         "job_paused": job.paused,
         "job_failure_streak": job.failure_streak,
+        "job_failure_streak_attempts": job.attempt_streak,
+        "job_failing_runs": job.failing,
         "job_last_success_timestamp_seconds": job.last_success_at,
         "job_last_failure_timestamp_seconds": job.last_failure_at,
         "job_next_slot_timestamp_seconds": job.next_slot_at,
@@ -76,7 +94,13 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     """Return the metrics of ``namespace`` in Prometheus' text format."""
     now = health.read(connection, namespace, timedelta(hours=1))
     ended = health.ended(connection, namespace, DURATION_BOUNDS_SECONDS, now.now)
-    lines = [*gauges(now, health.dead(connection, namespace)), *recent_runs(ended, namespace)]
+    failed = failures.attempts(connection, namespace, now.now - timedelta(hours=1), MAX_FAILED_OF_JOB)
+    lines = [
+        *gauges(now, health.dead(connection, namespace)),
+        *workers(now),
+        *recent_runs(ended, namespace),
+        *failed_attempts(failed, namespace),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -93,11 +117,13 @@ def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
             strict=True,
         )
     ]
+    info = [({**label, "job": job.job_type, "owner": job.owner}, 1.0) for job in now.jobs if job.retired_at is None]
     in_doubt = [
         ({**label, "job": job, "waits_for": waits_for}, now.in_doubt_counts.get((job or None, waits_for), 0))
         for job in sorted({job.job_type for job in active} | {job or "" for job, _ in now.in_doubt_counts})
         for waits_for in ("person", "retry")
     ]
+    yield from metric("job_info", info)
     yield from metric("runs", states)
     yield from metric("effects_in_doubt", in_doubt)
     for name, value in _namespace_values(now).items():
@@ -105,6 +131,33 @@ def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
     values = [({**label, "job": job.job_type}, _job_values(job, now)) for job in active]
     for name in values[0][1] if values else ():
         yield from metric(name, [(labels, of_job[name]) for labels, of_job in values])
+
+
+def workers(now: Health) -> Iterator[str]:
+    """Yield the hosts that were seen within the hour."""
+    hosts = [({"namespace": now.namespace, "host": worker.host}, worker) for worker in now.workers]
+    yield from metric("worker_running_runs", [(labels, worker.running) for labels, worker in hosts])
+    yield from metric("worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts])
+
+
+def failed_attempts(failed: Iterable[FailedAttempts], namespace: str) -> Iterator[str]:
+    """Yield the attempts that failed within the hour, by job and type of error.
+
+    Types are names of classes of users' code: their number is bounded, so that no error creates series without end.
+    """
+    counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for group in failed:  # of each job, the most frequent type first
+        of_job, name = counts[group.job_type], group.error_type or "none"
+        named = len(of_job.keys() - {LOST_WORKER_TYPE, "other"})
+        if name not in of_job and named >= MAX_ERROR_TYPES and name != LOST_WORKER_TYPE:
+            name = "other"
+        of_job[name] = of_job.get(name, 0) + group.attempts
+    samples = [
+        ({"namespace": namespace, "job": job, "error_type": name}, number)
+        for job, of_job in sorted(counts.items())
+        for name, number in sorted(of_job.items())
+    ]
+    yield from metric("recent_failed_attempts", samples)
 
 
 def recent_runs(ended: Iterable[EndedRuns], namespace: str) -> Iterator[str]:
@@ -139,8 +192,19 @@ def metric(name: str, samples: Iterable[tuple[Any, ...]], kind: str = "gauge") -
 
 def sample(name: str, labels: dict[str, str], value: float | datetime) -> str:
     number = value.timestamp() if isinstance(value, datetime) else float(value)
-    pairs = ",".join(f'{key}="{text}"' for key, text in labels.items())  # names of jobs need no escapes
+    pairs = ",".join(f'{key}="{label_value(text)}"' for key, text in labels.items())
     return f"{name}{{{pairs}}} {number:.15g}"
+
+
+def label_value(text: str) -> str:
+    r"""Return the value of a label, escaped and of bounded length. Control characters become visible.
+
+    >>> print(label_value('a "b"'))
+    a \"b\"
+    """
+    if text.isidentifier():  # as almost all are
+        return text[:MAX_LABEL_CHARS]
+    return escape_control(text[:MAX_LABEL_CHARS]).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def write(path: Path, content: str) -> None:

@@ -44,6 +44,8 @@ class JobHealth(NamedTuple):
     last_error: str | None
     last_error_type: str | None
     failure_streak: int
+    attempt_streak: int  # failed attempts of these runs
+    failing: int  # unfinished runs with a failed attempt
     queued: int
     running: int
     failed: int
