@@ -47,8 +47,8 @@ begin
         select c.oid::regclass::text as name, c.relname::text = any (array[
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
             'attempt_outputs', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys', 'schedule_files', 'operator_actions',
-            'open_runs', 'dead_runs',
-            'stuck_runs', 'effects_in_doubt', 'job_health', 'overdue_jobs']) as is_ours
+            'edits', 'edited_jobs', 'open_runs', 'dead_runs',
+            'stuck_runs', 'effects_in_doubt', 'job_health', 'overdue_jobs', 'definition_changes']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -91,10 +91,11 @@ grant execute on all functions in schema yamlsched to yamlsched_worker, yamlsche
 
 grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
 
--- Workers can add rows to the audit trails (job_failures, operator_actions), but not change or delete them. However, a
+-- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or delete them. However, a
 -- worker prunes: it may delete runs, and the failures, outputs and tickets of a run are deleted with it. If history must be protected from
 -- workers, copy it to another place.
-grant insert on yamlsched.job_failures, yamlsched.operator_actions to yamlsched_worker;
+grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs
+    to yamlsched_worker;
 grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
     yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
 grant insert, update, delete on yamlsched.job_runs, yamlsched.effects, yamlsched.used_keys, yamlsched.schedule_files

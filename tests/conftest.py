@@ -29,6 +29,8 @@ TABLES = [
     "used_keys",
     "skipped_slots",
     "job_runs",
+    "edited_jobs",
+    "edits",
     "job_definitions",
     "schedule_files",
     "namespaces",

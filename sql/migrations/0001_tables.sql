@@ -314,6 +314,41 @@ create index schedule_files_in_force on yamlsched.schedule_files (namespace, app
 create index schedule_files_hash on yamlsched.schedule_files (hash);
 create index schedule_files_place on yamlsched.schedule_files (host, path);
 
+-- Each file that was applied, and the jobs that it changed: who changed what, and when. Nothing deletes these rows.
+create table yamlsched.edits (
+    id          bigint generated always as identity primary key,
+    namespace   text not null,
+    environment text not null,         -- '' if none is set
+    hash        text not null,         -- sha256 of the bytes
+    host        text not null,         -- that applied it
+    path        text not null,
+    yamlsched_version text not null,
+    commit      text,                  -- that changed the file last, or YAMLSCHED_REVISION; null: not known
+    is_dirty    boolean not null default false,  -- the file differs from the commit
+    author      text,
+    subject     text,
+    jobs        jsonb not null,        -- how many were changed: {"added": {"jobs": 12, "first": ["cleanup", ...]}, ...}
+    before      jsonb,                 -- keys outside of jobs that changed, as the file before had them; null: the first file
+    after       jsonb not null,
+    settings    jsonb not null,        -- all keys outside of jobs, for the comparison with the next file
+    applied_at  timestamptz not null,
+    constraint dirty_needs_a_commit check (commit is not null or not is_dirty)
+);
+create index edits_trail on yamlsched.edits (namespace, applied_at, id);
+
+-- The jobs that an edit changed. Values that look like secrets are stored as '***', and long ones are cut.
+create table yamlsched.edited_jobs (
+    edit_id       bigint not null references yamlsched.edits (id),
+    definition_id bigint not null references yamlsched.job_definitions (id),
+    change        text not null check (change in ('added', 'changed', 'retired', 'returned')),
+    before        jsonb,               -- the keys that changed; of a retired job all that it set; null: there was no job
+    after         jsonb,               -- likewise; null: retired
+    primary key (edit_id, definition_id),
+    constraint before_unless_added check ((before is null) = (change = 'added')),
+    constraint after_unless_retired check ((after is null) = (change = 'retired'))
+);
+create index edited_jobs_of_job on yamlsched.edited_jobs (definition_id, edit_id);
+
 -- Actions of operators.
 create table yamlsched.operator_actions (
     id        bigint generated always as identity primary key,

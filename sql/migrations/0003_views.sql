@@ -127,3 +127,12 @@ select h.namespace, h.job_type, h.overdue_since as due_since, clock_timestamp() 
        h.overdue_why as why
 from yamlsched.job_health h
 where h.overdue_since is not null;
+
+-- Every change of a job by a file: what changed, field by field, and in which commit. Values that look like secrets are
+-- '***'. An edit that changes no job has a row in yamlsched.edits only.
+create view yamlsched.definition_changes as
+select e.namespace, e.environment, d.job_type, c.change, c.before, c.after, e.hash, e.commit, e.is_dirty, e.author, e.subject,
+       e.host, e.path, e.applied_at, e.id as edit_id
+from yamlsched.edited_jobs c
+join yamlsched.edits e on e.id = c.edit_id
+join yamlsched.job_definitions d on d.id = c.definition_id;

@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from yamlsched.definitions import field_changes
 from yamlsched.definitions.diagnostic import ERROR
+from yamlsched.definitions.field_changes import FieldChange
 from yamlsched.definitions.job import Job, Output, to_yaml
 from yamlsched.definitions.load import Loaded
 from yamlsched.preview import notes, slot_changes
-from yamlsched.preview.model import Change, Entry, FieldChange, JobChange, Note, Preview, Side, note, warning
+from yamlsched.preview.model import Change, Entry, JobChange, Note, Preview, Side, note, warning
 from yamlsched.runs import Keep
 from yamlsched.store.slots import KeyHolder
 
@@ -198,25 +200,12 @@ def _identity(job: Job) -> tuple[str | tuple[str, ...] | None, ...]:
 
 def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
     """Return the keys that differ, defaults merged in. A job of one side only is compared with the defaults."""
-    if before and after and before == after and _is_same(before.job.payload, after.job.payload):
+    if before and after and before == after and field_changes.is_same(before.job.payload, after.job.payload):
         return ()
     one_side = before or after
     defaults = COMMAND_DEFAULTS if one_side and one_side.job.command else DEFAULTS
-    old_keys, new_keys = _keys(before or defaults), _keys(after or defaults)
-    found: list[FieldChange] = []
-    for one in _differences(old_keys, new_keys):
-        if before and after and _is_nested(one):
-            found += _differences(one.before, one.after, f"{one.field}.")
-        else:
-            found.append(FieldChange(one.field, one.before if before else None, one.after if after else None))
-    return tuple(found)
-
-
-def _is_nested(change: FieldChange) -> bool:
-    """Say whether the keys below this one are compared one by one: of a mapping, and of one backoff policy."""
-    if change.field in ("payload", "env", "exit_codes", "output"):
-        return bool(change.before and change.after)
-    return change.field == "backoff" and bool(change.before["policy"] == change.after["policy"])
+    old, new = (None if entry is None else _keys(entry) for entry in (before, after))
+    return field_changes.of_job(old, new, _keys(defaults))
 
 
 def _keys(entry: Entry) -> dict[str, Any]:
@@ -232,37 +221,5 @@ def _keys(entry: Entry) -> dict[str, Any]:
 
 def _file_fields(before: Side, after: Side) -> Iterator[FieldChange]:
     """Yield the keys outside of jobs that differ, as far as both sides know them."""
-    yield from _differences({"namespace": before.namespace}, {"namespace": after.namespace})
-    for key in ("timezone", "environments", "retention", "paths"):
-        old, new = getattr(before, key), getattr(after, key)
-        if old is None or new is None:
-            continue
-        if key == "retention":
-            yield from _differences(old.to_row(), new.to_row(), "retention.")
-        else:
-            yield from _differences({key: _json_value(old)}, {key: _json_value(new)})
-    if before.executors is not None and after.executors is not None:
-        for name in {**after.executors, **before.executors}:
-            sides = [side.executors.get(name) for side in (before, after) if side.executors is not None]
-            old, new = (executor.to_yaml() if executor is not None else {} for executor in sides)
-            yield from _differences(old, new, f"executors.{name}.")
-
-
-def _json_value(value: str | tuple[str, ...]) -> str | list[str] | None:
-    return value if isinstance(value, str) else list(value) or None
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[FieldChange]:
-    for name in [*new, *(name for name in old if name not in new)]:
-        before, after = old.get(name), new.get(name)
-        if not _is_same(before, after):
-            yield FieldChange(prefix + name, before, after)
-
-
-def _is_same(before: Any, after: Any) -> bool:
-    """Compare as JSON does: 1 equals 1.0, but not true."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        return before.keys() == after.keys() and all(_is_same(before[key], after[key]) for key in before)
-    if isinstance(before, list) and isinstance(after, list):
-        return len(before) == len(after) and all(map(_is_same, before, after))
-    return isinstance(before, bool) is isinstance(after, bool) and bool(before == after)
+    yield from field_changes.differences({"namespace": before.namespace}, {"namespace": after.namespace})
+    yield from field_changes.of_settings(field_changes.settings(before), field_changes.settings(after))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from yamlsched.definitions.field_changes import FieldChange
 from yamlsched.preview import text
-from yamlsched.preview.model import Change, FieldChange, JobChange, Level, Preview
+from yamlsched.preview.model import Change, JobChange, Level, Preview
 from yamlsched.terminal import escape_line
 
 MAX_ROWS = 50

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from yamlsched.definitions.field_changes import FieldChange
 from yamlsched.definitions.job import CommandExecutor, Job, Retention
 from yamlsched.store.files import FileState
 from yamlsched.sync import REFUSED, FileVersion, Verdict
@@ -82,15 +83,6 @@ class Side:
     executors: Mapping[str, CommandExecutor] | None = None
     invalid: tuple[str, ...] = ()
     remark: Note | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    """A key of the file before and after, as JSON values; None if it is not set."""
-
-    field: str
-    before: Any
-    after: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched import durations
+from yamlsched.definitions.field_changes import FieldChange
 from yamlsched.preview.model import (
     Change,
-    FieldChange,
     JobChange,
     Level,
     MovedSlot,

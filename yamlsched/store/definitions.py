@@ -56,6 +56,13 @@ class Difference:
     is_retired: bool
     changes_overlap: bool
 
+    @property
+    def change(self) -> str:
+        """What the file does to the job: added, changed, retired or returned."""
+        if self.id is None:
+            return "added"
+        return "retired" if self.is_gone else "returned" if self.is_retired else "changed"
+
 
 def differences(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]]) -> list[Difference]:
     """Return the jobs that applying ``jobs`` (as ``definitions.job.to_row`` returns them) would change, by name."""

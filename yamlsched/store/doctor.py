@@ -25,6 +25,8 @@ REQUIRED_PRIVILEGES = {
     "used_keys": "SELECT,INSERT,UPDATE,DELETE",
     "schedule_files": "SELECT,INSERT,UPDATE,DELETE",
     "operator_actions": "SELECT,INSERT",
+    "edits": "SELECT,INSERT",
+    "edited_jobs": "SELECT,INSERT",
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
 

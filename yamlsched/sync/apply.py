@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +21,9 @@ from yamlsched.store import definitions
 from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import FileState, Snapshot
-from yamlsched.sync import converge, in_force
+from yamlsched.sync import converge, edits, in_force, revision
 from yamlsched.sync.model import REFUSED, ScheduleFile, SyncResult, Verdict, current, is_older, newest_version
+from yamlsched.sync.revision import Revision
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -59,12 +61,13 @@ class FileSync:
         # before the transaction, which may be long: the next tick of this host presents the file, too
         snapshot = store.poll(self.connection, self.schedule.presented(), self.now, loaded.namespace)
         self.result.messages += in_force.moves(self.schedule, snapshot)
+        revised = revision.read(self.schedule.path, self.schedule.data, os.environ)
         with self.connection.transaction():
             timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
             store.lock_namespace(self.connection, loaded.namespace, timeout)
             state = self._decide()
             if not self._is_held_back(state) and self.result.verdict is not Verdict.CURRENT:
-                self._apply(state, loaded)
+                self._apply(state, loaded, revised)
         if changes := self.result.changes:
             log.info(
                 "sync.applied",
@@ -74,6 +77,8 @@ class FileSync:
                 changed=len(changes.changed),
                 retired=len(changes.retired),
                 returned=len(changes.returned) or None,
+                commit=revised.shown,
+                author=revised.author,
             )
             self.result.add_findings(*changes.problems)
 
@@ -163,7 +168,7 @@ class FileSync:
         _report_left_out(self.schedule, loaded, checked.jobs, errors)
         self._check_environment()
 
-    def _apply(self, state: FileState, loaded: Loaded) -> None:
+    def _apply(self, state: FileState, loaded: Loaded, revised: Revision) -> None:
         """Write the definitions and which file is in force, inside the caller's transaction."""
         connection, version, namespace = self.connection, self.schedule.version, str(loaded.namespace)
         is_covered = version.is_covered_by(state.in_force_yamlsched, state.in_force_tzdata)
@@ -180,6 +185,8 @@ class FileSync:
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
             tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
             store.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
+        if self.result.verdict is Verdict.APPLY or changes.edits:
+            edits.record(connection, self.schedule, loaded, revised, changes)
         self.result.changes = changes
 
 

@@ -12,11 +12,13 @@ from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
 from yamlsched.store.slots import CursorMove
-from yamlsched.sync import due, slot_plan
+from yamlsched.sync import due, edits, slot_plan
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
+KINDS = ("added", "changed", "retired", "returned")
+"""What a file does to a job."""
 MAX_STORED_NAMES = 20
 """Jobs of one kind of change that are stored by name."""
 
@@ -32,11 +34,11 @@ class Changes:
     returned: tuple[str, ...]
     owed: due.DueResult
     unreadable: tuple[due.FailedJob, ...] = ()
+    edits: tuple[dict[str, Any], ...] = ()  # how each of them changed: see edits.py
 
     def summary(self) -> dict[str, Any]:
         """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
-        kinds = ("added", "changed", "retired", "returned")
-        found = {kind: getattr(self, kind) for kind in kinds}
+        found = {kind: getattr(self, kind) for kind in KINDS}
         return {
             kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
             for kind, names in found.items()
@@ -77,6 +79,7 @@ def converge(
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
+    changed = edits.of_jobs(differences, edits.stored_jobs(connection, known) if known else {}, jobs)
     written = [d.job_type for d in differences if not d.is_gone]
     if written:
         at = {"retired_at": None, "created_at": instant.isoformat(), "applied_at": instant.isoformat()}
@@ -100,12 +103,10 @@ def converge(
         definitions.apply_spread(connection, offsets, instant)
     return Changes(
         now=instant,
-        added=tuple(d.job_type for d in differences if d.id is None),
-        changed=tuple(d.job_type for d in differences if d.id is not None and not d.is_gone and not d.is_retired),
-        retired=tuple(d.job_type for d in gone),
-        returned=tuple(d.job_type for d in differences if d.is_retired),
+        **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in KINDS},
         owed=owed,
         unreadable=tuple(found for found in unreadable if found not in owed.unreadable),
+        edits=tuple(changed),
     )
 
 

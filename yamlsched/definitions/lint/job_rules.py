@@ -14,6 +14,7 @@ from yamlsched.cron.expression import Cron, smallest_gap
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.load import Calls
+from yamlsched.definitions.secrets import SECRET, SECRET_VARIABLE, is_reference
 from yamlsched.definitions.timezones import ABBREVIATIONS
 
 COMMAND = re.compile(
@@ -23,17 +24,6 @@ COMMAND = re.compile(
 LARGE_PAYLOAD_BYTES = 4096
 LONG_LEASE = timedelta(minutes=10)
 FREQUENT_INTERVAL = timedelta(minutes=5)
-SECRET = re.compile(
-    r"(^|_)(password|passwd|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)", re.I
-)
-SECRET_VARIABLE = re.compile(f"{SECRET.pattern}|PASSWORD$", re.I)
-REFERENCE_KEY = re.compile(
-    r"_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference|key_name|field|header|param|parameter"
-    r"|type|kind|version|ttl|length|policy|expiry|store|manager|url|uri)$",
-    re.I,
-)
-REFERENCE = re.compile(r"/run/secrets/|\$\{|\$[A-Z_]+$|(arn|aws-sm|env|file|gsm|op|secrets?|sm|ssm|vault):", re.I)
-"""Keys and values that say where a secret is, which is fine."""
 
 
 def retries(linter: Linter, job: Job, cron: Cron) -> None:
@@ -116,15 +106,14 @@ def executes_payload(linter: Linter, calls: Calls) -> None:
 
 def secrets(linter: Linter, calls: Calls) -> None:
     for name, value in (calls.env or {}).items():
-        if SECRET_VARIABLE.search(name) and value and not REFERENCE_KEY.search(name) and not REFERENCE.match(value):
+        if SECRET_VARIABLE.search(name) and value and not is_reference(name, value):
             spot = linter.loaded.spot(calls.job, "env", name)
             message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
             linter.found.warning(spot.key, "YS409", message, "Set it in the environment of the worker.")
 
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
-            is_reference = REFERENCE_KEY.search(key) or (isinstance(inner, str) and REFERENCE.match(inner))
-            if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference:
+            if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference(key, inner):
                 spot = linter.loaded.spot(calls.job, *keys, key)
                 message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
                 linter.found.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")

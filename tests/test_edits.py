@@ -1,0 +1,278 @@
+"""Edits on record: who changed what, written by the sync that applies it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.schedules import HOUR, MINUTE, a_file, at, definition, runs
+from yamlsched.operations import edits as operations
+from yamlsched.store import edits as store
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
+
+Db = psycopg.Connection[Any]
+NOON = at("2026-01-14 12:00")
+HOURLY = {"cron": "0 * * * *"}
+
+
+def apply(db: Db, file: ScheduleFile, now: datetime = NOON) -> None:
+    result = sync(db, file, now, at_once=True)
+    assert result.changes is not None, result.messages
+
+
+def changes(db: Db) -> list[tuple[str, str, Any, Any]]:
+    """Return job, change, before and after of all changes, in their order."""
+    rows = db.execute(
+        "select job_type, change, before, after from yamlsched.definition_changes order by edit_id, job_type"
+    )
+    return [tuple(row) for row in rows.fetchall()]
+
+
+def edits(db: Db) -> list[Any]:
+    return db.execute("select * from yamlsched.edits order by id").fetchall()
+
+
+def test_each_change_of_a_job_is_on_record_field_by_field(db: Db) -> None:
+    # given a job that is added, changed, removed, and added again
+    apply(db, a_file(x={**HOURLY, "timeout": "30m", "payload": {"days": 30, "keep": [1]}}))
+    apply(
+        db, a_file(x={**HOURLY, "timeout": "1h30m", "payload": {"days": 7, "keep": [1]}, "owner": "ops"}), NOON + HOUR
+    )
+    apply(db, a_file(), NOON + 2 * HOUR)
+    apply(db, a_file(x=HOURLY), NOON + 3 * HOUR)
+
+    # then each edit says what it changed, and nothing else
+    handler, week = {"handler": "handlers.cleanup.run"}, {"payload": {"days": 7, "keep": [1]}, "timeout": "1h30m"}
+    month = {"payload": {"days": 30, "keep": [1]}, "timeout": "30m"}
+    assert changes(db) == [
+        ("x", "added", None, {**HOURLY, **handler, **month}),
+        (
+            "x",
+            "changed",
+            {"timeout": "30m", "payload.days": 30, "owner": None},
+            {"timeout": "1h30m", "payload.days": 7, "owner": "ops"},
+        ),
+        ("x", "retired", {**HOURLY, **handler, **week, "owner": "ops"}, None),
+        ("x", "returned", {**week, "owner": "ops"}, {"payload": {}, "timeout": "1h", "owner": None}),
+    ]
+    assert [edit.applied_at for edit in edits(db)] == [NOON + nth * HOUR for nth in range(4)]
+    assert [edit.jobs for edit in edits(db)] == [
+        {kind: {"jobs": 1, "first": ["x"]}} for kind in ("added", "changed", "retired", "returned")
+    ]
+
+
+def test_a_file_that_is_applied_again_is_no_edit_and_one_that_changes_no_job_is(db: Db) -> None:
+    apply(db, a_file(x=HOURLY))
+    for host in ("web-1", "web-2"):
+        assert sync(db, a_file(host, x=HOURLY), NOON + MINUTE, at_once=True).changes is None
+    assert len(edits(db)) == 1
+
+    apply(db, a_file(x=HOURLY, top="# a comment"), NOON + 2 * MINUTE)
+
+    [_, comment] = edits(db)
+    assert (comment.jobs, comment.before, comment.after) == ({}, {}, {})
+    assert len(changes(db)) == 1
+
+
+def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db) -> None:
+    executors = 'executors: {batch: {type: command, command: [srun, --api-key=k-1, "--mem=8G"], concurrency: 8}}'
+    apply(db, a_file(x=HOURLY))
+    apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors}"), NOON + MINUTE)
+    apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors.replace('8}', '9}')}"), NOON + 2 * MINUTE)
+
+    [first, second, third] = edits(db)
+    assert (first.before, first.after) == (None, {})
+    assert second.before["retention.dead"] == "90d"
+    assert second.after == {
+        "retention.dead": "30d",
+        "executors.batch.type": "command",
+        "executors.batch.command": ["srun", "--api-key=***", "--mem=8G"],
+        "executors.batch.concurrency": 8,
+        "executors.batch.begin_within": "15m",
+    }
+    assert (third.before, third.after) == ({"executors.batch.concurrency": 8}, {"executors.batch.concurrency": 9})
+
+
+def test_no_secret_is_recorded(db: Db) -> None:
+    def file(secret: str) -> ScheduleFile:
+        shell = f"PGPASSWORD={secret} load; curl -H 'Authorization: Bearer {secret}'"
+        payload = {"api_key": secret, "url": f"amqp://bob:{secret}@mq/", "deep": [{"password": secret}]}
+        program = {
+            "command": ["/bin/sh", "-c", shell, "--token", secret],
+            "env": {"DB_PASSWORD": secret, "MODE": "fast"},
+            "stdin": f"password={secret}",
+        }
+        jobs = {"x": {"handler": "handlers.cleanup.run", "payload": payload}, "y": program}
+        return replace(a_file(), data=f"version: 1\njobs: {json.dumps(jobs)}\n".encode())
+
+    # when jobs with secrets are added, their secrets change, and they are removed
+    for nth, secret in enumerate(("hunter2abc", "correcthorse")):
+        apply(db, file(secret), NOON + nth * MINUTE)
+    apply(db, a_file(), NOON + 2 * MINUTE)
+
+    # then that is on record, and no secret is
+    recorded = str(changes(db)) + str(edits(db))
+    assert "hunter2" not in recorded
+    assert "correcthorse" not in recorded
+    [x, y] = changes(db)[2:4]
+    hidden = {"payload.api_key": "***", "payload.url": "amqp://bob:***@mq/", "payload.deep": [{"password": "***"}]}
+    assert x[2:] == (hidden, hidden)
+    assert y[3]["env.DB_PASSWORD"] == "***"
+    assert y[3]["command"][2:] == ["PGPASSWORD=*** load; curl -H 'Authorization: Bearer ***'", "--token", "***"]
+
+
+def test_a_long_value_is_cut(db: Db) -> None:
+    apply(db, a_file(x={"payload": {"text": "ä" * 5_000, "list": ["b" * 100] * 100}}))
+
+    [(_, _, _, after)] = changes(db)
+    assert len(after["payload"]) == 2_001
+    assert after["payload"].endswith("…")
+
+
+def test_a_change_of_defaults_is_one_group_of_jobs(db: Db) -> None:
+    jobs = {f"job_{nth:03}": HOURLY for nth in range(120)}
+    apply(db, a_file(**jobs))
+    apply(db, a_file(**jobs, top="defaults: {timeout: 30m}"), NOON + MINUTE)
+
+    [edit, _] = operations.edits(db, "default")
+    [group] = operations.changes(db, [edit])[edit.id]
+
+    assert (group.change, group.before, group.after) == ("changed", {"timeout": "1h"}, {"timeout": "30m"})
+    assert (group.jobs, group.groups, group.first) == (120, 1, sorted(jobs)[: operations.MAX_NAMES])
+    assert operations.counts(edit.jobs) == "120 jobs changed"
+
+
+def test_an_environment_enables_jobs_and_is_on_record(db: Db) -> None:
+    top = "environments: [production, staging]"
+    job = {**HOURLY, "environments": ["production"]}
+    apply(db, a_file(environment="staging", x=job, top=top))
+    apply(db, a_file(environment="production", x=job, top=top), NOON + MINUTE)
+
+    assert [(edit.environment, edit.hash == edits(db)[0].hash) for edit in edits(db)] == [
+        ("staging", True),
+        ("production", True),
+    ]
+    assert changes(db)[1] == ("x", "changed", {"enabled": False}, {"enabled": True})
+
+
+def test_a_rename_is_an_added_job_that_looks_like_a_retired_one(db: Db) -> None:
+    apply(db, a_file(old_name=HOURLY, other={"cron": "5 * * * *"}))
+    apply(db, a_file(new_name={**HOURLY, "timeout": "5m"}, another={"cron": "7 * * * *"}), NOON + MINUTE)
+
+    [edit, _] = operations.edits(db, "default")
+
+    assert list(operations.renamed(operations.changes(db, [edit])[edit.id])) == [("new_name", "old_name")]
+
+
+def test_a_rollback_is_an_edit_of_its_own(db: Db) -> None:
+    old, new = a_file(x=HOURLY), a_file(x={**HOURLY, "timeout": "5m"})
+    for nth, file in enumerate((old, new, old)):
+        apply(db, file, NOON + nth * MINUTE)
+
+    assert [edit.hash for edit in edits(db)] == [old.sha256, new.sha256, old.sha256]
+    assert changes(db)[2] == ("x", "changed", {"timeout": "5m"}, {"timeout": "1h"})
+
+
+def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise psycopg.errors.LockNotAvailable("test")
+
+    monkeypatch.setattr("yamlsched.sync.apply.store.mark_applied", fail)
+    record = store.record
+
+    result = sync(db, a_file(x=HOURLY), NOON)
+    assert result.changes is None
+    monkeypatch.undo()
+
+    # nor does one that fails after the edit was written
+    def record_and_fail(*given: Any) -> int:
+        record(*given)
+        raise psycopg.errors.LockNotAvailable("test")
+
+    monkeypatch.setattr(store, "record", record_and_fail)
+    assert sync(db, a_file(x=HOURLY), NOON).changes is None
+    monkeypatch.undo()
+
+    assert edits(db) == []
+    apply(db, a_file(x=HOURLY), NOON + MINUTE)
+    assert len(edits(db)) == len(changes(db)) == 1
+
+
+def test_of_two_syncs_of_one_file_at_once_one_records_the_edit(db: Db, dsn: str, db_of: Any) -> None:
+    file = a_file(x=HOURLY)
+    others = [db_of(dsn) for _ in range(2)]
+    results: list[Any] = []
+
+    # given two syncs that wait for the lock of the namespace
+    db.execute("insert into yamlsched.namespaces (namespace) values ('default')")
+    with db.transaction():
+        db.execute("select from yamlsched.namespaces for update")
+        threads = [
+            threading.Thread(target=lambda c=c: results.append(sync(c, file, NOON, at_once=True))) for c in others
+        ]
+        for thread in threads:
+            thread.start()
+        waiting = (
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        while db.execute(waiting.encode()).fetchone()[0] < 2:  # type: ignore[index]
+            db.execute("select pg_sleep(0.01), pg_stat_clear_snapshot()")
+
+    # when they go on, then one of them has applied the file
+    for thread in threads:
+        thread.join()
+    assert sorted(result.changes is None for result in results) == [False, True]
+    assert len(edits(db)) == len(changes(db)) == 1
+
+
+def test_what_the_old_definition_still_owed_belongs_to_the_edit_before(db: Db) -> None:
+    # given an hourly job whose slot of 13:00 is due when an edit is applied
+    job = {**HOURLY, "overlap": "allow"}
+    first, second = a_file(x=job), a_file(x={**job, "timeout": "5m"})
+    apply(db, first)
+    apply(db, second, NOON + HOUR + MINUTE)
+    sync(db, second, NOON + 2 * HOUR)
+    assert len(runs(db)) == 2
+
+    # then its run was created under the definition before, and the next one under the new one
+    found = db.execute("select created_at, definition_id from yamlsched.job_runs order by id").fetchall()
+    in_force = [operations.in_force(db, "default", run.created_at, run.definition_id) for run in found]
+    assert [one and one.file.hash for one in in_force] == [first.sha256, second.sha256]
+    assert [one and one.job and one.job.hash for one in in_force] == [first.sha256, second.sha256]
+
+
+def test_the_edit_in_force_and_the_last_one_of_the_job_are_two_things(db: Db) -> None:
+    assert operations.in_force(db, "default") is None
+    apply(db, a_file(x=HOURLY))
+    apply(db, a_file(x=HOURLY, y=HOURLY), NOON + HOUR)
+
+    now = operations.in_force(db, "default", None, definition(db, "x").id)
+    assert now is not None
+    assert now.job is not None
+    assert (now.file.applied_at, now.job.applied_at) == (NOON + HOUR, NOON)
+    assert operations.in_force(db, "default", NOON) is None
+    assert operations.in_force(db, "other") is None
+
+
+def test_edits_are_listed_newest_first_by_time_job_and_page(db: Db) -> None:
+    for nth in range(5):
+        y = {**HOURLY, "priority": "low" if nth == 3 else "normal"}
+        apply(db, a_file(x={**HOURLY, "timeout": f"{nth + 1}m"}, y=y), NOON + nth * HOUR)
+
+    def hours(**filters: Any) -> list[int]:
+        return [int((edit.applied_at - NOON) / HOUR) for edit in operations.edits(db, "default", **filters)]
+
+    assert hours() == [4, 3, 2, 1, 0]
+    assert hours(since=NOON + HOUR, until=NOON + 3 * HOUR) == [2, 1]
+    assert hours(limit=2) == [4, 3]
+    assert hours(limit=2, before=operations.edits(db, "default", limit=2)[-1].id) == [2, 1]
+    assert hours(definition=definition(db, "y").id) == [4, 3, 0]
+    assert hours(before=10**9) == []
+    assert operations.edits(db, "other") == []

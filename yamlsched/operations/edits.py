@@ -1,0 +1,128 @@
+"""Edits on record: which commit was in force, and who changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from yamlsched.definitions.field_changes import FieldChange
+from yamlsched.definitions.job import COLUMNS
+from yamlsched.store import edits as store
+from yamlsched.store.edits import ChangedAlike, Edit
+from yamlsched.sync.converge import KINDS
+from yamlsched.sync.revision import short
+
+MAX_GROUPS = 50
+"""Groups of jobs that one edit changed in the same way that are read."""
+MAX_NAMES = 20
+"""Names of jobs in each group."""
+KEY_ORDER = {key: nth for nth, key in enumerate(COLUMNS)}
+
+
+def edits(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    limit: int = 100,
+    definition: int | None = None,
+    before: int | None = None,
+) -> list[Edit]:
+    """Return up to ``limit`` edits that were applied in [since, until), the newest first.
+
+    ``definition`` is the id of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
+    """
+    return store.edits(
+        connection, namespace, limit=limit, since=since, until=until, definition=definition, before=before
+    )
+
+
+def changes(
+    connection: psycopg.Connection[Any],
+    found: Sequence[Edit],
+    *,
+    definition: int | None = None,
+    limit: int = MAX_GROUPS,
+    names: int = MAX_NAMES,
+) -> dict[int, list[ChangedAlike]]:
+    """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one group."""
+    groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in found}
+    for group in store.changes(connection, list(groups), limit=limit, names=names, definition=definition):
+        groups[group.edit_id].append(group)
+    return groups
+
+
+@dataclass(frozen=True)
+class InForce:
+    """The edit that was in force at an instant, and the latest one until then that changed the job."""
+
+    file: Edit
+    job: Edit | None
+
+
+def in_force(
+    connection: psycopg.Connection[Any], namespace: str, at: datetime | None = None, definition: int | None = None
+) -> InForce | None:
+    """Return the edit in force for what was created at an instant; None for the instant: now. None before any edit.
+
+    What was created at the very instant of an edit is what the definitions before it still owed.
+    """
+    of_file, of_job = store.in_force(connection, namespace, at, definition)
+    return InForce(of_file, of_job) if of_file is not None else None
+
+
+def commit(edit: Edit) -> str | None:
+    """Return the commit of an edit as it is shown; None if it is not known."""
+    return short(edit.commit, edit.is_dirty)
+
+
+def label(edit: Edit) -> str:
+    """Return what identifies an edit: its commit, author and subject as far as they are known, else the hash."""
+    named = commit(edit)
+    head = f"commit {named}" if named else f"file {edit.hash[:8]}"
+    head += f" by {edit.author}" if edit.author else ""
+    return f'{head}: "{edit.subject}"' if edit.subject else head
+
+
+def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return how many jobs an edit added, changed, retired and brought back.
+
+    >>> counts({"added": {"jobs": 2, "first": ["a", "b"]}, "retired": {"jobs": 1, "first": ["c"]}})
+    '2 jobs added, 1 retired'
+    """
+    found = [(kind, jobs[kind]["jobs"]) for kind in KINDS if kind in jobs]
+    parts = [
+        f"{number} {'' if nth else 'job ' if number == 1 else 'jobs '}{kind}"
+        for nth, (kind, number) in enumerate(found)
+    ]
+    return ", ".join(parts) or "no job changed"
+
+
+def fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[FieldChange]:
+    """Return the keys of a change in the order in which a reviewer reads them."""
+    names = {**(before or {}), **(after or {})}
+    found = [FieldChange(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
+    return sorted(found, key=lambda one: (KEY_ORDER.get(one.field.partition(".")[0], len(KEY_ORDER)), one.field))
+
+
+def renamed(groups: Sequence[ChangedAlike]) -> Iterator[tuple[str, str]]:
+    """Yield new jobs of an edit that look like a job that it retired, with the name of that one."""
+    retired: dict[tuple[object, ...], list[str]] = {}
+    for group in groups:
+        if group.change == "retired":
+            retired.setdefault(_identity(group.before), []).extend(group.first)
+    for group in groups:
+        alike = retired.get(_identity(group.after)) if group.change == "added" else None
+        for name in group.first if alike else ():
+            if alike:
+                yield name, alike.pop(0)
+
+
+def _identity(keys: Mapping[str, Any] | None) -> tuple[object, ...]:
+    known = keys or {}
+    return tuple(str(known.get(key)) for key in ("handler", "command", "cron", "timezone"))

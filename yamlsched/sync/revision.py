@@ -1,0 +1,198 @@
+"""The revision of a file that is applied: the commit that changed it last, its author and its subject.
+
+YAMLSCHED_REVISION and YAMLSCHED_AUTHOR decide, for images and hosts without a repository. Otherwise git is asked:
+reading .git by hand would have to know packs, worktrees, alternates and object formats. Nothing here fails a sync: what
+cannot be read is not known. git gets a clean environment, and only plumbing that starts no program which the
+configuration of a repository names. Its own check of who owns the repository stays: a folder above the file may belong
+to anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from yamlsched.runs import one_line
+
+MAX_CHARS = 200
+"""Of a commit, an author and a subject, that are stored."""
+MAX_GIT_SECONDS = 3.0
+"""For all of git: .git may be on a network file system that does not answer."""
+MAX_GIT_BYTES = 65_536
+KEPT_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "SUDO_UID")
+"""What git needs: to be found, to read the settings of its user, and to accept the repository of who called sudo."""
+SETTINGS = {
+    "LC_ALL": "C",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",  # for releases before GIT_NO_LAZY_FETCH: a partial clone fetches nothing
+}
+COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What is known of the commit that changed a file last. A dirty file differs from ``commit``: nobody signed it.
+
+    ``problem`` says why a repository could not be read, and ``remedy`` what to do.
+    """
+
+    commit: str | None = None
+    is_dirty: bool = False
+    author: str | None = None
+    subject: str | None = None
+    problem: str = ""
+    remedy: str = ""
+
+    @property
+    def shown(self) -> str | None:
+        """The commit, abbreviated if it is the id of one, and marked if the file differs from it."""
+        return short(self.commit, self.is_dirty)
+
+
+def short(commit: str | None, is_dirty: bool) -> str | None:
+    """Return a commit as it is shown.
+
+    >>> short("3f2a1bc8d1e2f3a4b5c6d7e8f9a0b1c2d3e4f5a6", True), short("v1.4.2", False)
+    ('3f2a1bc8-dirty', 'v1.4.2')
+    """
+    if commit is None:
+        return None
+    shown = commit[:8] if COMMIT_ID.fullmatch(commit) else commit
+    return f"{shown}-dirty" if is_dirty else shown
+
+
+class _Unknown(Exception):
+    """The revision is not known: the problem, and its remedy."""
+
+
+def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
+    """Return the revision of ``data``, which is the content of the file at ``path``. Never fails."""
+    named, author = (_clean(environment.get(f"YAMLSCHED_{name}", "")) for name in ("REVISION", "AUTHOR"))
+    if named:
+        return Revision(named, author=author)
+    try:
+        place = Path(os.path.realpath(path))
+        found = _of_git(place, data, environment) if _is_below_git(place) else Revision()
+    except _Unknown as error:
+        found = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
+    except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
+        found = Revision(problem=one_line(f"git could not be run: {error}"), remedy="")
+    return Revision(found.commit, found.is_dirty, author or found.author, found.subject, found.problem, found.remedy)
+
+
+def _is_below_git(place: Path) -> bool:
+    """Return whether the file may be in a work tree, without starting git."""
+    return place.parent.is_dir() and any(os.path.lexists(folder / ".git") for folder in place.parents)
+
+
+def _of_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revision:
+    """Return what git knows of the file. Raises _Unknown."""
+    deadline = time.monotonic() + MAX_GIT_SECONDS
+
+    def git(*arguments: str) -> bytes:
+        return _git(place, deadline, environment, *arguments)
+
+    fields = "--format=%H%x00%P%x00%an%x00%s"
+    _, _, line = git("rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", place.name).partition(b"\n")
+    if not line:
+        return Revision()  # no commit has it
+    commit, parents, author, subject = (part.decode("utf-8", "replace") for part in line.split(b"\0", 3))
+    entry = git("ls-tree", commit, "--", place.name).split(maxsplit=3)
+    if not entry:
+        return Revision()  # the last commit removed it
+    blob = entry[2].decode("ascii", "replace")
+    if blob not in (_blob_id(data, blob), _blob_id(data.replace(b"\r\n", b"\n"), blob)):
+        return Revision(commit, is_dirty=True)
+    if not parents and git("rev-parse", "--is-shallow-repository") == b"true\n":
+        return Revision(commit)  # the clone ends here: an earlier commit may have changed the file
+    return Revision(commit, author=_clean(author), subject=_clean(subject))
+
+
+def _blob_id(data: bytes, like: str) -> str:
+    """Return the id that git gives to a content, in the format of the id ``like``."""
+    kind = hashlib.sha1 if len(like) == 40 else hashlib.sha256
+    return kind(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _clean(text: str) -> str | None:
+    return one_line(text, MAX_CHARS) or None
+
+
+def _git(place: Path, deadline: float, environment: Mapping[str, str], *arguments: str) -> bytes:
+    """Return what git prints. Raises _Unknown if it fails, is not installed, or does not end before the deadline."""
+    words = ["git", *OPTIONS, "-C", str(place.parent), *arguments]
+    kept = {name: environment[name] for name in KEPT_VARIABLES if name in environment}
+    try:
+        process = subprocess.Popen(
+            [os.fsencode(word) for word in words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**kept, **SETTINGS},
+            cwd="/",
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        remedy = "install git, or set YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
+        raise _Unknown("the file is in a git work tree, and git is not installed", remedy) from None
+    output = _output(process, deadline)
+    if output is None:
+        raise _Unknown(f"git did not answer within {MAX_GIT_SECONDS:g} seconds", "set YAMLSCHED_REVISION")
+    printed, errors = output
+    if process.returncode == 0:
+        return printed
+    if b"bad revision 'HEAD'" in errors:
+        return b""  # there are no commits yet
+    if b"dubious ownership" in errors:
+        top = next(folder for folder in place.parents if os.path.lexists(folder / ".git"))
+        remedy = f"as the user of the tick: git config --global --add safe.directory {top}"
+        raise _Unknown(f"git does not read {top}, which belongs to another user", remedy)
+    said = one_line(errors.decode("utf-8", "replace"), MAX_CHARS)
+    raise _Unknown(f"git failed: {said or process.returncode}", "")
+
+
+def _output(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes] | None:
+    """Return what a process prints to stdout and stderr until it ends. None: it took too long, and was killed.
+
+    It is not waited for after that: nothing ends a process that waits for a file system.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    read = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
+        for descriptor in read:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map() and max(map(len, read.values())) < MAX_GIT_BYTES:
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for key, _ in ready:
+                part = os.read(key.fd, MAX_GIT_BYTES)
+                read[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+        is_whole = not selector.get_map()
+        printed, errors = read.values()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if is_whole:
+            process.wait(max(0.0, deadline - time.monotonic()))
+            return printed, errors
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.1)
+    return None
