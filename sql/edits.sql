@@ -49,8 +49,11 @@ where e.namespace = %(namespace)s
   and (%(until)s::timestamptz is null or e.applied_at < %(until)s)
   and (%(before)s::bigint is null or (e.applied_at, e.id) < (
       select b.applied_at, b.id from yamlsched.edits b where b.id = %(before)s and b.namespace = %(namespace)s))
-  and (%(definition)s::bigint is null or exists (
-      select from yamlsched.edited_jobs c where c.definition_id = %(definition)s and c.edit_id = e.id))
+  and (%(job_type)s::text is null or exists (
+      select
+      from yamlsched.edited_jobs c
+      join yamlsched.job_definitions d on d.id = c.definition_id
+      where c.edit_id = e.id and d.namespace = %(namespace)s and d.job_type = %(job_type)s))
 order by e.applied_at desc, e.id desc
 limit %(limit)s;
 
@@ -64,7 +67,7 @@ cross join lateral (
            (array_agg(d.job_type order by d.job_type))[:%(names)s] as first, (count(*) over ())::integer as groups
     from yamlsched.edited_jobs c
     join yamlsched.job_definitions d on d.id = c.definition_id
-    where c.edit_id = i.id and (%(definition)s::bigint is null or c.definition_id = %(definition)s)
+    where c.edit_id = i.id and (%(job_type)s::text is null or d.job_type = %(job_type)s)
     group by c.edit_id, c.change, c.before, c.after
     order by min(d.job_type)
     limit %(limit)s
@@ -84,6 +87,8 @@ union all
         e.author, e.subject, e.jobs, e.before, e.after, e.applied_at
  from yamlsched.edited_jobs c
  join yamlsched.edits e on e.id = c.edit_id
- where c.definition_id = %(definition)s and e.applied_at < coalesce(%(at)s::timestamptz, 'infinity')
+ where c.definition_id = (
+           select d.id from yamlsched.job_definitions d where d.namespace = %(namespace)s and d.job_type = %(job_type)s)
+   and e.applied_at < coalesce(%(at)s::timestamptz, 'infinity')
  order by c.edit_id desc
  limit 1);

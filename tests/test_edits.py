@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.schedules import HOUR, MINUTE, a_file, at, definition, runs
+from support.schedules import HOUR, MINUTE, a_file, at, runs
 from yamlsched.operations import edits as operations
 from yamlsched.store import edits as store
 from yamlsched.sync import ScheduleFile
@@ -242,8 +242,8 @@ def test_what_the_old_definition_still_owed_belongs_to_the_edit_before(db: Db) -
     assert len(runs(db)) == 2
 
     # then its run was created under the definition before, and the next one under the new one
-    found = db.execute("select created_at, definition_id from yamlsched.job_runs order by id").fetchall()
-    in_force = [operations.in_force(db, "default", run.created_at, run.definition_id) for run in found]
+    found = db.execute("select created_at, job_type from yamlsched.job_runs order by id").fetchall()
+    in_force = [operations.in_force(db, "default", run.created_at, run.job_type) for run in found]
     assert [one and one.file.hash for one in in_force] == [first.sha256, second.sha256]
     assert [one and one.job and one.job.hash for one in in_force] == [first.sha256, second.sha256]
 
@@ -253,7 +253,7 @@ def test_the_edit_in_force_and_the_last_one_of_the_job_are_two_things(db: Db) ->
     apply(db, a_file(x=HOURLY))
     apply(db, a_file(x=HOURLY, y=HOURLY), NOON + HOUR)
 
-    now = operations.in_force(db, "default", None, definition(db, "x").id)
+    now = operations.in_force(db, "default", None, "x")
     assert now is not None
     assert now.job is not None
     assert (now.file.applied_at, now.job.applied_at) == (NOON + HOUR, NOON)
@@ -273,6 +273,6 @@ def test_edits_are_listed_newest_first_by_time_job_and_page(db: Db) -> None:
     assert hours(since=NOON + HOUR, until=NOON + 3 * HOUR) == [2, 1]
     assert hours(limit=2) == [4, 3]
     assert hours(limit=2, before=operations.edits(db, "default", limit=2)[-1].id) == [2, 1]
-    assert hours(definition=definition(db, "y").id) == [4, 3, 0]
+    assert hours(job_type="y") == [4, 3, 0]
     assert hours(before=10**9) == []
     assert operations.edits(db, "other") == []

@@ -29,8 +29,9 @@ TABLES = (
     *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "attempt_begins"),
     "skipped_slots",
     *("effects", "used_keys", "schedule_files", "operator_actions"),
+    *("edits", "edited_jobs"),
 )
-VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health")
+VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health", "definition_changes")
 DENIED = psycopg.errors.InsufficientPrivilege
 
 
@@ -113,12 +114,14 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
         assert actions.enqueue(granted, "default", "purge", {}, key=None, at=None, who="ann").created
         assert retention.housekeep(granted, "default", 60).runs == 1
         assert len(health.read(granted, "default", health.Thresholds().within).jobs) == 1
-        for table in ("job_failures", "attempt_outputs", "operator_actions"):
+        for table in ("job_failures", "attempt_outputs", "operator_actions", "edits", "edited_jobs"):
             for verb in ("delete from yamlsched.{}", "truncate yamlsched.{}"):
                 with pytest.raises(DENIED):
                     granted.execute(verb.format(table).encode())
         with pytest.raises(DENIED):
             granted.execute("update yamlsched.operator_actions set who = 'nobody'")
+        with pytest.raises(DENIED):
+            granted.execute("update yamlsched.edits set author = 'nobody'")
         with pytest.raises(DENIED):
             granted.execute("create table yamlsched.mine ()")
         with pytest.raises(DENIED):

@@ -314,7 +314,7 @@ create index schedule_files_in_force on yamlsched.schedule_files (namespace, app
 create index schedule_files_hash on yamlsched.schedule_files (hash);
 create index schedule_files_place on yamlsched.schedule_files (host, path);
 
--- Each file that was applied, and the jobs that it changed: who changed what, and when. Nothing deletes these rows.
+-- Each file that was applied, and the jobs that it changed: who changed what, and when. Retention keeps them.
 create table yamlsched.edits (
     id          bigint generated always as identity primary key,
     namespace   text not null,
@@ -338,8 +338,8 @@ create index edits_trail on yamlsched.edits (namespace, applied_at, id);
 
 -- The jobs that an edit changed. Values that look like secrets are stored as '***', and long ones are cut.
 create table yamlsched.edited_jobs (
-    edit_id       bigint not null references yamlsched.edits (id),
-    definition_id bigint not null references yamlsched.job_definitions (id),
+    edit_id       bigint not null references yamlsched.edits (id) on delete cascade,
+    definition_id bigint not null references yamlsched.job_definitions (id) on delete cascade,
     change        text not null check (change in ('added', 'changed', 'retired', 'returned')),
     before        jsonb,               -- the keys that changed; of a retired job all that it set; null: there was no job
     after         jsonb,               -- likewise; null: retired

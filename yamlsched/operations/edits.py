@@ -30,29 +30,27 @@ def edits(
     until: datetime | None = None,
     *,
     limit: int = 100,
-    definition: int | None = None,
+    job_type: str | None = None,
     before: int | None = None,
 ) -> list[Edit]:
     """Return up to ``limit`` edits that were applied in [since, until), the newest first.
 
-    ``definition`` is the id of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
+    ``job_type`` is the name of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
     """
-    return store.edits(
-        connection, namespace, limit=limit, since=since, until=until, definition=definition, before=before
-    )
+    return store.edits(connection, namespace, limit=limit, since=since, until=until, job_type=job_type, before=before)
 
 
 def changes(
     connection: psycopg.Connection[Any],
     found: Sequence[Edit],
     *,
-    definition: int | None = None,
+    job_type: str | None = None,
     limit: int = MAX_GROUPS,
     names: int = MAX_NAMES,
 ) -> dict[int, list[ChangedAlike]]:
     """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one group."""
     groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in found}
-    for group in store.changes(connection, list(groups), limit=limit, names=names, definition=definition):
+    for group in store.changes(connection, list(groups), limit=limit, names=names, job_type=job_type):
         groups[group.edit_id].append(group)
     return groups
 
@@ -66,13 +64,13 @@ class InForce:
 
 
 def in_force(
-    connection: psycopg.Connection[Any], namespace: str, at: datetime | None = None, definition: int | None = None
+    connection: psycopg.Connection[Any], namespace: str, at: datetime | None = None, job_type: str | None = None
 ) -> InForce | None:
     """Return the edit in force for what was created at an instant; None for the instant: now. None before any edit.
 
     What was created at the very instant of an edit is what the definitions before it still owed.
     """
-    of_file, of_job = store.in_force(connection, namespace, at, definition)
+    of_file, of_job = store.in_force(connection, namespace, at, job_type)
     return InForce(of_file, of_job) if of_file is not None else None
 
 

@@ -89,27 +89,27 @@ def edits(
     limit: int,
     since: datetime | None = None,
     until: datetime | None = None,
-    definition: int | None = None,
+    job_type: str | None = None,
     before: int | None = None,
 ) -> list[Edit]:
     """Return up to ``limit`` edits of [since, until), newest first, that were applied before the edit ``before``."""
-    filters = {"since": since, "until": until, "definition": definition, "before": before}
+    filters = {"since": since, "until": until, "job_type": job_type, "before": before}
     return fetch(connection, Edit, load("edits")["edits"], {"namespace": namespace, "limit": limit, **filters})
 
 
 def changes(
-    connection: Connection[Any], ids: Sequence[int], *, limit: int, names: int, definition: int | None = None
+    connection: Connection[Any], ids: Sequence[int], *, limit: int, names: int, job_type: str | None = None
 ) -> list[ChangedAlike]:
     """Return how edits changed jobs: up to ``limit`` groups of each edit, with up to ``names`` names in each."""
-    given = {"ids": list(ids), "limit": limit, "names": names, "definition": definition}
+    given = {"ids": list(ids), "limit": limit, "names": names, "job_type": job_type}
     return fetch(connection, ChangedAlike, load("edits")["changes"], given)
 
 
 def in_force(
-    connection: Connection[Any], namespace: str, at: datetime | None, definition: int | None = None
+    connection: Connection[Any], namespace: str, at: datetime | None, job_type: str | None = None
 ) -> tuple[Edit | None, Edit | None]:
     """Return the edit in force for what was created at an instant (None: now), and the latest that changed a job."""
-    given = {"namespace": namespace, "at": at, "definition": definition}
+    given = {"namespace": namespace, "at": at, "job_type": job_type}
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = {row.pop("what"): row for row in cursor.execute(load("edits")["in_force"], given).fetchall()}
     of_file, of_job = (Edit(**rows[what]) if what in rows else None for what in ("file", "job"))

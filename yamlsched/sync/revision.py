@@ -25,7 +25,7 @@ from yamlsched.runs import one_line
 
 MAX_CHARS = 200
 """Of a commit, an author and a subject, that are stored."""
-MAX_GIT_SECONDS = 3.0
+MAX_GIT_SECONDS = 5.0
 """For all of git: .git may be on a network file system that does not answer."""
 MAX_GIT_BYTES = 65_536
 KEPT_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "SUDO_UID")
