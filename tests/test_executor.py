@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
@@ -14,8 +14,10 @@ from yamlsched.definitions.job import Job
 from yamlsched.runs import AttemptEnd, EndKind
 from yamlsched.store.runs import Scope
 from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.claims import Claims
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Capacity, Ended, ReturnedUnstarted, Succeeded
+from yamlsched.worker.lanes import Lanes
 from yamlsched.worker.worker import Worker
 from yamlsched.worker.workload import Limits, Workload
 
@@ -78,3 +80,15 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     assert report.has_dead
     rows = db.execute("select status, attempts, last_error from yamlsched.job_runs order by status").fetchall()
     assert [tuple(row) for row in rows] == [("dead", 1, "no route to host"), *[("succeeded", 1, None)] * 3]
+
+
+def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> None:
+    events = EventQueue()
+    lanes = Lanes(ScriptedExecutor(events), lambda: cast(Claims, None), lambda name: ScriptedExecutor(events))
+
+    claiming = iter(lanes)
+    first = next(claiming)
+    lanes.open(Workload("", "default", {}, Scope(remote={"engine": Scope()}), Path("schedules.yaml")))
+
+    assert [first.name, *(lane.name for lane in claiming)] == ["local"]
+    assert [lane.name for lane in lanes] == ["local", "engine"]

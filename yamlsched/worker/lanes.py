@@ -37,9 +37,12 @@ class Lanes:
 
     def open(self, workload: Workload) -> None:
         """Add lanes for the executors of ``workload`` that have none. One that has left the file may hold attempts."""
-        for name in workload.scope.remote:
-            if name not in self._by_name:
-                self._by_name[name] = Lane(name, self._create(name), self._new_claims())
+        added = {
+            name: Lane(name, self._create(name), self._new_claims())
+            for name in workload.scope.remote
+            if name not in self._by_name
+        }
+        self._by_name = {**self._by_name, **added}  # a new one: the worker may be waiting amid the lanes that it has
 
     def look_now(self) -> None:
         for lane in self._by_name.values():
