@@ -158,7 +158,7 @@ with recursive clock as materialized (
     select greatest((%(limit)s + c.odd) / 2, %(limit)s - (select count(*) from heads)) as side_by_side from clock c
 ), from_heads as materialized (
     select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
-           r.job_type, r.idempotency_key
+           r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
     from yamlsched.job_runs r
     where r.id = any (array(select h.id from heads h))
       -- checked again on the locked row: it may have been claimed, finished or postponed since the walk
@@ -176,7 +176,7 @@ with recursive clock as materialized (
     offset %(limit)s + 32 limit 1
 ), from_front as materialized (
     select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
-           r.job_type, r.idempotency_key
+           r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s
       and r.finished_at is null
@@ -216,7 +216,7 @@ with recursive clock as materialized (
     from around a
     cross join lateral (
         select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
-               r.job_type, r.idempotency_key
+               r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
         from yamlsched.job_runs r
         where a.id <= %(newest)s and a.id not in (select x.id from excluded x)
           and r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and not r.exclusive
@@ -284,7 +284,8 @@ with recursive clock as materialized (
 select c.*, 'claimed' as kind, (select count(*) from heads) as heads
 from claimed c
 union all
-select p.id, p.job_type, p.idempotency_key, null, p.attempts, p.max_attempts, '{}', false, 0, p.locked_by, 0, 0,
+select p.id, p.job_type, p.idempotency_key, p.scheduled_for::text, p.attempts, p.max_attempts, '{}', false, 0,
+       p.locked_by, p.prior_attempts, 0,
        p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
 from picked p
 join lateral (values ('lost', p.is_lost), ('dead', p.is_last)) k (kind, holds) on k.holds

@@ -148,6 +148,7 @@ def test_a_program_gets_none_of_the_secrets_that_yamlsched_reads() -> None:
         "YAMLSCHED_ACTIONS_DSN",
         "YAMLSCHED_WEB_USERS",
         "YAMLSCHED_HEARTBEAT_URL_JOB",
+        "YAMLSCHED_SENTRY_DSN",
         "PGPASSFILE",
     )
     kept = ("YAMLSCHED_ENV", "YAMLSCHED_NAMESPACE", "YAMLSCHED_FILE", "MY_PG")

@@ -101,7 +101,7 @@ def test_a_loop_whose_file_is_gone_syncs_at_the_next_minute_of_the_database(
 
 def test_a_heartbeat_reports_a_tick_that_could_not_start(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bool | None] = []
-    monkeypatch.setattr("yamlsched.service.tick.send_heartbeats", lambda outcomes, is_healthy: sent.append(is_healthy))
+    monkeypatch.setattr("yamlsched.service.tick.send_to_monitors", lambda *given: sent.append(given[-1]))
 
     with pytest.raises(EnvironmentFailed, match="cannot be read"):
         tick(target, WorkOptions(), print)

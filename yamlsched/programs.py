@@ -32,7 +32,14 @@ TEMPORARY = {
     errno.ESTALE,
 }
 """The errors of starting a program that a retry may not meet again."""
-SECRETS = (b"PG", b"YAMLSCHED_DSN", b"YAMLSCHED_ACTIONS_DSN", b"YAMLSCHED_WEB_USERS", b"YAMLSCHED_HEARTBEAT_URL")
+SECRETS = (
+    b"PG",
+    b"YAMLSCHED_DSN",
+    b"YAMLSCHED_ACTIONS_DSN",
+    b"YAMLSCHED_WEB_USERS",
+    b"YAMLSCHED_HEARTBEAT_URL",
+    b"YAMLSCHED_SENTRY_DSN",
+)
 """How the names of variables begin that are for yamlsched itself, and not for programs."""
 
 

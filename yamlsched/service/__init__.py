@@ -8,7 +8,7 @@ runs handlers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,7 +26,7 @@ from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.runs import Status
+    from yamlsched.operations.monitors.delivery import Request
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
 HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
@@ -72,11 +72,12 @@ class WorkOptions:
 
 @dataclass
 class WorkResult:
-    """What a tick, a ``work`` or a loop did. ``outcomes`` has the last status of each job that ran."""
+    """What a tick, a ``work`` or a loop did. ``unsent`` has requests to monitoring services that are left."""
 
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
-    outcomes: dict[str, Status] = field(default_factory=dict)
+    unsent: list[Request] = field(default_factory=list)
+    namespace: str | None = None  # of a tick, once it is known
 
     def add(self, result: SyncResult) -> Sequence[str]:
         """Add what a sync found, and return its messages."""
@@ -134,9 +135,17 @@ def failure(error: Exception) -> str:
     return reason(error) if isinstance(error, psycopg.Error) else str(error)
 
 
-def send_heartbeats(outcomes: Mapping[str, Status], is_healthy: bool | None = None) -> None:
-    """Send the heartbeats that the environment asks for: of jobs, and of a tick unless ``is_healthy`` is None."""
-    if any(name.startswith("YAMLSCHED_HEARTBEAT_URL") for name in os.environ):
-        from yamlsched.operations import heartbeat
+def monitors_are_set() -> bool:
+    """Return whether the environment names a monitoring service."""
+    return any(name.startswith(("YAMLSCHED_HEARTBEAT_URL", "YAMLSCHED_SENTRY_DSN")) for name in os.environ)
 
-        heartbeat.send(os.environ, is_healthy, {job: status == "succeeded" for job, status in outcomes.items()})
+
+def send_to_monitors(
+    target: Target, result: WorkResult, namespace: str | None = None, is_healthy: bool | None = None
+) -> None:
+    """Tell monitoring services what is left in ``result``, and how a tick went unless ``is_healthy`` is None."""
+    if monitors_are_set():
+        from yamlsched.service import monitors
+
+        monitors.send(result.unsent, target.environment, namespace, is_healthy)
+        result.unsent.clear()

@@ -8,14 +8,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from yamlsched import log, store
 from yamlsched.errors import EnvironmentFailed, YamlschedError
-from yamlsched.runs import Status
 from yamlsched.service import (
     OnMessages,
     Target,
@@ -23,8 +21,9 @@ from yamlsched.service import (
     WorkResult,
     failure,
     housekeep,
+    monitors_are_set,
     poll_database,
-    send_heartbeats,
+    send_to_monitors,
     sync_if_needed,
 )
 from yamlsched.service.workers import WorkerTask, claim_scope, create_worker, run_worker
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 SYNC_INTERVAL_SECONDS = 60
 SYNC_TIMEOUT_SECONDS = 300.0
-HEARTBEAT_TIMEOUT_SECONDS = 20.0
 CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable file are run"
 
 
@@ -69,9 +67,9 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or {}, frozenset(jobs))
         sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now)
         try:
-            run_worker(worker, result, sync_task.run, systemd.keep_notified, *tasks)
+            run_worker(worker, target, result, sync_task.run, systemd.keep_notified, *tasks)
         finally:
-            send_heartbeats(result.outcomes)
+            send_to_monitors(target, result)
     result.has_findings = False
     return result
 
@@ -108,6 +106,7 @@ class SyncTask:
     on_messages: OnMessages
     file: FollowedFile
     now: datetime  # of the database, a moment ago
+    dead_count: int = 0  # runs that had died when monitoring services were told last
     may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
 
     async def run(self, worker: Worker) -> None:
@@ -136,27 +135,25 @@ class SyncTask:
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
                 log.warning("sync.failed", error=failure(error) or f"took over {SYNC_TIMEOUT_SECONDS:.0f} s")
                 next_at = started + SYNC_INTERVAL_SECONDS
-                await self._send_heartbeats(worker, is_healthy=False)
+                await self._report(worker, is_healthy=False)
                 continue
             next_at = clock.now() + _until_next_minute(update.now)
             if update.messages != messages:
                 messages = update.messages
                 self.on_messages(messages)
             self._apply(update, worker)
-            await self._send_heartbeats(worker, is_healthy=not update.has_findings)
+            await self._report(worker, is_healthy=not update.has_findings)
 
-    async def _send_heartbeats(self, worker: Worker, is_healthy: bool) -> None:
-        """Send the heartbeats of the last minute. If that is interrupted, the next ones report its outcomes."""
-        outcomes = worker.report.take_jobs()
-        is_healthy = is_healthy and Status.DEAD not in outcomes.values()
-        try:
-            async with asyncio.timeout(HEARTBEAT_TIMEOUT_SECONDS):
-                await run_in_helper(partial(send_heartbeats, outcomes, is_healthy))
-        except BaseException as error:
-            worker.report.restore_jobs(outcomes)
-            if not isinstance(error, (TimeoutError, EnvironmentFailed)):
-                raise
-            log.warning("heartbeat.failed", error=str(error) or f"took over {HEARTBEAT_TIMEOUT_SECONDS:.0f} s")
+    async def _report(self, worker: Worker, is_healthy: bool) -> None:
+        """Tell monitoring services how a sync went: not well if a run has died since the last one."""
+        if not monitors_are_set():
+            return
+        from yamlsched.service import monitors
+
+        dead_count = worker.report.dead_count
+        is_healthy = is_healthy and dead_count == self.dead_count
+        if await monitors.send_in_helper(monitors.of_tick(self.target.environment, self.namespace, is_healthy)):
+            self.dead_count = dead_count
 
     def _apply(self, update: SyncUpdate, worker: Worker) -> None:
         """Let the worker follow what a sync found."""

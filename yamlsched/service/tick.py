@@ -10,7 +10,7 @@ from yamlsched.service import (
     WorkResult,
     housekeep,
     poll_database,
-    send_heartbeats,
+    send_to_monitors,
     sync_if_needed,
 )
 
@@ -18,7 +18,7 @@ from yamlsched.service import (
 def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkResult:
     """Apply the file if it changed, create the runs of due slots, run everything that is due, and prune.
 
-    A step that fails does not stop those after it if they can be done. The heartbeats are sent in any case.
+    A step that fails does not stop those after it if they can be done. Monitoring services are told in any case.
     """
     result = WorkResult()
     is_healthy = False
@@ -26,7 +26,7 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
         _tick(target, options, on_messages, result)
         is_healthy = not result.has_findings
     finally:
-        send_heartbeats(result.outcomes, is_healthy)
+        send_to_monitors(target, result, result.namespace, is_healthy)
     return result
 
 
@@ -39,7 +39,7 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
             on_messages(result.add(synced))
             if not synced.may_claim:
                 return
-            namespace = str(synced.namespace)
+            namespace = result.namespace = str(synced.namespace)
             if snapshot.has_claimable_runs or synced.due is not None:
                 from yamlsched.sync.apply import claimable_jobs
 
@@ -47,5 +47,5 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
                 if jobs:
                     from yamlsched.service.workers import create_worker, run_worker
 
-                    run_worker(create_worker(connection, dsn, namespace, jobs, target, options), result)
+                    run_worker(create_worker(connection, dsn, namespace, jobs, target, options), target, result)
         result.has_findings |= not housekeep(dsn, namespace, snapshot)

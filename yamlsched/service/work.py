@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from yamlsched import store
 from yamlsched.errors import Refused
-from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_heartbeats
+from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
 from yamlsched.service.workers import WorkerTask, create_worker, run_worker
 from yamlsched.sync.apply import claimable_jobs, inspect_file
 
@@ -25,6 +25,7 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         if not found.may_claim:
             return result
         jobs = claimable_jobs(connection, schedule, found)
-        run_worker(create_worker(connection, dsn, found.namespace, jobs, target, options), result, *tasks)
-    send_heartbeats(result.outcomes)
+        worker = create_worker(connection, dsn, found.namespace, jobs, target, options)
+        run_worker(worker, target, result, *tasks)
+    send_to_monitors(target, result)
     return result

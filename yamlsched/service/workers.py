@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yamlsched.definitions.job import Job
 from yamlsched.handling.sessions import ConnectionPermits
-from yamlsched.service import Target, WorkOptions, WorkResult
+from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
 from yamlsched.store import runs as store
 from yamlsched.store.runs import Scope
 from yamlsched.worker.events import EventQueue
@@ -64,10 +65,20 @@ def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, 
     return store.scope(connection, namespace, {name: job.executor for name, job in jobs.items()})
 
 
-def run_worker(worker: Worker, result: WorkResult, *tasks: WorkerTask) -> None:
-    """Run a worker until it ends, and add the outcomes of its jobs to ``result``. A run that died is a finding."""
+def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:
+    """Run a worker until it ends. A run that died is a finding.
+
+    Monitoring services are told of runs meanwhile; what is left of that is added to ``result``.
+    """
+    outbox = None
+    if monitors_are_set():
+        from yamlsched.service import monitors
+
+        outbox = worker.report.listener = monitors.outbox(target.environment, worker)
+        tasks = (*tasks, partial(monitors.send_continually, outbox))
     try:
         report = asyncio.run(worker.run(*tasks))
         result.has_findings |= report.has_dead
     finally:
-        result.outcomes.update(worker.report.jobs)
+        if outbox is not None:
+            result.unsent += outbox.take(None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from yamlsched import durations, log
 from yamlsched.runs import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
@@ -14,28 +15,33 @@ if TYPE_CHECKING:
     from yamlsched.worker.attempt import Attempt
 
 
+class RunListener(Protocol):
+    """Is told when an attempt is handed to its executor, and when a run has ended."""
+
+    def note_start(self, run: ClaimedRun) -> None: ...
+
+    def note_end(self, run: ClaimedRun, is_success: bool, seconds: float | None, error_type: str | None) -> None: ...
+
+
 class RunReport:
-    """``states`` counts attempts by the state in which they left their run. ``jobs`` has what the heartbeat of each job
-    reports: succeeded, or dead if any run was. Calls of ``on_dead`` do not count for their job.
+    """``states`` counts attempts by the state in which they left their run. ``dead_count`` is that of runs that died,
+    without calls of ``on_dead``. ``listener`` costs time for each run: set it only if it is needed.
     """
 
     def __init__(self) -> None:
         self.states: Counter[Status] = Counter()
-        self.jobs: dict[str, Status] = {}
+        self.dead_count = 0
+        self.listener: RunListener | None = None
 
     @property
     def has_dead(self) -> bool:
         return self.states[Status.DEAD] > 0
 
-    def take_jobs(self) -> dict[str, Status]:
-        """Return ``jobs``, and clear it."""
-        taken, self.jobs = self.jobs, {}
-        return taken
-
-    def restore_jobs(self, taken: dict[str, Status]) -> None:
-        """Undo ``take_jobs``; what was noted since is kept."""
-        for job, status in taken.items():
-            self._note_job(job, status)
+    def note_starts(self, attempts: Iterable[Attempt]) -> None:
+        """Note that ``attempts`` are handed to their executors."""
+        if self.listener is not None:
+            for attempt in attempts:
+                self.listener.note_start(attempt.run)
 
     def note_claim(self, claim: ClaimResult) -> None:
         """Log what a claim took, and from which workers."""
@@ -43,7 +49,7 @@ class RunReport:
             log.warning("attempt.lost", **_names(run), attempt=run.attempt, worker=run.locked_by)
         lost = {run.id for run in claim.lost}
         for run in claim.dead:
-            self._count(run, Status.DEAD)
+            self._count(run, Status.DEAD, None, LOST_WORKER["lost_type"])
             error = LOST_WORKER["lost_error"] if run.id in lost else "no attempts are left: the run was edited by hand"
             log.error("run.dead", **_names(run), attempt=_number(run), error=error)
         if log.is_enabled("debug"):
@@ -53,9 +59,9 @@ class RunReport:
     def note_successes(self, attempts: list[Attempt]) -> None:
         """Count and log successes that are in the database."""
         self.states[Status.SUCCEEDED] += len(attempts)
-        runs = [attempt.run for attempt in attempts]
-        for job in {run.job_type for run in runs if not run.key or not run.is_on_dead_call}:
-            self._note_job(job, Status.SUCCEEDED)
+        if self.listener is not None:
+            for attempt in attempts:
+                self.listener.note_end(attempt.run, True, attempt.took, None)
         if log.is_enabled("info"):
             for attempt in attempts:
                 _log_success(attempt)
@@ -64,7 +70,7 @@ class RunReport:
         """Count and log an outcome that is in the database; ``run_at`` is when the run is due again."""
         run = attempt.run
         names = {**_names(run), "attempt": _number(run)}
-        self._count(run, outcome.status)
+        self._count(run, outcome.status, attempt.took, outcome.error_type)
         match outcome.status:
             case Status.SUCCEEDED:
                 _log_success(attempt)
@@ -79,14 +85,12 @@ class RunReport:
             case _:
                 log.info("run.given_back", **names, why=end.error)
 
-    def _count(self, run: ClaimedRun, status: Status) -> None:
+    def _count(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None:
         self.states[status] += 1
-        if not run.is_on_dead_call:
-            self._note_job(run.job_type, status)
-
-    def _note_job(self, job: str, status: Status) -> None:
-        if status is Status.DEAD or (status is Status.SUCCEEDED and job not in self.jobs):
-            self.jobs[job] = status
+        if status is Status.DEAD and not run.is_on_dead_call:
+            self.dead_count += 1
+        if self.listener is not None and status in (Status.SUCCEEDED, Status.DEAD):
+            self.listener.note_end(run, status is Status.SUCCEEDED, seconds, error_type)
 
 
 def _log_success(attempt: Attempt) -> None:

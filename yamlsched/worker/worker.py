@@ -153,6 +153,7 @@ class Worker:
                 self.outcomes.add(attempt, NO_ON_DEAD)
             else:
                 executable.append(attempt)
+        self.report.note_starts(executable)
         self.lanes.submit(executable)
 
     def _handle(self, event: Event) -> None:
