@@ -32,7 +32,7 @@ EXAMPLE = _deploy.Installation(
 
 
 def commands(crontab: str) -> list[str]:
-    """Return the commands of a crontab: the tick and the daily check."""
+    """Return the commands of a crontab: the tick and the daily report."""
     return [line.split(None, 5)[5] for line in crontab.splitlines() if "* * *" in line]
 
 
@@ -93,7 +93,7 @@ def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn:
     assert (code, "not found" in mail) == (127, True)
 
 
-def test_the_morning_check_mails_only_what_needs_attention(application: Path, own_dsn: str) -> None:
+def test_the_morning_report_is_mailed_only_if_something_needs_attention(application: Path, own_dsn: str) -> None:
     tick, morning = commands((DEPLOY / "crontab").read_text("utf-8"))
     as_cron(tick, application, own_dsn)
     assert as_cron(morning, application, own_dsn) == (0, "")
@@ -103,7 +103,10 @@ def test_the_morning_check_mails_only_what_needs_attention(application: Path, ow
 
     code, mail = as_cron(morning, application, own_dsn)
     assert code == 1
-    assert mail.startswith("bad: 1 run died within 1h: RuntimeError: no route to host")
+    assert mail.splitlines()[3:5] == [
+        "1 problem needs attention",
+        "  bad: 1 run died: RuntimeError: no route to host",
+    ]
 
 
 # -- init --deploy -----------------------------------------------------------------------------------------------------

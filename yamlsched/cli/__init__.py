@@ -25,7 +25,7 @@ OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 GROUPS = {
     "Schedule": ("validate", "diff", "plan", "next", "explain", "schema"),
     "Run": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
-    "Inspect": ("status", "runs", "show", "why", "metrics", "web"),
+    "Inspect": ("status", "report", "runs", "show", "why", "metrics", "web"),
     "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
     "Set up": ("init", "import", "migrate", "db", "doctor", "completion"),
 }
@@ -62,7 +62,9 @@ class Verbs(Group):
 @click.group(
     cls=Verbs,
     params=list(
-        global_options(("text", "json", "concise", "github", "sarif", "markdown", "csv"), before_verb=True).values()
+        global_options(
+            ("text", "json", "concise", "github", "sarif", "markdown", "csv", "html"), before_verb=True
+        ).values()
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     subcommand_metavar="VERB [ARGS]...",

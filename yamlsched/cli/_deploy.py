@@ -81,9 +81,9 @@ def tick_line(here: Installation, *options: str) -> str:
     return _crontab("* * * * *", line)
 
 
-def _check_line(here: Installation) -> str:
-    """Return a crontab line that prints what needs attention, once a day."""
-    words = shlex.join([*here.program, "status", "--check", *here.file_options])
+def _report_line(here: Installation) -> str:
+    """Return a crontab line that prints the report of the last day, if something needs attention."""
+    words = shlex.join([*here.program, "report", "--since", "1d", *here.file_options])
     line = f"{_change_folder(here)} && out=$({words} 2>&1) || {{ code=$?; printf '%s\\n' \"$out\"; exit $code; }}"
     return _crontab("0 8 * * *", line)
 
@@ -126,7 +126,7 @@ def _render(name: str, here: Installation) -> str:
     """Return a template with its marks replaced. A line whose mark has no value is omitted."""
     values = {
         "@TICK@": tick_line(here),
-        "@CHECK@": _check_line(here),
+        "@REPORT@": _report_line(here),
         "@PROGRAM@": _systemd_command(here.program),
         "@OPTIONS@": "".join(f"{_systemd_word(word)} " for word in here.file_options),
         "@FOLDER@": str(here.file.parent).replace("%", "%%"),

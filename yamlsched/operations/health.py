@@ -195,8 +195,19 @@ def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
 
 
+def max_dead(job: JobHealth, thresholds: Thresholds) -> int:
+    """Return how many dead runs of ``job`` are tolerated."""
+    return _number(job, "max-dead", thresholds.max_dead)
+
+
+def max_late(job: JobHealth, thresholds: Thresholds) -> timedelta:
+    """Return by how much ``job`` may be late."""
+    limit = _duration(job, "max-late", None)
+    return thresholds.max_late if limit is None else limit
+
+
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.dead_within > _number(job, "max-dead", thresholds.max_dead):
+    if job.dead_within > max_dead(job, thresholds):
         span = durations.show(thresholds.within)
         runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
         last = f": {error}" if (error := error_text(job.dead_error_type, job.dead_error)) else ""
@@ -230,8 +241,7 @@ def _last_error(job: JobHealth) -> str:
 
 
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _duration(job, "max-late", thresholds.max_late)
-    if limit is not None and job.overdue_since is not None and health.now - job.overdue_since > limit:
+    if job.overdue_since is not None and health.now - job.overdue_since > max_late(job, thresholds):
         late = between(job.overdue_since, health.now)
         what = f"{job.job_type}: late by {late}: {job.overdue_why}"
         yield Problem("late", job.job_type, what, "yamlsched doctor")

@@ -1,0 +1,83 @@
+-- What happened in a span of time, over all jobs. Every statement reads a bounded number of rows, however long the history.
+
+-- name: ended
+-- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last. The
+-- longest attempt, and the latest start. A run is late if its first attempt started more than `max_late` after it was
+-- due, or if the job has a limit of its own in `jobs` and `limits`, more than that. A retry moves run_at, so a retried run
+-- counts from its slot, at the earliest from its creation: it may be of a backfill. A run that waited for another slot's
+-- run of its job is late from that run's end on. Calls of on_dead do not count, as in job_health.
+select d.job_type, d.timezone, e.runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took, e.took_id, e.took_at,
+       e.late, e.late_by, e.late_id, e.late_at, e.examined
+from yamlsched.job_definitions d
+left join unnest(%(jobs)s::text[], %(limits)s::interval[]) as own (job_type, max_late) on own.job_type = d.job_type
+cross join lateral (
+    select count(*)::integer as runs,
+           (count(*) filter (where x.status = 'succeeded'))::integer as succeeded,
+           (count(*) filter (where x.status = 'succeeded' and x.attempts > 1))::integer as retried,
+           (count(*) filter (where x.status = 'dead'))::integer as dead,
+           (count(*) filter (where x.status = 'cancelled'))::integer as cancelled,
+           max(x.took) as took,
+           (array_agg(x.id order by x.took desc nulls last, x.id))[1] as took_id,
+           (array_agg(x.finished_at order by x.took desc nulls last, x.id))[1] as took_at,
+           (count(*) filter (where x.late_by > coalesce(own.max_late, %(max_late)s)))::integer as late,
+           max(x.late_by) as late_by,
+           (array_agg(x.id order by x.late_by desc nulls last, x.id))[1] as late_id,
+           (array_agg(x.first_start order by x.late_by desc nulls last, x.id))[1] as late_at,
+           max(x.examined)::integer as examined
+    from (
+        select r.id, r.status, r.attempts - r.prior_attempts as attempts, r.finished_at, w.first_start, r.examined,
+               case when r.status <> 'cancelled' then r.finished_at - r.started_at end as took,
+               case when w.first_start - w.due > coalesce(own.max_late, %(max_late)s) then w.first_start - greatest(w.due, (
+                        select max(p.finished_at)
+                        from yamlsched.job_runs p
+                        where r.exclusive and p.definition_id = d.id and p.exclusive and p.id <> r.id
+                          and p.finished_at > w.due and p.finished_at <= w.first_start))
+                    end as late_by
+        from (
+            select r.id, r.status, r.attempts, r.prior_attempts, r.started_at, r.finished_at, r.run_at, r.created_at,
+                   r.scheduled_for, r.exclusive, r.idempotency_key, count(*) over () as examined
+            from (
+                select r.id, r.status, r.attempts, r.prior_attempts, r.started_at, r.finished_at, r.run_at, r.created_at,
+                       r.scheduled_for, r.exclusive, r.idempotency_key
+                from yamlsched.job_runs r
+                where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
+                order by r.finished_at desc
+                limit %(of_job)s
+            ) r
+        ) r
+        cross join lateral (
+            select case when r.attempts <= 1 then r.started_at
+                        else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1)
+                        end as first_start,
+                   case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at)
+                        when r.scheduled_for is null then greatest(r.run_at, r.created_at)
+                        else r.run_at end as due
+        ) w
+        where coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+    ) x
+) e
+where d.namespace = %(namespace)s and e.runs > 0
+order by d.job_type;
+
+-- name: skipped
+-- The gaps of each job that overlap [since, until), at most `of_job` of one job: those that ended last.
+select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, g.slots
+from yamlsched.job_definitions d
+cross join lateral (
+    select g.reason, g.first_slot, g.last_slot, g.slots
+    from yamlsched.skipped_slots g
+    where g.definition_id = d.id and g.last_slot >= %(since)s and g.first_slot < %(until)s
+    order by g.last_slot desc
+    limit %(of_job)s
+) g
+where d.namespace = %(namespace)s
+order by d.job_type, g.last_slot;
+
+-- name: running
+-- The runs that have been running longest.
+select o.id, o.job_type, d.timezone, o.started_at
+from yamlsched.open_runs o
+join yamlsched.job_definitions d on d.id = o.definition_id
+where o.namespace = %(namespace)s and o.status = 'running'
+order by o.started_at, o.id
+limit %(limit)s;

@@ -1,0 +1,509 @@
+"""``yamlsched report``: what happened in a span of time, over all jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from markdown_it import MarkdownIt
+
+from support.command_line import Cli, command_line
+from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read
+from yamlsched.operations import report
+from yamlsched.operations.report import Report
+from yamlsched.store.statements import load
+
+START, END = datetime(2026, 1, 13, 20, tzinfo=UTC), datetime(2026, 1, 14, 8, tzinfo=UTC)
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+NIGHT = ("report", "--since", "2026-01-13T20:00Z", "--until", "2026-01-14T08:00Z")
+LIMIT = timedelta(minutes=15)
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def night(db: Db) -> Report:
+    return report.read(db, "default", START, END)
+
+
+def ended(db: Db, job: int, status: str, at: datetime, took: timedelta = MINUTE, **more: Any) -> int:
+    """Insert a run that ended at an instant, by default one that was due when it started."""
+    given = {"finished_at": at, "started_at": at - took, "run_at": at - took, "created_at": at - took, **more}
+    if status == "dead":
+        given.setdefault("failed_at", at)
+    return a_run(db, job, status, **given)
+
+
+def a_gap(db: Db, job: int, first: datetime, last: datetime, slots: int, reason: str) -> None:
+    db.execute(
+        "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason)"
+        " values (%s, %s, %s, %s, %s)",
+        [job, first, last, slots, reason],
+    )
+
+
+# -- what is counted
+
+
+def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
+    purge, mail = a_job(db, overlap="allow"), a_job(db, "mail")
+    ended(db, purge, "succeeded", START)
+    ended(db, purge, "succeeded", START - SECOND)
+    ended(db, purge, "succeeded", END)
+    ended(db, mail, "succeeded", END - SECOND, attempts=3)
+    ended(db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3)  # an operator retried it
+    dead = ended(db, mail, "dead", START + HOUR)
+    ended(db, mail, "succeeded", START + HOUR, idempotency_key=f"on_dead:{dead}")
+    ended(db, mail, "cancelled", START + HOUR)
+    ended(db, a_job(db, "mail", namespace="billing"), "dead", START + HOUR)
+
+    ran = night(db).ran
+
+    assert (ran.runs, ran.jobs, ran.succeeded, ran.retried, ran.dead, ran.cancelled) == (5, 2, 3, 1, 1, 1)
+    assert not ran.is_bounded
+
+
+@pytest.mark.parametrize(("limit", "runs", "is_bounded"), [(2, 2, True), (3, 3, True), (4, 3, False)])
+def test_the_runs_that_are_read_of_a_job_are_bounded(
+    db: Db, monkeypatch: pytest.MonkeyPatch, limit: int, runs: int, is_bounded: bool
+) -> None:
+    job = a_job(db, overlap="allow")
+    for nth in range(3):
+        ended(db, job, "succeeded", START + nth * HOUR)
+    a_job(db, "other")
+    monkeypatch.setattr(report, "MAX_RUNS", 2 * limit)  # shared by two jobs
+    monkeypatch.setattr(report, "MIN_OF_JOB", 1)
+
+    ran = night(db).ran
+
+    assert (ran.runs, ran.is_bounded) == (runs, is_bounded)
+
+
+def test_dead_runs_count_by_type_of_error_over_all_jobs(db: Db) -> None:
+    for name, error_type in (("a", "OSError"), ("b", "OSError"), ("c", "KeyError")):
+        ended(db, a_job(db, name), "dead", START + HOUR, error_type=error_type)
+    ended(db, a_job(db, "d"), "dead", START - SECOND)
+
+    assert [(one.error_type, one.runs, one.jobs) for one in night(db).dead] == [("OSError", 2, 2), ("KeyError", 1, 1)]
+
+
+def test_slots_of_a_gap_that_extends_beyond_the_span_count_only_within_it(db: Db) -> None:
+    # given a job paused for a week, and one whose cron was changed since
+    hourly = a_job(db, "hourly", schedule="0 * * * *", timezone="Europe/Berlin")
+    a_gap(db, hourly, START - 72 * HOUR, END + 72 * HOUR, 157, "paused")
+    edited = a_job(db, "edited", schedule=None)
+    a_gap(db, edited, START - HOUR, START + HOUR, 7, "disabled")
+    inside = a_job(db, "inside")
+    a_gap(db, inside, START, END - MINUTE, 5, "late")
+    a_gap(db, inside, START - HOUR, START - MINUTE, 9, "late")
+    a_gap(db, inside, END, END + HOUR, 9, "late")
+    daily = a_job(db, "daily", schedule="0 12 * * *")
+    a_gap(db, daily, START - 72 * HOUR, END + 72 * HOUR, 6, "paused")  # none of its slots is within
+
+    found = night(db).skipped
+
+    assert [(one.job_type, one.reason, one.slots, one.first_at, one.last_at) for one in found] == [
+        ("inside", "late", 5, START, END - MINUTE),
+        ("hourly", "paused", 12, START, END - HOUR),
+        ("edited", "disabled", 7, START, START + HOUR),
+    ]
+    assert found[0].why == "it was too old when its run would have been created"
+
+
+@pytest.mark.parametrize(("late_by", "found"), [(LIMIT - SECOND, 0), (LIMIT, 0), (LIMIT + SECOND, 1)])
+@pytest.mark.parametrize("kind", ["slot", "enqueued"])
+def test_a_run_is_late_if_it_started_later_than_tolerated(db: Db, late_by: timedelta, found: int, kind: str) -> None:
+    job = a_job(db)
+    slot = START + HOUR if kind == "slot" else None
+    due = {"run_at": START + HOUR, "created_at": START + HOUR, "scheduled_for": slot, "exclusive": kind == "slot"}
+    ended(db, job, "succeeded", START + 3 * HOUR, took=2 * HOUR - late_by, **due)
+
+    assert [(one.runs, one.late_by) for one in night(db).late] == [(1, late_by)] * found
+
+
+def test_a_run_is_late_at_the_earliest_from_its_creation_on_if_it_was_enqueued(db: Db) -> None:
+    job = a_job(db, schedule=None)
+    ended(db, job, "succeeded", START + 3 * HOUR, run_at=START, created_at=START + 3 * HOUR - MINUTE)
+
+    assert night(db).late == []
+
+
+def test_a_run_that_waited_for_another_slot_of_its_job_is_late_from_then_on(db: Db) -> None:
+    # given a slot's run that waited two hours for the one before, and one of a job with overlap: allow that did not
+    for name, overlap in (("waits", "wait"), ("allows", "allow")):
+        job = a_job(db, name, overlap=overlap)
+        exclusive = {"exclusive": overlap == "wait"}
+        ended(db, job, "succeeded", START + 3 * HOUR, took=3 * HOUR, scheduled_for=START, **exclusive)
+        due = {"run_at": START + HOUR, "created_at": START + HOUR, "scheduled_for": START + HOUR}
+        ended(db, job, "succeeded", START + 4 * HOUR, took=HOUR, **due, **exclusive)
+
+    assert [(one.job_type, one.late_by) for one in night(db).late] == [("allows", 2 * HOUR)]
+
+
+def test_a_retried_run_is_late_if_its_first_attempt_was(db: Db) -> None:
+    job = a_job(db, overlap="allow", spread=timedelta(minutes=30))
+    for slot, first_start in ((START, START + 46 * MINUTE), (START + HOUR, START + HOUR + 45 * MINUTE)):
+        due = {"run_at": END - HOUR, "created_at": slot, "scheduled_for": slot}
+        run = ended(db, job, "succeeded", END - MINUTE, attempts=2, failed_at=END - HOUR, **due)
+        db.execute(
+            "insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error)"
+            " values (%s, 1, 'w', %s, %s, 'x')",
+            [run, first_start, END - HOUR],
+        )
+
+    assert [(one.runs, one.late_by) for one in night(db).late] == [(1, 16 * MINUTE)]
+
+
+def test_a_tag_sets_the_tolerated_delay_of_one_job(db: Db) -> None:
+    for name, tags in (("none", ["max-late:0s"]), ("more", ["max-late:2h"]), ("usual", ["max-late:soon"])):
+        job = a_job(db, name, tags=tags)
+        ended(db, job, "succeeded", START + HOUR, run_at=START + 39 * MINUTE, created_at=START)
+
+    assert [one.job_type for one in night(db).late] == ["none", "usual"]
+
+
+def test_the_longest_run_of_each_job_is_listed_and_those_that_still_run(db: Db, cli: Cli) -> None:
+    now = datetime.now(UTC)
+    purge, mail = a_job(db), a_job(db, "mail", schedule=None)
+    ended(db, purge, "succeeded", now - HOUR, took=3 * HOUR)
+    ended(db, purge, "succeeded", now - 2 * HOUR, took=2 * HOUR)
+    ended(db, purge, "cancelled", now - 2 * HOUR, took=9 * HOUR)
+    a_run(db, mail, "running", started_at="(now() - interval '4 hours')")
+    ended(db, mail, "succeeded", now - HOUR, took=1.5 * SECOND)
+
+    shown = cli("report").out
+
+    longest = [line.split() for line in shown.partition("Longest\n")[2].splitlines()[1:]]
+    assert [line[:2] for line in longest] == [["4h", "mail"], ["3h", "purge"], ["1.5s", "mail"]]
+    assert longest[0][2:4] == ["still", "running"]
+
+
+# -- what needs attention
+
+
+@pytest.mark.parametrize(("tags", "code"), [([], 1), (["max-dead:1"], 1), (["max-dead:2"], 0), (["max-dead:3"], 0)])
+def test_dead_runs_need_attention_if_they_are_more_than_the_job_tolerates(
+    db: Db, cli: Cli, tags: list[str], code: int
+) -> None:
+    job = a_job(db, tags=tags)
+    for error_type in ("OSError", "KeyError"):
+        ended(db, job, "dead", START + HOUR, error_type=error_type)
+
+    assert (cli(*NIGHT).code, len(night(db).problems)) == (code, 2 * code)
+
+
+def test_a_dead_run_that_was_retried_and_succeeded_needs_no_attention(db: Db, cli: Cli) -> None:
+    job = a_job(db)
+    ended(db, job, "succeeded", START + 2 * HOUR, failed_at=START + HOUR, attempts=6, prior_attempts=5, max_attempts=10)
+
+    assert cli(*NIGHT).code == 0
+    assert [group.recovered for group in night(db).failures.groups] == [1]
+
+
+@pytest.mark.parametrize("reason", ["late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired"])
+def test_of_skipped_slots_those_that_were_late_need_attention(db: Db, cli: Cli, reason: str) -> None:
+    a_gap(db, a_job(db), START + HOUR, START + 2 * HOUR, 3, reason)
+
+    shown = cli(*NIGHT)
+
+    assert shown.code == int(reason == "late")
+    assert f"skipped  3 slots: 3 {reason}\n" in shown.out
+    if reason == "late":
+        assert (
+            "  purge: 3 slots were not run: too old when a run would have been created\n"
+            "      yamlsched backfill purge --from 2026-01-13T21:00Z --to 2026-01-13T22:00Z runs what is still wanted\n"
+        ) in shown.out
+
+
+def test_problems_that_exist_now_belong_to_a_report_that_ends_now(db: Db, cli: Cli) -> None:
+    # given a namespace in which no host ticks
+    job = a_job(db, next_slot_at=datetime.now(UTC) - HOUR)
+    ended(db, job, "succeeded", START + HOUR)
+
+    shown = cli("report")
+
+    assert shown.code == 1
+    assert "  no tick has ever presented a schedule for namespace" in shown.out
+    assert "  purge: late by 1h: no sync has created the run of its slot\n" in shown.out
+    assert cli(*NIGHT).code == 0
+
+
+@pytest.mark.parametrize(("doubted", "code"), [(START - HOUR, 1), (END - SECOND, 1), (END, 0)])
+def test_effects_in_doubt_since_before_the_end_need_attention(db: Db, cli: Cli, doubted: datetime, code: int) -> None:
+    run = ended(db, a_job(db), "succeeded", START - 2 * HOUR)
+    db.execute(
+        "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key, state,"
+        " claimed_at, doubted_at) values ('default', 'mail:1', %s, 1, 'w', gen_random_uuid(), gen_random_uuid(),"
+        " 'in_doubt', %s, %s)",
+        [run, doubted, doubted],
+    )
+
+    shown = cli(*NIGHT)
+
+    assert shown.code == code
+    assert ("yamlsched settle --done mail:1" in shown.out) == bool(code)
+    assert ("in doubt  1 effect to settle, 0 to be resolved by the run's retry\n" in shown.out) == bool(code)
+
+
+def test_the_most_urgent_problems_come_first_and_the_rest_is_counted(db: Db, cli: Cli) -> None:
+    for nth in range(11):
+        a_gap(db, a_job(db, f"job_{nth:02}"), START, START, 1, "late")
+    ended(db, a_job(db, "died"), "dead", START + HOUR)
+
+    lines = cli(*NIGHT).out.splitlines()
+
+    assert lines[3:5] == ["12 problems need attention", "  died: 1 run died: OSError: no route to host"]
+    assert "  and 2 more: yamlsched report --format json --since 2026-01-13T20:00Z --until 2026-01-14T08:00Z" in lines
+    assert "and 5 more: yamlsched report --format json --since 2026-01-13T20:00Z --until 2026-01-14T08:00Z" in lines
+    document = json.loads(cli(*NIGHT, "--format", "json").out)
+    assert (len(document["problems"]), len(document["skipped"]), document["healthy"]) == (12, 11, False)
+
+
+# -- how it is shown
+
+
+def a_bad_night(db: Db) -> dict[str, str]:
+    """Insert something of everything; return the ids by their names."""
+    purge = a_job(db, timezone="Europe/Berlin")
+    runs = {"ok": ended(db, purge, "succeeded", START + 5 * HOUR, took=90 * MINUTE)}
+    runs["dead"] = ended(db, purge, "dead", START + HOUR, last_error="disk full | `x` <b>")
+    mail = a_job(db, "mail")
+    runs["late"] = ended(db, mail, "succeeded", END - HOUR, run_at=END - 3 * HOUR, created_at=END - 3 * HOUR)
+    runs["recovered"] = ended(
+        db, mail, "succeeded", END - HOUR, took=SECOND, failed_at=END - 2 * HOUR, attempts=2, error_type="Timeout",
+        last_error="took too long",
+    )  # fmt: skip
+    a_gap(db, purge, START + 6 * HOUR, START + 7 * HOUR, 2, "overlap")
+    return {str(run): name for name, run in runs.items()}
+
+
+def test_the_text_of_a_bad_night(db: Db, cli: Cli) -> None:
+    ids = a_bad_night(db)
+
+    shown = cli(*NIGHT)
+
+    assert (shown.code, shown.err) == (1, "")
+    text = re.sub(r"\b\d+\b", lambda found: ids.get(found[0], found[0]), shown.out)
+    assert (
+        re.sub(" {2,}", "  ", text)
+        == """\
+yamlsched report: default
+Tue 2026-01-13 20:00 UTC to Wed 2026-01-14 08:00 UTC (12h)
+
+2 problems need attention
+  purge: 1 run died: OSError: disk full | `x` <b>
+  yamlsched show dead; then yamlsched retry dead
+  mail: 1 run started late, by 1h59m
+  yamlsched show late
+
+ran  4 runs of 2 jobs: 3 succeeded (1 after a retry), 1 died
+dead  1, by type of error: OSError 1
+skipped  2 slots: 2 overlap
+
+Failures
+RUNS  JOB  NOW  ATTEMPTS  FIRST  LAST  EXAMPLE  ERROR
+1  purge  1 dead  1  2026-01-13 22:00 CET (21:00Z)  2026-01-13 22:00 CET (21:00Z)  dead  OSError: disk full | `x` <b>
+1  mail  1 recovered  1  2026-01-14 06:00 UTC  2026-01-14 06:00 UTC  recovered  Timeout: took too long
+
+Skipped slots
+SLOTS  JOB  REASON  FROM  TO
+2  purge  overlap: a run of an earlier slot was unfinished, and overlap: skip does not wait for it  \
+2026-01-14 03:00 CET (02:00Z)  2026-01-14 04:00 CET (03:00Z)
+
+Started late
+RUNS  JOB  LATEST  STARTED  RUN
+1  mail  1h59m  2026-01-14 06:59 UTC  late
+
+Longest
+TOOK  JOB  ENDED  RUN
+1h30m  purge  2026-01-14 02:00 CET (01:00Z)  ok
+1m  mail  2026-01-14 07:00 UTC  late
+"""
+    )
+
+
+def test_markdown_shows_the_same_and_nothing_in_it_is_markup(db: Db, cli: Cli) -> None:
+    a_bad_night(db)
+
+    shown = cli(*NIGHT, "--format", "markdown")
+    html = MarkdownIt("commonmark").enable("table").render(shown.out)
+
+    assert shown.code == 1
+    assert html.count("<h3>") == 4
+    assert "disk full | `x` &lt;b&gt;" in html
+    assert re.search(r"<code>yamlsched show \d+</code>; then <code>yamlsched retry \d+</code>", html)
+    rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
+    assert {row.count("<t") for row in rows} == {8, 5, 4}
+
+
+class Page(HTMLParser):
+    """What an HTML document has: elements, their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text += data
+
+
+def test_the_html_is_one_file_that_loads_nothing(db: Db, cli: Cli) -> None:
+    a_bad_night(db)
+
+    shown = cli(*NIGHT, "--format", "html")
+    page = Page(shown.out)
+
+    assert shown.code == 1
+    assert page.open == []
+    assert {"script", "link", "img", "iframe", "a"} & set(page.elements) == set()
+    assert {"src", "href", "srcset", "background", "action"} & {name for name, _ in page.attributes} == set()
+    assert "url(" not in shown.out
+    assert "@import" not in shown.out
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+    assert "prefers-color-scheme: dark" in shown.out
+    assert "purge: 1 run died: OSError: disk full | `x` <b>" in page.text
+    for words in ("2 problems need attention", "1h59m", "Started late", "2026-01-13 22:00 CET (21:00Z)"):
+        assert words in page.text
+
+
+HOSTILE = "</td><script>alert(1)</script>\x1b[31m\u202eevil\x00\"'&amp;| `x` [y](http://z.example) @team\n::error::x"
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html", "json"])
+def test_no_error_controls_what_shows_the_report(db: Db, cli: Cli, form: str) -> None:
+    error = HOSTILE.replace("\x00", "")
+    job = a_job(db, timezone="Europe/Berlin")
+    ended(db, job, "dead", START + HOUR, last_error=error, error_type=error)
+    ended(db, job, "dead", START + HOUR, last_error="x" * 65_536, error_type="Long")
+
+    out = cli(*NIGHT, "--format", form).out
+
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert not re.search("^ *::error::", out, re.MULTILINE)
+    if form == "html":
+        assert "script" not in Page(out).elements
+        assert "</td><script>alert(1)</script>\\x1b[31m\\u202eevil" in Page(out).text
+    if form == "markdown":
+        html = MarkdownIt("commonmark").enable("table").render(out)
+        assert "<script" not in html
+        assert "<a " not in html
+    if form != "json":
+        assert len(out) < 40_000
+
+
+def test_an_empty_night_says_so(db: Db, cli: Cli) -> None:
+    soon = datetime.now(UTC) + HOUR
+    a_file_row(db)
+    assert cli("report").out.splitlines()[3] == "No jobs yet: yamlsched sync applies schedules.yaml"
+
+    a_job(db, next_slot_at=soon, timezone="Europe/Berlin")
+    shown = cli("report")
+
+    assert shown.code == 0
+    lines = shown.out.splitlines()
+    assert lines[3] == "Nothing needs attention"
+    assert lines[5] == "ran        nothing: no run ended or failed, and no slot was skipped; 1 job"
+    assert lines[6] == "now        0 running, 0 queued, 0 waiting to retry"
+    assert re.fullmatch(rf"next slot  purge, \w{{3}} \d\d:\d\d CES?T \({soon:%H:%M}Z\)", lines[7])
+    assert len(lines) == 8
+    assert Page(cli("report", "--format", "html").out).text.count("Nothing needs attention") == 2  # and in the title
+
+
+def test_json_has_everything(db: Db, cli: Cli) -> None:
+    ids = a_bad_night(db)
+
+    document = json.loads(cli(*NIGHT, "--format", "json").out)
+
+    assert (document["format_version"], document["since"], document["until"]) == (
+        1,
+        "2026-01-13T20:00:00Z",
+        "2026-01-14T08:00:00Z",
+    )
+    assert [(one["kind"], ids[str(one["run_id"])]) for one in document["problems"]] == [
+        ("dead", "dead"),
+        ("started_late", "late"),
+    ]
+    assert document["ran"] == {
+        "runs": 4, "jobs": 2, "succeeded": 3, "retried": 1, "dead": 1, "cancelled": 0, "is_bounded": False,
+    }  # fmt: skip
+    assert [group["error_type"] for group in document["failures"]] == ["OSError", "Timeout"]
+    assert [(one["reason"], one["slots"]) for one in document["skipped"]] == [("overlap", 2)]
+    assert [one["late_by"] for one in document["started_late"]] == [7140.0]
+    assert document["longest"][0]["took"] == 5400.0
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--since", "2026-01-14T08:00Z", "--until", "2026-01-14T08:00Z"), "--until 2026-01-14T08:00Z is not after"),
+        (("--since", "tomorrow"), "is not in the past"),
+        (("--since", "now"), "is not in the past"),
+        (("--since", "soon"), '"soon" is not a valid time'),
+        (("--format", "csv"), "'csv' is not one of 'text', 'markdown', 'json', 'html'"),
+    ],
+)
+def test_a_span_without_a_length_is_refused(cli: Cli, options: tuple[str, ...], what: str) -> None:
+    shown = cli("report", *options)
+
+    assert (shown.code, shown.out) == (2, "")
+    assert what in shown.err
+
+
+def test_local_times_are_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\ntimezone: Europe/Berlin\njobs: {}\n")
+
+    shown = cli("report", "--since", "2026-01-13T21:00", "--until", "2026-01-14T09:00", "--format", "json")
+
+    assert "--since is read in Europe/Berlin: 2026-01-13T20:00Z (Tue 2026-01-13 21:00 CET)\n" in shown.err
+    document = json.loads(shown.out)
+    assert (document["since"], document["until"]) == ("2026-01-13T20:00:00Z", "2026-01-14T08:00:00Z")
+    text = cli(*NIGHT).out.splitlines()[1]
+    assert text == (
+        "Tue 2026-01-13 21:00 CET to Wed 2026-01-14 09:00 CET (12h; 2026-01-13T20:00Z to 2026-01-14T08:00Z)"
+    )
+
+
+def test_an_end_in_the_future_is_now(db: Db, cli: Cli) -> None:
+    document = json.loads(cli("report", "--since", "1h", "--until", "tomorrow", "--format", "json").out)
+
+    assert document["until"] == document["now"]
+
+
+# -- speed
+
+
+def test_a_report_reads_only_what_ended_within_its_span(own_dsn: str) -> None:
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        a_long_history(db)  # a run of each of four jobs in each minute
+        now = datetime.now(UTC)
+        given: dict[str, Any] = {"namespace": "default", "until": now, "max_late": LIMIT, "jobs": [], "limits": []}
+        given |= {"of_job": 1_000, "limit": 20}
+        for minutes, most in ((90, 4 * 91 + 4), (4_000, 4 * 1_000)):
+            span = {**given, "since": now - minutes * MINUTE}
+            assert rows_read(db, load("report")["ended"], span) <= most
+        assert rows_read(db, load("report")["running"], given) <= 20

@@ -1,0 +1,115 @@
+"""``yamlsched report``: what happened in a span of time, over all jobs, on one screen."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from yamlsched import times
+from yamlsched.cli import FINDINGS, OK, _filters, _output
+from yamlsched.cli._settings import Settings, Verb
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from yamlsched.operations.report import Report
+
+FORMATS = ("text", "markdown", "json", "html")
+HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
+
+What ran, failed by type of error, was skipped and why, started late, took longest, and effects in doubt. Exits 1 if
+something needs attention: a morning line for cron is "yamlsched report --since 12h". The HTML is one file to mail.
+"""
+
+
+@click.command(cls=Verb, uses="file dsn namespace", formats=FORMATS, help=HELP)
+@click.option(
+    "--since",
+    type=_filters.time,
+    default="12h",
+    show_default=True,
+    metavar="TIME",
+    help='The start: 12h (the last 12 hours), 18:00, yesterday, "fri 18:00" (the last one), or 2026-01-14T02:00Z.',
+)
+@click.option("--until", type=_filters.time, metavar="TIME", help="The end (now); the same forms.")
+@click.pass_obj
+def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
+    from yamlsched.operations import report
+    from yamlsched.operations.history import timezone_of
+
+    with settings.connect_in() as (connection, namespace):
+        timezone = timezone_of(connection, namespace, (), settings.file)
+        start, end = _span(connection, since, until, timezone)
+        found = report.read(connection, namespace, start, end, timezone)
+    click.echo(_rendered(found, settings.format))
+    return FINDINGS if found.problems else OK
+
+
+def _span(
+    connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: str
+) -> tuple[datetime, datetime | None]:
+    """Return the instants; print how local times were read. An end that is not in the past is None: now."""
+    from yamlsched.store.history import now
+    from yamlsched.zones import zone
+
+    at = now(connection)
+    start = times.resolve(since, lambda: zone(timezone), at, is_future=False)
+    _filters.echo_reading("since", since, start, timezone)
+    if start >= at:
+        raise click.UsageError(f"--since {times.short_utc(start)} is not in the past: it is {times.short_utc(at)}")
+    if until is None:
+        return start, None
+    end = times.resolve(until, lambda: zone(timezone), at, is_future=False)
+    _filters.echo_reading("until", until, end, timezone)
+    if end <= start:
+        raise click.UsageError(f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}")
+    return start, end if end < at else None
+
+
+def _rendered(found: Report, form: str) -> str:
+    if form == "json":
+        return _as_json(found)
+    from yamlsched.cli._report.document import document
+
+    words = document(found)
+    if form == "markdown":
+        from yamlsched.cli._report import markdown
+
+        return markdown.render(words)
+    if form == "html":
+        from yamlsched.cli._report import html
+
+        return html.render(words)
+    from yamlsched.cli._report import text
+
+    return text.render(words)
+
+
+def _as_json(found: Report) -> str:
+    from yamlsched.operations.report import MAX_LISTED
+
+    groups = found.failures.worst_first()
+    next_slot = dict(zip(("job_type", "timezone", "at"), found.next_slot, strict=True)) if found.next_slot else None
+    return _output.document(
+        namespace=found.namespace,
+        now=found.now,
+        since=found.since,
+        until=found.until,
+        timezone=found.timezone,
+        healthy=not found.problems,
+        problems=found.problems,
+        jobs=found.jobs,
+        ran=found.ran,
+        queue=found.queue,
+        failures=groups[:MAX_LISTED],
+        more_failures=len(groups[MAX_LISTED:]),
+        failures_are_complete=found.failures.is_complete,
+        dead_by_error_type=found.dead,
+        skipped=found.skipped,
+        started_late=found.late,
+        in_doubt=found.in_doubt,
+        longest=found.longest,
+        next_slot=next_slot,
+    )

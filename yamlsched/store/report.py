@@ -1,0 +1,87 @@
+"""Statements about a span of time, over all jobs: see ``sql/report.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from yamlsched.store.rows import fetch
+from yamlsched.store.statements import load
+
+
+@dataclass(frozen=True)
+class EndedOfJob:
+    """How the runs of a job ended in a span: the longest attempt, and the run that started latest after it was due.
+
+    ``examined`` is how many runs were read: as many as the limit if there may be more.
+    """
+
+    job_type: str
+    timezone: str
+    runs: int
+    succeeded: int
+    retried: int  # of these, after a failed attempt
+    dead: int
+    cancelled: int
+    took: timedelta | None
+    took_id: int
+    took_at: datetime
+    late: int
+    late_by: timedelta | None
+    late_id: int
+    late_at: datetime | None
+    examined: int
+
+
+@dataclass(frozen=True)
+class GapOfJob:
+    """A gap of a job, which has ``schedule`` now."""
+
+    job_type: str
+    timezone: str
+    schedule: str | None
+    reason: str
+    first_slot: datetime
+    last_slot: datetime
+    slots: int
+
+
+@dataclass(frozen=True)
+class RunningRun:
+    """A run that is being executed."""
+
+    id: int
+    job_type: str
+    timezone: str
+    started_at: datetime
+
+
+def ended(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    max_late: timedelta,
+    limits: Mapping[str, timedelta],
+    of_job: int,
+) -> list[EndedOfJob]:
+    """Return the jobs of which runs ended in [since, until). ``limits`` are those of single jobs, for ``max_late``."""
+    given = {"namespace": namespace, "since": since, "until": until, "max_late": max_late, "of_job": of_job}
+    given |= {"jobs": list(limits), "limits": list(limits.values())}
+    return fetch(connection, EndedOfJob, load("report")["ended"], given)
+
+
+def skipped(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime, of_job: int
+) -> list[GapOfJob]:
+    given = {"namespace": namespace, "since": since, "until": until, "of_job": of_job}
+    return fetch(connection, GapOfJob, load("report")["skipped"], given)
+
+
+def running(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[RunningRun]:
+    """Return the runs that have been running longest, those first."""
+    return fetch(connection, RunningRun, load("report")["running"], {"namespace": namespace, "limit": limit})
