@@ -72,15 +72,19 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
     assert not ran.is_bounded
 
 
-@pytest.mark.parametrize(("limit", "runs", "is_bounded"), [(2, 2, True), (3, 3, True), (4, 3, False)])
-def test_the_runs_that_are_read_of_a_job_are_bounded(
+@pytest.mark.parametrize(
+    ("limit", "runs", "is_bounded"),
+    [(2, 2, True), (4, 3, True), (6, 6, True), (7, 6, False), (8, 6, False)],
+)
+def test_the_runs_that_are_read_are_bounded_and_quiet_jobs_leave_their_share_to_busy_ones(
     db: Db, monkeypatch: pytest.MonkeyPatch, limit: int, runs: int, is_bounded: bool
 ) -> None:
-    job = a_job(db, overlap="allow")
-    for nth in range(3):
-        ended(db, job, "succeeded", START + nth * HOUR)
-    a_job(db, "other")
-    monkeypatch.setattr(report, "MAX_RUNS", 2 * limit)  # shared by two jobs
+    # given a job with five runs, one with one, and one without any
+    busy, quiet, _ = a_job(db, "busy", overlap="allow"), a_job(db, "quiet"), a_job(db, "none")
+    for nth in range(5):
+        ended(db, busy, "succeeded", START + nth * HOUR)
+    ended(db, quiet, "succeeded", START)
+    monkeypatch.setattr(report, "MAX_RUNS", limit)
     monkeypatch.setattr(report, "MIN_OF_JOB", 1)
 
     ran = night(db).ran

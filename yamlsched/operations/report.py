@@ -1,13 +1,13 @@
 """What happened in a span of time, over all jobs: what needs attention first, then what ran, failed and did not run.
 
-Numbers are bounded: of each job, a number of runs is read that is smaller if there are many jobs.
+Numbers are bounded: of each job, a number of runs is read that is smaller if many jobs are busy.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,7 +30,7 @@ from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 200_000, 100
-"""Runs that are read in all, shared among the jobs; and how many of one job at least."""
+"""Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
 MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
 """Rows of each list."""
@@ -143,9 +143,8 @@ def read(
     now = health.read(connection, namespace, limits.within)
     end = now.now if until is None else min(until, now.now)
     jobs = {job.job_type: job for job in now.jobs}
-    of_job = max(MAX_RUNS // max(len(jobs), 1), MIN_OF_JOB)
     own = {name: limit for name, job in jobs.items() if (limit := health.max_late(job, limits)) != limits.max_late}
-    ended = store.ended(connection, namespace, since, end, limits.max_late, own, of_job)
+    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, len(jobs))
     failed = failures.groups(connection, namespace, since, end)
     skipped = _skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end)
     late = _late(ended)
@@ -175,6 +174,29 @@ def read(
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
         next_slot=_next_slot(now),
     )
+
+
+def _ended(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    max_late: timedelta,
+    own: Mapping[str, timedelta],
+    jobs: int,
+) -> tuple[list[EndedOfJob], int]:
+    """Return the jobs of which runs ended, and how many runs of one job were read at most.
+
+    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
+    """
+    of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
+    ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
+    busy = sum(job.examined >= of_job for job in ended)
+    spare = MAX_RUNS - sum(job.examined for job in ended)
+    if busy and spare // busy:
+        of_job += spare // busy
+        ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
+    return ended, of_job
 
 
 def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
