@@ -2,25 +2,30 @@
 
 -- name: begin
 -- The agent takes the ticket, only while the claim that started it holds a live lease. No row: there is no such lease, or
--- another execution of this attempt has begun, or the worker has withdrawn it. Then the handler must not be called.
+-- another execution of this attempt has begun, or the worker has withdrawn it. Then the handler must not be called. Nor
+-- while the job is paused, disabled or retired: the ticket is then written as a withdrawn one, and the worker refunds it.
 with live as (
-    select r.id, r.attempts, r.locked_by, r.locked_until, r.payload
+    select r.id, r.attempts, r.locked_by, r.locked_until, r.payload,
+           yamlsched.is_withheld(d, clock_timestamp()) as is_withheld
     from yamlsched.job_runs r
+    join yamlsched.job_definitions d on d.id = r.definition_id
     where r.id = %(run_id)s
       and r.status = 'running'
       and r.locked_by = %(locked_by)s
       and r.attempts = %(attempt)s
       and r.locked_until > clock_timestamp()
 ), begun as (
-    insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at)
-    select l.id, l.attempts, l.locked_by, %(agent)s, clock_timestamp(), clock_timestamp()
+    insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at, ended_at)
+    select l.id, l.attempts, l.locked_by, case when not l.is_withheld then %(agent)s end, clock_timestamp(),
+           clock_timestamp(), case when l.is_withheld then clock_timestamp() end
     from live l
     on conflict do nothing
-    returning run_id
+    returning run_id, agent
 )
 select l.payload::text as payload, extract(epoch from l.locked_until - clock_timestamp())::float8 as lease_seconds
 from live l
-join begun b on b.run_id = l.id;
+join begun b on b.run_id = l.id
+where b.agent is not null;
 
 -- name: begun_by
 -- Who has the ticket: the agent itself, if the answer to its insert was lost.

@@ -428,6 +428,38 @@ def test_an_attempt_that_has_not_begun_in_time_is_withdrawn_and_refunded(project
     assert not is_alive(launchers(project)[0])
 
 
+def test_a_job_that_is_paused_before_the_engine_starts_it_does_not_begin_and_costs_nothing(project: Project) -> None:
+    engine(project, 'while ! [ -e go ]; do sleep 0.01; done; exec "$@"')
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+    worker = project.start("work")
+    until(lambda: launchers(project))
+
+    assert project.start("pause", "nothing", "--reason", "test").wait() == 0
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("queued", 0, 0, 0, 0)
+    assert 'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    assert project.start("resume", "nothing").wait() == 0
+    project.work()
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_an_attempt_that_has_begun_finishes_when_its_job_is_paused(project: Project) -> None:
+    engine(project)
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start("work")
+    project.until_started(run)
+
+    assert project.start("pause", "waits_for_file", "--reason", "test").wait() == 0
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
 FAILURES = [
     (
         "echo Permission denied >&2; exit 255",

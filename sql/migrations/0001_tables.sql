@@ -35,6 +35,7 @@ create table yamlsched.job_definitions (
     exit_codes     jsonb not null default '{}',
     payload        jsonb not null default '{}',
     executor       text not null default 'local',  -- a name: what it stands for is in the worker's own file
+    resources      jsonb not null default '{}',  -- what the executor reserves for each attempt
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
     priority       smallint not null default 2 check (priority between 1 and 3),  -- high, normal, low: see job_runs

@@ -20,8 +20,9 @@ from yamlsched.errors import EnvironmentFailed
 )
 @click.argument("description")
 @click.option("--probe", is_flag=True, help="Answer a question of yamlsched doctor.")
+@click.option("--stop-with-stdin", is_flag=True, help="Stop when standard input is closed.")
 @click.pass_obj
-def command(settings: Settings, /, description: str, probe: bool) -> int:
+def command(settings: Settings, /, description: str, probe: bool, stop_with_stdin: bool) -> int:
     from yamlsched.worker.executors.remote.agent import AgentResult, execute
     from yamlsched.worker.executors.remote.spec import decode
 
@@ -34,5 +35,5 @@ def command(settings: Settings, /, description: str, probe: bool) -> int:
     run, job, namespace = decode(description)
     if settings.is_embedded or not settings.dsn:
         raise EnvironmentFailed("no DSN on the engine's host: set YAMLSCHED_DSN there, for example in its image")
-    result = execute(settings.dsn, run, job, namespace, settings.file.resolve())
+    result = execute(settings.dsn, run, job, namespace, settings.file.resolve(), stop_with_stdin)
     return {AgentResult.ENDED: OK, AgentResult.REFUSED: FINDINGS, AgentResult.UNREACHABLE: FAILED}[result]

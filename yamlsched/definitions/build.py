@@ -13,12 +13,12 @@ from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import ALIASES, Cron, parse_cron, smallest_gap
 from yamlsched.definitions import timezones
 from yamlsched.definitions.diagnostic import Problem
+from yamlsched.definitions.executors import DaskExecutor, Engine
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.job import (
     ENUMS,
     TYPES,
     Catchup,
-    CommandExecutor,
     ExitCodes,
     Job,
     Output,
@@ -69,7 +69,7 @@ class Reader:
     def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
         self.found = found
         self.environments = environments
-        self.executors: dict[str, CommandExecutor | None] = {}  # of the file; None: its entry is not valid
+        self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
         self.has_environment_list = True
         self.is_environment_list_closed = True
         self.timezone_errors: dict[str, Problem] = {}
@@ -164,7 +164,7 @@ class Reader:
             values["delays"] = tuple(map(self.duration, spot.child("delays").children()))
         return Backoff(**values) if self.found.is_valid(spot) else None
 
-    def env(self, spot: Spot) -> dict[str, str]:
+    def mapping(self, spot: Spot) -> dict[str, Any]:
         return {name: item.value for name, item in spot.value.items()}
 
     def exit_codes(self, spot: Spot) -> ExitCodes | None:
@@ -216,7 +216,8 @@ READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
     int: Reader.integer,
     timedelta: Reader.duration,
     tuple[str, ...]: Reader.strings,
-    dict[str, str]: Reader.env,
+    dict[str, str]: Reader.mapping,
+    dict[str, float]: Reader.mapping,
     ExitCodes: Reader.exit_codes,
     Backoff: Reader.backoff,
     Output: Reader.output,
@@ -239,29 +240,6 @@ def build_retention(root: Spot, reader: Reader) -> Retention:
         return Retention()
     values = {str(item.path[-1]): reader.duration(item) for item in spot.children()}
     return Retention(**{key: value for key, value in values.items() if value is not None})
-
-
-def build_executors(root: Spot, reader: Reader) -> dict[str, CommandExecutor | None]:
-    """Return the executors of the file; None for one whose entry is not valid."""
-    spot = root.get("executors")
-    if spot is None or not isinstance(spot.value, dict):
-        return {}
-    built: dict[str, CommandExecutor | None] = {}
-    for entry in spot.children():
-        name = str(entry.path[-1])
-        if name == LOCAL:
-            message = f"executors: {quoted(LOCAL)} is the name of the processes of each host"
-            reader.found.error(entry.key, "YS121", message, "Choose another name.")
-        elif reader.found.is_valid(entry):
-            values: dict[str, Any] = {"command": reader.strings(entry.child("command"))}
-            if (most := entry.get("concurrency")) is not None:
-                values["concurrency"] = reader.integer(most)
-            if (within := entry.get("begin_within")) is not None:
-                values["begin_within"] = reader.duration(within)
-            if values.get("begin_within", True) is not None:
-                built[name] = CommandExecutor(name, **values)
-        built.setdefault(name, None)
-    return built
 
 
 def build_jobs(
@@ -309,6 +287,10 @@ def _build_job(
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
     engine = reader.executors.get(values.get("executor", LOCAL))
+    if values.get("resources") and not isinstance(engine, DaskExecutor):
+        message = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
+        reader.found.error(spot.child("resources").key, "YS114", message, "Only executors of type dask know resources.")
+        return None
     return Job(str(spot.path[-1]), paths=paths, engine=engine, **values)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_type_hints
 from yamlsched import durations
 from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import Cron, parse_cron
+from yamlsched.definitions.executors import Engine
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs import LOCAL, Keep, Priority
 from yamlsched.zones import zone
@@ -70,26 +71,6 @@ class ExitCodes:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandExecutor:
-    """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt."""
-
-    name: str
-    command: tuple[str, ...]
-    concurrency: int = 16  # attempts in flight, of all workers of one host
-    begin_within: timedelta = timedelta(minutes=15)
-
-    def to_yaml(self) -> dict[str, Any]:
-        """Return its keys as a file with everything written out has them."""
-        within = durations.show(self.begin_within)
-        return {
-            "type": "command",
-            "command": list(self.command),
-            "concurrency": self.concurrency,
-            "begin_within": within,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """One job as it applies on this host: defaults merged in, ``enabled`` combined with the environment.
 
@@ -109,6 +90,7 @@ class Job:
     exit_codes: ExitCodes = ExitCodes()
     payload: dict[str, Any] = field(default_factory=dict)
     executor: str = LOCAL
+    resources: dict[str, float] = field(default_factory=dict)
     enabled: bool = True
     priority: Priority = Priority.NORMAL
     max_attempts: int = 5
@@ -126,7 +108,7 @@ class Job:
     owner: str = ""
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
-    engine: CommandExecutor | None = None  # of the file: its entry for ``executor``; None for LOCAL
+    engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
 
 
 def to_row(job: Job) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yamlsched.definitions import build
+from yamlsched.definitions.build_executors import build_executors
 from yamlsched.definitions.decode import decode
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
+from yamlsched.definitions.executors import Engine
 from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
-from yamlsched.definitions.job import CommandExecutor, Job, Retention
+from yamlsched.definitions.job import Job, Retention
 from yamlsched.definitions.node import Node, Spot
 from yamlsched.definitions.parse import parse
 from yamlsched.definitions.schema import JOB_KEYS
@@ -53,7 +55,7 @@ class Loaded:
     environments: tuple[str, ...] = ()
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
-    executors: dict[str, CommandExecutor] = field(default_factory=dict)
+    executors: dict[str, Engine] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
     root: Spot | None = field(default=None, repr=False, compare=False)
@@ -157,7 +159,7 @@ def _load(data: bytes, file: str, environment: str | None, is_validated: bool) -
     zone = reader.read(timezone) if timezone else "UTC"
     retention = build.build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, found))
-    reader.executors = build.build_executors(root, reader)
+    reader.executors = build_executors(root, reader)
     jobs = build.build_jobs(root, reader, zone, environment, paths)
     is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(

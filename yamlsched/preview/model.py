@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from yamlsched.definitions.executors import Engine
 from yamlsched.definitions.field_changes import FieldChange
-from yamlsched.definitions.job import CommandExecutor, Job, Retention
+from yamlsched.definitions.job import Job, Retention
 from yamlsched.store.files import FileState
 from yamlsched.sync import REFUSED, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
@@ -80,7 +81,7 @@ class Side:
     environments: tuple[str, ...] | None = None
     retention: Retention | None = None
     paths: tuple[str, ...] | None = None
-    executors: Mapping[str, CommandExecutor] | None = None
+    executors: Mapping[str, Engine] | None = None
     invalid: tuple[str, ...] = ()
     remark: Note | None = None
 

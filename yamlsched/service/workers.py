@@ -55,7 +55,7 @@ def create_worker(
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
         path = permit_folder(target.file) / f"executor-{name}"
-        return RemoteExecutor(name, workload, ExecutorPermits(path, engine.concurrency), events)
+        return RemoteExecutor(name, engine, workload, ExecutorPermits(path, engine.concurrency), events)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 

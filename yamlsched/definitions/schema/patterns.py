@@ -10,7 +10,7 @@ from datetime import timedelta
 from yamlsched import durations
 from yamlsched.definitions.findings import Findings
 from yamlsched.definitions.node import Spot
-from yamlsched.definitions.schema import EXIT_CODE, HANDLER, NAME, PATH, VARIABLE
+from yamlsched.definitions.schema import ADDRESS, EXIT_CODE, HANDLER, NAME, PATH, RESOURCE, VARIABLE
 from yamlsched.definitions.wording import quoted
 
 MAX_GUESS_CHARS = 300
@@ -123,6 +123,16 @@ def not_an_exit_code(spot: Spot, found: Findings) -> None:
     found.error(spot, "YS105", message, "Write a number from 0 to 255.")
 
 
+def not_a_resource(spot: Spot, found: Findings) -> None:
+    message = f"{_mapping(spot)}: {quoted(spot.value)} is not a valid name of a resource"
+    found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU.")
+
+
+def not_an_address(spot: Spot, found: Findings) -> None:
+    message = f"{spot}: {quoted(spot.value)} is not the address of a Dask scheduler"
+    found.error(spot, "YS106", message, "Write for example tcp://scheduler:8786, or tls://scheduler:8786 with TLS.")
+
+
 def _mapping(key: Spot) -> Spot:
     """Return what messages call the mapping that has ``key``."""
     return Spot(key.node, key.path[:-1])
@@ -135,4 +145,6 @@ PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     PATH: not_a_relative_path,
     VARIABLE: not_a_variable,
     EXIT_CODE: not_an_exit_code,
+    RESOURCE: not_a_resource,
+    ADDRESS: not_an_address,
 }

@@ -44,6 +44,9 @@ END_TIMEOUT_SECONDS = 60.0  # for the server to take the outcome, also when the 
 STATEMENT_TIMEOUT_SECONDS = 10.0
 UNCHECKED = AttemptEnd(EndKind.RAISED, "its agent could not check its lease in time", "LeaseUnchecked")
 STOP_REQUESTED = AttemptEnd(EndKind.RELEASED, "stopped by its worker")
+ORPHANED = AttemptEnd(
+    EndKind.RAISED, "its agent was stopped: the process that had started it is gone", AGENT_TERMINATED
+)
 TERMINATED = AttemptEnd(EndKind.RAISED, "its agent was stopped by SIGTERM", AGENT_TERMINATED)
 NO_PROCESS = AttemptEnd(EndKind.RAISED, "no child process can be started on the engine's host", "NoProcess")
 
@@ -72,9 +75,14 @@ class OnePermit:
 
 
 class Agent:
-    """Executes the attempt of ``run``. ``file`` is schedules.yaml, which need not exist: it names the folder."""
+    """Executes the attempt of ``run``. ``file`` is schedules.yaml, which need not exist: it names the folder.
 
-    def __init__(self, dsn: str, run: ClaimedRun, job: Job, namespace: str, file: Path) -> None:
+    ``lifeline`` is a descriptor: when it is closed at the other end, the agent stops.
+    """
+
+    def __init__(
+        self, dsn: str, run: ClaimedRun, job: Job, namespace: str, file: Path, lifeline: int | None = None
+    ) -> None:
         self.ticket, self.name = ticket_of(run), f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.attempt = Attempt(run, job, 0.0, 0.0)
         self._dsn = dsn
@@ -86,7 +94,7 @@ class Agent:
         self._has_begun = False
         self._check_at = 0.0
         self._checking: asyncio.Task[None] | None = None
-        self._was_signalled = False
+        self._was_signalled, self._lifeline = False, lifeline
 
     async def run(self) -> AgentResult:
         """Begin the attempt if it may begin, execute it, and write its outcome."""
@@ -94,6 +102,8 @@ class Agent:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.add_signal_handler(number, self._on_signal)
+            if self._lifeline is not None:
+                loop.add_reader(self._lifeline, self._on_lifeline)
             try:
                 begun = await self._begin()
                 if not isinstance(begun, begins.Begun):
@@ -203,6 +213,13 @@ class Agent:
             self.attempt.has_lost_lease |= is_lost
             self._pool.stop([self.attempt], grace)
 
+    def _on_lifeline(self) -> None:
+        if self._lifeline is not None and not os.read(self._lifeline, 4096):
+            asyncio.get_running_loop().remove_reader(self._lifeline)
+            self._was_signalled = True
+            if self._has_begun:
+                self._stop(ORPHANED)
+
     def _on_signal(self) -> None:
         """Stop the attempt; a second signal kills it at once."""
         if not self._has_begun:
@@ -247,12 +264,21 @@ def decode_outcome(text: str) -> Report:
     return Report.decode(tuple(values))
 
 
-def execute(dsn: str, run: ClaimedRun, job: Job, namespace: str, file: Path) -> AgentResult:
-    """Execute the attempt of ``run``, and report if it must not or cannot begin."""
-    agent = Agent(dsn, run, job, namespace, file)
+def execute(
+    dsn: str, run: ClaimedRun, job: Job, namespace: str, file: Path, stops_with_stdin: bool = False
+) -> AgentResult:
+    """Execute the attempt of ``run``, and report if it must not or cannot begin.
+
+    ``stops_with_stdin``: stop when stdin is closed. What is executed gets an empty one.
+    """
+    lifeline = None
+    if stops_with_stdin:
+        lifeline, null = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+    agent = Agent(dsn, run, job, namespace, file, lifeline)
     result = asyncio.run(agent.run())
     names = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": f"{run.attempt}/{run.max_attempts}"}
     if result is AgentResult.REFUSED:
-        why = "another execution of this attempt has begun, or it was withdrawn, or its lease has ended"
+        why = "another execution has begun, it was withdrawn, its lease has ended, or its job is paused"
         log.warning("attempt.not_begun", **names, why=why)
     return result

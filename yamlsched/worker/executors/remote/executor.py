@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yamlsched import log
+from yamlsched.definitions.executors import DaskExecutor, Engine
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import AttemptEnd, EndKind
 from yamlsched.worker import clock, forking
@@ -22,7 +23,7 @@ from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
-from yamlsched.worker.executors.remote import gateway, spec
+from yamlsched.worker.executors.remote import dask_cluster, gateway, spec
 from yamlsched.worker.permits import ExecutorPermits
 from yamlsched.worker.workload import Workload
 
@@ -54,7 +55,9 @@ class GatewayHandle:
 class RemoteExecutor:
     """Hands attempts to the engine of the executor ``name``; at most as many at once as there are ``permits``."""
 
-    def __init__(self, name: str, workload: Workload, permits: ExecutorPermits, events: EventQueue) -> None:
+    def __init__(
+        self, name: str, engine: Engine, workload: Workload, permits: ExecutorPermits, events: EventQueue
+    ) -> None:
         self._name, self._workload, self._permits, self._events = name, workload, permits, events
         self._in_flight: dict[int, InFlight] = {}
         self._numbers: dict[Attempt, int] = {}
@@ -62,6 +65,7 @@ class RemoteExecutor:
         self._gateway: GatewayHandle | None = None
         self._deaths = 0
         self._is_draining = False
+        self._is_usable = _is_usable(name, engine)
 
     # -- the protocol of executors -----------------------------------------------------------------------------------
 
@@ -81,6 +85,8 @@ class RemoteExecutor:
 
     def capacity(self) -> Capacity:
         """Return how many attempts may be in flight, with all permits that are free on this host."""
+        if not self._is_usable:
+            return Capacity(0, 0, 0, 0)
         permits, held = self._permits.fill(self._permits.count), len(self._in_flight)
         return Capacity(permits, max(0, permits - held), permits, held)
 
@@ -126,6 +132,7 @@ class RemoteExecutor:
         engines = (job.engine for job in workload.jobs.values() if job.executor == self._name)
         if (engine := next(engines, None)) is not None:
             self._permits.count = engine.concurrency
+            self._is_usable = _is_usable(self._name, engine)
 
     async def close(self) -> None:
         """Let the gateway stop its launchers and exit; kill it if it does not."""
@@ -149,14 +156,17 @@ class RemoteExecutor:
         attempt, run = flight.attempt, flight.attempt.run
         engine = attempt.job.engine
         assert engine is not None
-        ticket = spec.ticket_of(run)
         launch_id = f"{run.id}-{run.attempt}-{run.locked_by.rpartition(':')[2]}"
-        argv = [argument.replace("{id}", launch_id) for argument in engine.command]
-        argv += ["yamlsched", "attempt", spec.encode(attempt, self._workload.namespace)]
+        argument = spec.encode(attempt, self._workload.namespace)
+        launch: tuple[Any, ...]
+        if isinstance(engine, DaskExecutor):
+            launch = ("dask", engine.address, f"yamlsched-{launch_id}", argument, attempt.job.resources)
+        else:
+            argv = [word.replace("{id}", launch_id) for word in engine.command]
+            launch = ("command", [*argv, "yamlsched", "attempt", argument])
+        name, ticket = f"[{run.job_type} {run.id}] ", tuple(spec.ticket_of(run))
         within = max(0.0, flight.begin_by - clock.now())
-        self._send(
-            "start", flight.number, argv, f"[{run.job_type} {run.id}] ", tuple(ticket), run.lease, within, is_adopted
-        )
+        self._send("start", flight.number, launch, name, ticket, run.lease, within, is_adopted)
 
     def _adopt(self) -> None:
         """Hand what an earlier gateway had to a new one."""
@@ -186,11 +196,11 @@ class RemoteExecutor:
             self._flush(handle)
 
     def _fork(self) -> GatewayHandle:
-        workload = self._workload
+        workload, name = self._workload, self._name
 
         def run(parent: int, pipes: list[forking.Pipe]) -> None:
             (commands, _), (_, results) = pipes
-            gateway.main(parent, commands, results, workload.dsn, str(workload.file.parent))
+            gateway.main(parent, commands, results, workload.dsn, str(workload.file.parent), name)
 
         pid, [(command_read, commands), (results, result_write)] = forking.fork("gateway", 2, run)
         os.close(command_read)
@@ -253,3 +263,11 @@ class RemoteExecutor:
             loop.remove_writer(handle.commands)
             os.close(handle.commands)
         self._gateway = None
+
+
+def _is_usable(name: str, engine: Engine) -> bool:
+    """Return whether this host can use the engine. If not, it claims nothing for it, and other hosts may."""
+    if isinstance(engine, DaskExecutor) and not dask_cluster.is_installed():
+        log.error("executor.unavailable", executor=name, error=dask_cluster.NOT_INSTALLED)
+        return False
+    return True

@@ -5,10 +5,11 @@ alive, and how the attempt ended. What it knows can be found again there, so tha
 
 A frame from the worker is one of these tuples:
 
-    ("start", number, argv, name, ticket, lease, begin_within, is_adopted)
+    ("start", number, launch, name, ticket, lease, begin_within, is_adopted)
     ("stop", number, grace, must_end)
     ("withdraw",)
 
+``launch`` says how the agent is started: ("command", argv), or ("dask", address, key, argument, resources).
 ``is_adopted``: an earlier gateway has started the launcher. ``must_end``: report the end after ``grace`` seconds,
 whatever is known of the agent. The gateway answers each start with one tuple:
 
@@ -24,7 +25,6 @@ import os
 import resource
 import signal
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -39,51 +39,31 @@ from yamlsched.store.connection import in_utc
 from yamlsched.worker import clock, forking
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
 from yamlsched.worker.executors.remote.agent import decode_outcome
-from yamlsched.worker.executors.remote.launcher import Launcher
+from yamlsched.worker.executors.remote.dask_cluster import DaskCluster
+from yamlsched.worker.executors.remote.flight import Flight
+from yamlsched.worker.executors.remote.launcher import Launcher, ProgramLauncher
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
 from yamlsched.worker.stderr import non_blocking_stderr
 
 CHECK_INTERVAL_SECONDS = 0.1
 POLL_INTERVAL_SECONDS = 1.0  # of the tickets; at once after a launcher has exited
 TIMEOUT_SECONDS = 20.0
-SLACK_SECONDS = 2.0  # for an agent to reach the database
 LEAVE_SECONDS = 5.0  # for a launcher to exit after its attempt has ended, and again after SIGTERM
 MAX_DESCRIPTORS = 4_096
 AGENT_DIED = "AgentLost"  # the error_type of an attempt whose agent is gone
+WITHHELD = "its job was paused, disabled or retired before the engine started it"
 NOT_BEGUN = "NotBegun"  # that of an attempt whose launcher failed before an agent began it
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
-    """An attempt in flight. Instants are those of ``clock.now``."""
-
-    number: int
-    ticket: Ticket
-    name: str
-    lease: float
-    begin_by: float
-    begin_within: float
-    launcher: Launcher | None = None  # None: an earlier gateway's, or it could not be started
-    failure: str = ""  # why the launcher could not be started
-    exited_at: float | None = None
-    agent: str = ""  # that has begun the attempt
-    seen_at: float = 0.0  # when that agent was last known to be alive
-    is_stopping: bool = False
-    kill_at: float | None = None
-    must_end: bool = False
-
-    def status(self) -> int | None:
-        return None if self.launcher is None else self.launcher.status
-
-
 class Gateway:
-    """``folder`` is that of schedules.yaml, in which launchers are started."""
+    """That of the executor ``name``. ``folder`` is that of schedules.yaml, in which launchers are started."""
 
-    def __init__(self, commands: int, results: int, dsn: str, folder: str) -> None:
-        self._commands, self._results, self._folder = commands, results, folder
+    def __init__(self, commands: int, results: int, dsn: str, folder: str, name: str) -> None:
+        self._commands, self._results, self._folder, self._name = commands, results, folder, name
         self._session = Session(Database(dsn), WORKER_SETTINGS)
         self._frames = Frames()
         self._flights: dict[int, Flight] = {}
+        self._clusters: dict[str, DaskCluster] = {}  # by address: the file may change it
         self._leaving: list[tuple[Launcher, float]] = []  # whose attempts have ended; when to terminate them
         self._stops: list[Flight] = []  # to be requested through their tickets
         self._is_closed = self._is_draining = False
@@ -96,6 +76,8 @@ class Gateway:
             while not self._is_closed:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
                 now = clock.now()
+                for cluster in self._clusters.values():
+                    cluster.check()
                 self._note_exits(now)
                 if self._flights and (now >= self._poll_at or self._stops):
                     self._poll_at = now + POLL_INTERVAL_SECONDS
@@ -114,8 +96,8 @@ class Gateway:
         self._is_closed = not piece
         for content in self._frames.feed(piece):
             match content:
-                case ("start", number, argv, name, ticket, lease, begin_within, is_adopted):
-                    self._start(number, argv, name, Ticket(*ticket), lease, begin_within, is_adopted)
+                case ("start", number, launch, name, ticket, lease, begin_within, is_adopted):
+                    self._start(number, launch, name, Ticket(*ticket), lease, begin_within, is_adopted)
                 case ("stop", number, grace, must_end):
                     self._stop(number, grace, must_end)
                 case ("withdraw",):
@@ -124,7 +106,7 @@ class Gateway:
     def _start(
         self,
         number: int,
-        argv: list[str],
+        launch: tuple[Any, ...],
         name: str,
         ticket: Ticket,
         lease: float,
@@ -134,14 +116,18 @@ class Gateway:
         now = clock.now()
         flight = Flight(number, ticket, name, lease, now + begin_within, begin_within)
         self._flights[number] = flight
-        if is_adopted:
-            return
-        try:
-            flight.launcher = Launcher(argv, self._folder, name)
-        except (OSError, ValueError) as error:
-            why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            flight.failure, flight.exited_at = f'"{argv[0]}" cannot be started: {why}', now
-            self._poll_at = 0.0
+        match launch:
+            case ("dask", address, key, argument, resources):  # if it is adopted: Dask forgets tasks with their client
+                if address not in self._clusters:
+                    self._clusters[address] = DaskCluster(self._name, address)
+                flight.launcher = self._clusters[address].start(key, argument, resources)
+            case ("command", argv) if not is_adopted:
+                try:
+                    flight.launcher = ProgramLauncher(argv, self._folder, name)
+                except (OSError, ValueError) as error:
+                    why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+                    flight.failure, flight.exited_at = f'"{argv[0]}" cannot be started: {why}', now
+                    self._poll_at = 0.0
 
     def _stop(self, number: int, grace: float, must_end: bool) -> None:
         if (flight := self._flights.get(number)) is None:
@@ -201,6 +187,8 @@ class Gateway:
             await asyncio.sleep(0.01)
         for launcher in launchers:
             launcher.close()
+        for cluster in self._clusters.values():
+            await cluster.close()
         await self._session.drop()
 
     # -- the tickets -----------------------------------------------------------------------------------------------
@@ -227,14 +215,14 @@ class Gateway:
             self._stops += [flight for flight in flights if flight.ticket in stops]
             return
         for flight in flights:
-            if flight.agent and self._flights.get(flight.number) is flight and (why := _why_lost(flight, now)):
+            if flight.agent and self._flights.get(flight.number) is flight and (why := flight.why_lost(now)):
                 self._end(flight, AttemptEnd(EndKind.RAISED, why, AGENT_DIED))
 
     def _note(self, flight: Flight, row: Any, asked_at: float) -> None:
         if not row.has_ended:
             flight.agent, flight.seen_at = row.agent, max(flight.seen_at, asked_at - row.seen_seconds_ago)
         elif row.agent is None:
-            self._leave_unstarted(flight, "it was withdrawn")
+            self._leave_unstarted(flight, "it was withdrawn" if flight.is_withdrawing else WITHHELD)
         else:
             try:
                 report = decode_outcome(row.outcome)
@@ -257,6 +245,8 @@ class Gateway:
         """Take the tickets of ``flights``, so that no agent can begin them, and report them."""
         if not flights:
             return
+        for flight in flights:
+            flight.is_withdrawing = True
         tickets = [flight.ticket for flight in flights]
         taken = await self._session.run(lambda connection: begins.withdraw(connection, tickets), TIMEOUT_SECONDS)
         self._poll_at = 0.0  # the others have begun just now, or a withdrawal's answer was lost
@@ -270,8 +260,7 @@ class Gateway:
                 why = f"its program ended before the attempt had begun: {describe_exit(status or 0)}"
                 self._leave_unstarted(flight, why)
             elif status and flight.launcher is not None:
-                program = flight.launcher.program
-                why = f'"{program}" ended before the attempt had begun: {flight.launcher.describe()}'
+                why = f"{flight.launcher.title} ended before the attempt had begun: {flight.launcher.describe()}"
                 self._end(flight, AttemptEnd(EndKind.RAISED, why, NOT_BEGUN))
             else:
                 self._leave_unstarted(flight, self._why_not(flight, clock.now()))
@@ -292,29 +281,8 @@ class Gateway:
             self._leaving.append((flight.launcher, terminate_at))
 
 
-def _why_lost(flight: Flight, now: float) -> str:
-    """Return why the agent that has begun an attempt counts as dead; empty while it may be alive.
-
-    An agent that lives checks its lease each quarter of it, also if the connection to its launcher broke. One that
-    cannot has killed its handler before the lease ends.
-    """
-    status, host = flight.status(), flight.agent.split(":")[0]
-    is_silent = flight.exited_at is not None and flight.seen_at <= flight.exited_at
-    if flight.launcher is not None and status and is_silent and now - (flight.exited_at or now) > _quarter(flight):
-        program = flight.launcher.program
-        return f'its agent on {host} was lost, and "{program}" has ended: {flight.launcher.describe()}'
-    if now - flight.seen_at > flight.lease + SLACK_SECONDS:
-        return f"its agent on {host} was lost: it has not checked its lease for {flight.lease:.0f} s"
-    return ""
-
-
-def _quarter(flight: Flight) -> float:
-    """Return the seconds within which a living agent checks its lease."""
-    return flight.lease / 4 + SLACK_SECONDS
-
-
-def main(parent: int, commands: int, results: int, dsn: str, folder: str) -> NoReturn:
-    """Be the gateway of a worker, whose process id is ``parent``, in a process that it has forked."""
+def main(parent: int, commands: int, results: int, dsn: str, folder: str, name: str) -> NoReturn:
+    """Be the gateway to the executor ``name`` of the worker ``parent``, in a process that it has forked."""
     try:
         forking.detach(parent, keep=(0, 1, 2, commands, results))
         sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
@@ -323,7 +291,7 @@ def main(parent: int, commands: int, results: int, dsn: str, folder: str) -> NoR
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-        asyncio.run(Gateway(commands, results, dsn, folder).run())
+        asyncio.run(Gateway(commands, results, dsn, folder, name).run())
     except BaseException as error:
         os.write(2, f"yamlsched: a gateway process exits: {type(error).__name__}: {error}\n".encode())
         os._exit(1)

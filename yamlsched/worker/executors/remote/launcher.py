@@ -1,4 +1,4 @@
-"""The programs of ``type: command``: each starts one agent somewhere, and exits when it ends."""
+"""Launchers: each starts one agent somewhere, and ends when it ends. Here those of ``type: command``, programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
 from yamlsched.programs import describe_exit, signal_group
 from yamlsched.worker.executors.processes.output import UNSAFE, escaped
@@ -24,7 +25,28 @@ def launcher_environment() -> dict[bytes, bytes]:
     return {name: value for name, value in os.environb.items() if not name.startswith(OURS)}
 
 
-class Launcher:
+class Launcher(Protocol):
+    """What the gateway needs of a launcher, of whatever kind. No method blocks."""
+
+    @property
+    def title(self) -> str:
+        """What error messages call it."""
+
+    @property
+    def status(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it has not ended."""
+
+    def describe(self) -> str:
+        """Say how it ended."""
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on to the agent, as far as it can."""
+
+    def close(self) -> None:
+        """Free everything, killing what is left."""
+
+
+class ProgramLauncher:
     """One program: started, read, signalled."""
 
     def __init__(self, argv: Sequence[str], folder: str, name: str) -> None:
@@ -32,7 +54,7 @@ class Launcher:
 
         ``name`` is printed before each line of its output that the agent has not named already.
         """
-        self.program = argv[0]
+        self.title = f'"{argv[0]}"'
         self._name, self._line, self._tail, self._allowance = name, b"", "", MAX_PASSED_ON_BYTES
         reading, writing = os.pipe()
         try:

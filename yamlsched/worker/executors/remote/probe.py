@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -18,12 +19,13 @@ from typing import Any
 import psycopg
 
 from yamlsched import __version__, store
-from yamlsched.definitions.job import CommandExecutor
+from yamlsched.definitions.executors import CommandExecutor, DaskExecutor, Engine
 from yamlsched.definitions.paths import search_path
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.programs import describe_exit, signal_group
 from yamlsched.store import doctor
 from yamlsched.store.dsn import redactor
+from yamlsched.worker.executors.remote import dask_cluster
 from yamlsched.worker.executors.remote.launcher import launcher_environment
 from yamlsched.worker.handlers import resolve
 
@@ -80,10 +82,24 @@ def _database(dsn: str | None) -> dict[str, Any]:
         return {"database_error": redactor(dsn)(str(error))[:MAX_ERROR_CHARS]}
 
 
-def ask(executor: CommandExecutor, folder: Path, handlers: Sequence[str], paths: Sequence[str]) -> dict[str, Any]:
+def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence[str]) -> dict[str, Any]:
     """Start an agent on ``executor`` that answers. Raises EnvironmentFailed, with the reason, if there is no answer."""
+    words = ["--probe", encode(handlers, paths)]
+    if isinstance(executor, DaskExecutor):
+        status, output = asyncio.run(dask_cluster.ask(executor.address, words, TIMEOUT_SECONDS))
+    else:
+        status, output = _ask_program(executor, folder, words)
+    for line in output.splitlines():
+        if line.startswith(MARK):
+            found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            return found
+    last = " / ".join(line.strip() for line in output.splitlines() if line.strip())[-MAX_ERROR_CHARS:]
+    raise EnvironmentFailed(f"no answer, {describe_exit(status)}: {last or 'no output'}")
+
+
+def _ask_program(executor: CommandExecutor, folder: Path, words: Sequence[str]) -> tuple[int, str]:
     argv = [argument.replace("{id}", f"probe-{os.getpid()}") for argument in executor.command]
-    argv += ["yamlsched", "attempt", "--probe", encode(handlers, paths)]
+    argv += ["yamlsched", "attempt", *words]
     try:
         process = subprocess.Popen(
             argv,
@@ -97,14 +113,9 @@ def ask(executor: CommandExecutor, folder: Path, handlers: Sequence[str], paths:
     except OSError as error:
         raise EnvironmentFailed(f'"{argv[0]}" cannot be started: {os.strerror(error.errno or 0)}') from error
     try:
-        output = process.communicate(timeout=TIMEOUT_SECONDS)[0].decode("utf-8", "replace")
+        output = process.communicate(timeout=TIMEOUT_SECONDS)[0]
     except subprocess.TimeoutExpired as error:
         signal_group(process.pid, 9)
         process.wait()
         raise EnvironmentFailed(f"no answer within {TIMEOUT_SECONDS:.0f} s") from error
-    for line in output.splitlines():
-        if line.startswith(MARK):
-            found: dict[str, Any] = json.loads(line.removeprefix(MARK))
-            return found
-    last = " / ".join(line.strip() for line in output.splitlines() if line.strip())[-MAX_ERROR_CHARS:]
-    raise EnvironmentFailed(f"no answer, {describe_exit(process.returncode)}: {last or 'no output'}")
+    return process.returncode, output.decode("utf-8", "replace")

@@ -1,0 +1,104 @@
+"""A Dask cluster on loopback: scheduler, nannies and workers, each a process of its own that a test can kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from support.project import TESTS, Project, until
+
+
+class Cluster:
+    """The processes of a cluster whose workers reach the database of ``project`` and can import its handlers.
+
+    Dask's settings are its defaults, except that the dashboard is left out.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.folder = project.folder / "dask"
+        self.folder.mkdir()
+        self._environment = {
+            **os.environ,
+            "YAMLSCHED_DSN": project.dsn,
+            "PYTHONPATH": str(TESTS),
+            "TEST_FOLDER": str(project.folder),
+            "OMP_NUM_THREADS": "1",
+        }
+        self._project_folder = project.folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.scheduler, self.address = self.start_scheduler()
+
+    def start_scheduler(self, port: int = 0, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+        """Start a scheduler; return its process and its address."""
+        file = self.folder / f"scheduler-{len(self._processes)}.json"
+        words = ("--host", "127.0.0.1", "--port", str(port), "--scheduler-file", str(file), "--no-dashboard")
+        # without our DSN and code: a scheduler needs neither
+        environment = {name: value for name, value in self._environment.items() if name != "PYTHONPATH"}
+        process = self._start("scheduler", *words, *options, environment=environment)
+        until(file.exists, "the scheduler has started")
+        return process, str(json.loads(until(file.read_text))["address"])
+
+    def start_worker(self, *options: str, has_nanny: bool = False) -> subprocess.Popen[bytes]:
+        """Start a worker with four threads, and return its process: that of the nanny, if it has one."""
+        threads = () if "--nthreads" in options else ("--nthreads", "4")
+        words = ("--local-directory", str(self.folder), "--no-dashboard", *threads, *options)
+        process = self._start("worker", self.address, *words, *(() if has_nanny else ("--no-nanny",)))
+        log = self.folder / f"log-{len(self._processes)}"
+        until(lambda: "Registered to" in log.read_text(), "the worker has registered")
+        return process
+
+    def _start(self, kind: str, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        with (self.folder / f"log-{len(self._processes) + 1}").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", kind, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._project_folder,
+                env=environment or self._environment,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill one process, and nothing that it has started."""
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def log(self) -> str:
+        """Return what all its processes have printed."""
+        return "".join(path.read_text("utf-8", "replace") for path in sorted(self.folder.glob("log-*")))
+
+
+@contextmanager
+def a_cluster(project: Project) -> Iterator[Cluster]:
+    """Yield a cluster without workers, and make it the executor ``cluster`` of the project."""
+    cluster = Cluster(project)
+    project.executors = {"cluster": {"type": "dask", "address": cluster.address}}
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def child_of(pid: int, seconds: float | None = None) -> int:
+    """Return the process id of the only child of a process that is not a helper of multiprocessing."""
+
+    def children() -> list[int]:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in found if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+    return int(until(lambda: len(children()) == 1 and children(), "one child", seconds)[0])

@@ -1,0 +1,196 @@
+"""Executors of ``type: dask``: what runs do on a real cluster with Dask's own settings.
+
+Leases last 2 seconds unless a test needs longer ones. Faults of the cluster are in test_dask_faults.py.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.dask_cluster import a_cluster
+from support.database import temporary_database
+from support.project import Project, a_project, is_alive, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def shared(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Yield a project with a cluster of one worker, which all tests of this module use."""
+    folder = tmp_path_factory.mktemp("project")
+    with temporary_database(server, template) as dsn, a_project(folder, dsn) as project, a_cluster(project) as cluster:
+        cluster.start_worker("--resources", "GPU=1")
+        yield project
+
+
+@pytest.fixture
+def project(shared: Project) -> Project:
+    shared.executors["cluster"] = {"type": "dask", "address": shared.executors["cluster"]["address"]}
+    return shared
+
+
+def on_cluster(**job: Any) -> dict[str, Any]:
+    return {"executor": "cluster", "max_attempts": 2, **job}
+
+
+def handler_of(project: Project, run: int) -> int:
+    """Return the process id of the first handler call of ``run``."""
+    lines = [line.split() for line in (project.folder / "calls").read_text().splitlines()]
+    return next(int(pid) for what, number, _, pid in lines if (what, int(number)) == ("started", run))
+
+
+def test_what_handlers_do_is_the_same_on_a_dask_worker(project: Project) -> None:
+    project.db.execute("create table public.ledger (run_id bigint)")
+    names = ("nothing", "returns_json", "records_and_transacts", "fails")
+    command = ["/bin/sh", "-c", "echo $YAMLSCHED_PAYLOAD; exit 3"]
+    jobs = {name: on_cluster() for name in names}
+    project.sync(backup=on_cluster(command=command, max_attempts=1), **jobs)
+    runs = {name: project.enqueue(name)[0] for name in names}
+    [backup] = project.enqueue("backup", {"colour": "blue"})
+
+    worker = project.work(code=1)
+
+    assert project.summary(runs["nothing"]) == ("succeeded", 1, 1, 1, 0), worker.text
+    assert project.row(runs["returns_json"]).result == {"rows": 3, "text": "é"}
+    assert project.summary(runs["records_and_transacts"]) == ("succeeded", 1, 1, 1, 0), worker.text
+    assert project.summary(runs["fails"]) == ("dead", 2, 2, 0, 2)
+    assert project.row(runs["fails"]).last_error == "no route to host"
+    row = project.row(backup)
+    assert (row.status, row.error_type, row.last_error) == ("dead", "exit code 3", '{"colour": "blue"}')
+    assert [output.output for output in project.outputs(backup)] == ['{"colour": "blue"}\n']
+
+
+def test_resources_limit_how_many_attempts_execute_at_once(project: Project) -> None:
+    project.sync(waits_for_file=on_cluster(resources={"GPU": 0.5}), nothing=on_cluster())
+    runs = project.enqueue("waits_for_file", {"name": "resources"}, count=3)
+    worker = project.start("work")
+
+    until(lambda: sum(project.calls("started", run) for run in runs) == 2)
+    [other] = project.enqueue("nothing")  # needs no resource: when it has ended, the third one would have started too
+    project.until_status(other, "succeeded")
+    started = [project.calls("started", run) for run in runs]
+    project.touch("resources")
+
+    assert worker.wait() == 0
+    assert sorted(started) == [0, 1, 1]
+    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+
+
+def test_what_no_dask_worker_can_take_is_withdrawn_and_refunded(project: Project) -> None:
+    project.executors["cluster"]["begin_within"] = "1s"
+    project.sync(nothing=on_cluster(resources={"FPGA": 1}))
+    [run] = project.enqueue("nothing")
+
+    worker = project.work("--max-runs", "1")
+
+    assert project.summary(run) == ("queued", 0, 0, 0, 0)
+    assert 'why="it had not begun after 1s"' in worker.text
+    project.start("cancel", str(run)).wait()
+
+
+def test_a_cancelled_run_is_stopped_on_the_dask_worker(project: Project) -> None:
+    project.sync(hangs=on_cluster())
+    [run] = project.enqueue("hangs")
+    worker = project.start("work")
+    project.until_started(run)
+    handler = handler_of(project, run)
+
+    project.start("cancel", str(run)).wait()
+
+    assert worker.wait() == 0
+    until(lambda: not is_alive(handler), "the handler was stopped")
+    assert project.row(run).status == "cancelled"
+
+
+def test_the_timeout_is_enforced_on_the_dask_worker(project: Project) -> None:
+    project.sync(ignores_signals=on_cluster(timeout="1s", max_attempts=1))
+    [run] = project.enqueue("ignores_signals")
+
+    project.work(code=1)
+
+    assert project.summary(run) == ("dead", 1, 1, 0, 1)
+    assert project.row(run).last_error == "still running after 1s, killed"
+
+
+def test_a_shutdown_stops_handlers_long_before_they_would_check_their_leases(project: Project) -> None:
+    project.sync(first_attempt_waits=on_cluster(lease="10m"))
+    [run] = project.enqueue("first_attempt_waits")
+    worker = project.start("work", "--grace", "0s")
+    project.until_started(run)
+    handler = handler_of(project, run)
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert not is_alive(handler)
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
+    project.start("cancel", str(run)).wait()
+
+
+def test_a_job_that_is_paused_does_not_begin_and_costs_nothing(project: Project) -> None:
+    project.sync(waits_for_file=on_cluster(resources={"GPU": 1}))
+    first, second = (project.enqueue("waits_for_file", {"name": "paused"})[0] for _ in range(2))
+    worker = project.start("work")
+    until(lambda: project.calls("started") and {project.row(run).status for run in (first, second)} == {"running"})
+    running, waiting = sorted((first, second), key=lambda run: -project.calls("started", run))
+    project.until_started(running)
+
+    assert project.start("pause", "waits_for_file", "--reason", "test").wait() == 0
+    project.touch("paused")
+
+    assert worker.wait() == 0
+    assert project.summary(running) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(waiting) == ("queued", 0, 0, 0, 0)
+    assert 'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    assert project.start("resume", "waits_for_file").wait() == 0
+    project.work()
+    assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_only_the_gateway_loads_dask(project: Project) -> None:
+    project.sync(waits_for_file=on_cluster())
+    [run] = project.enqueue("waits_for_file", {"name": "loaded"})
+    worker = project.start("work")
+    project.until_started(run)
+    [gateway] = worker.children()
+
+    loads_msgpack = {pid: "/msgpack/" in Path(f"/proc/{pid}/maps").read_text() for pid in (worker.pid, gateway)}
+    project.touch("loaded")
+
+    assert worker.wait() == 0
+    assert loads_msgpack == {worker.pid: False, gateway: True}
+
+
+def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(project: Project, tmp_path: Path) -> None:
+    project.sync(nothing=on_cluster(), nap={})
+    [remote], [local] = project.enqueue("nothing"), project.enqueue("nap")
+    (tmp_path / "distributed.py").write_text("")
+    hidden = "import sys; sys.modules['distributed'] = None"
+
+    worker = project.work(before=hidden)
+
+    assert project.summary(local) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(remote) == ("queued", 0, 0, 0, 0)
+    assert 'pip install \\"yamlsched[dask]\\"' in worker.text
+    project.start("cancel", str(remote)).wait()
+
+
+def test_doctor_reports_what_it_finds_on_the_cluster(project: Project) -> None:
+    project.executors["nowhere"] = {"type": "dask", "address": "tcp://127.0.0.1:1"}
+    project.sync(nothing=on_cluster())
+
+    process = project.start("doctor", "--path", str(Path(__file__).parent))
+    assert process.wait() == 1
+    del project.executors["nowhere"]
+
+    lines = (project.folder / f"out-{project.number}").read_text().splitlines()
+    found = {line[6:].split("  ")[0]: line for line in lines if line.startswith(("ok", "warn", "fail"))}
+    assert found["executor cluster"].startswith("ok")
+    assert "Python " + sys.version.split()[0] in found["executor cluster"]
+    assert "the scheduler at tcp://127.0.0.1:1 cannot be reached" in found["executor nowhere"]
