@@ -1,26 +1,82 @@
+-- What `status` and the web page show of namespaces. The first column is the namespace.
+
+-- name: clock
+select n.namespace, clock_timestamp() as now, latest.last_presented_at as last_tick_at, latest.host as last_tick_host
+from unnest(%(namespaces)s::text[]) as n (namespace)
+left join lateral (
+    select f.last_presented_at, f.host
+    from yamlsched.schedule_files f
+    where f.namespace = n.namespace
+    order by f.last_presented_at desc limit 1
+) latest on true;
+
+-- name: totals
+-- The jobs of a namespace, their unfinished runs, and those that died recently. An index is searched for instants that are
+-- computed once, in a subquery: clock_timestamp() itself would be called for each entry, of the whole history.
+select q.namespace, count(*) filter (where q.retired_at is null)::integer as jobs, sum(q.queued)::integer as queued,
+       sum(q.running)::integer as running, sum(q.failed)::integer as failed, sum(q.failing)::integer as failing,
+       coalesce(max(dead.last_hour), 0)::integer as dead_last_hour,
+       coalesce(max(dead.last_day), 0)::integer as dead_last_day, min(q.oldest_due_at) as oldest_due_at
+from yamlsched.job_queues q
+left join (
+    select r.namespace, count(*) as last_day,
+           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour
+    from yamlsched.job_runs r
+    where r.namespace = any(%(namespaces)s) and r.dead_at > (select clock_timestamp() - interval '1 day')
+    group by r.namespace
+) dead on dead.namespace = q.namespace
+where q.namespace = any(%(namespaces)s)
+group by q.namespace;
+
+-- name: suspects
+-- The jobs of which problems() may report something, without limits for all jobs: a run of the job died recently, the job
+-- is overdue, or a tag sets a limit for what only its row has.
+select q.definition_id
+from yamlsched.job_queues q
+left join (
+    select distinct r.definition_id
+    from yamlsched.job_runs r
+    where r.namespace = any(%(namespaces)s) and r.dead_at > (select clock_timestamp() - %(within)s::interval)
+) dead on dead.definition_id = q.definition_id
+where q.namespace = any(%(namespaces)s)
+  and (dead.definition_id is not null or q.overdue_since is not null
+       or q.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%']))
+order by dead.definition_id is null, q.overdue_since
+limit %(limit)s;
+
+-- name: states
+-- The state of every job.
+select s.definition_id, s.job_type, s.state
+from yamlsched.job_states s
+where s.namespace = %(namespace)s
+order by s.job_type;
+
+-- name: descriptions
+select d.job_type, d.description, d.owner, d.tags
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s;
+
 -- name: jobs
--- Every job, or one, as the view shows it, and the runs that died recently. An index is searched for instants that are
--- computed once, in a subquery: clock_timestamp() itself would be called for each entry, of the whole history. The
--- columns have the order of JobHealth: rows need not be rearranged.
-select h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
+-- Every job, or some, as the view shows it, and the runs that died recently. The columns have the order of JobHealth: rows
+-- need not be rearranged.
+select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
        h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at, h.effective_from,
-       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
-       last.error_type as last_error_type, h.failure_streak,
-       h.attempt_streak::integer as attempt_streak, h.failing,
+       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.error_type as last_error_type,
+       h.failure_streak, h.attempt_streak::integer as attempt_streak, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
-       dead.within as dead_within, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
-       died.last_error as dead_error, died.error_type as dead_error_type
+       coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
+       coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type, h.state
 from yamlsched.job_health h
-left join yamlsched.job_runs last on last.id = h.last_failure_run_id
-cross join lateral (
-    select count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
+left join (
+    select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
            count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
            count(*) filter (where r.dead_at > clock_timestamp() - interval '1 day') as last_day
     from yamlsched.job_runs r
-    where r.definition_id = h.definition_id
+    where r.namespace = any(%(namespaces)s)
       and r.dead_at > (select clock_timestamp() - greatest(%(within)s::interval, interval '1 day'))
-) dead
+    group by r.definition_id
+) dead on dead.definition_id = h.definition_id
 left join lateral (
     -- the latest of the counted runs; one of the job itself before an on_dead call that was to report it
     select r.last_error, r.error_type
@@ -30,62 +86,69 @@ left join lateral (
     order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
     limit 1
 ) died on true
-where h.namespace = %(namespace)s and (%(job)s::text is null or h.job_type = %(job)s)
-order by h.job_type;
+where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null or h.definition_id = any(%(jobs)s))
+order by h.namespace, h.job_type;
 
 -- name: stuck
-select s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why
+select s.namespace, s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why
 from yamlsched.stuck_runs s
-where s.namespace = %(namespace)s
+where s.namespace = any(%(namespaces)s)
 order by s.started_at;
 
 -- name: in_doubt
 -- Effects in doubt, oldest first; those that wait for an operator before those that a retry resolves.
-select e.key, e.provider_key::text, e.run_id, e.job_type, e.run_status, e.attempt, coalesce(e.doubted_at, e.claimed_at) as since,
-       e.waits_for
-from yamlsched.effects_in_doubt e
-where e.namespace = %(namespace)s
-order by e.waits_for = 'retry', since
-limit %(limit)s;
+select n.namespace, e.key, e.provider_key::text, e.run_id, e.job_type, e.run_status, e.attempt, e.since, e.waits_for
+from unnest(%(namespaces)s::text[]) as n (namespace)
+cross join lateral (
+    select i.key, i.provider_key, i.run_id, i.job_type, i.run_status, i.attempt,
+           coalesce(i.doubted_at, i.claimed_at) as since, i.waits_for
+    from yamlsched.effects_in_doubt i
+    where i.namespace = n.namespace
+    order by i.waits_for = 'retry', since
+    limit %(limit)s
+) e
+order by e.waits_for = 'retry', e.since;
 
 -- name: in_doubt_counts
-select e.job_type, e.waits_for, count(*) as effects
+select e.namespace, e.job_type, e.waits_for, count(*) as effects
 from yamlsched.effects_in_doubt e
-where e.namespace = %(namespace)s
-group by e.job_type, e.waits_for;
+where e.namespace = any(%(namespaces)s)
+group by e.namespace, e.job_type, e.waits_for;
 
 -- name: files
 -- The file in force, and those that hosts present: the latest one of each place, while it counts.
 with in_force as materialized (
-    select f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
+    select distinct on (f.namespace) f.namespace, f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version,
+           f.tzdata_version
     from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.applied_at is not null
-    order by f.applied_at desc, f.id desc
-    limit 1
+    where f.namespace = any(%(namespaces)s) and f.applied_at is not null
+    order by f.namespace, f.applied_at desc, f.id desc
 ), presented as (
-    select f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
+    select f.namespace, f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
            array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
     from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
+    where f.namespace = any(%(namespaces)s)
+      and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
       and not exists (
           select from yamlsched.schedule_files g
           where g.host = f.host and g.path = f.path and g.environment = f.environment
             and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
-    group by f.hash, f.environment
+    group by f.namespace, f.hash, f.environment
 )
-select coalesce(i.hash, p.hash) as hash, coalesce(i.environment, p.environment) as environment,
+select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash) as hash,
+       coalesce(i.environment, p.environment) as environment,
        i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
        i.tzdata_version,
        p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by
 from in_force i
-full join presented p on p.hash = i.hash and p.environment = i.environment
+full join presented p on p.namespace = i.namespace and p.hash = i.hash and p.environment = i.environment
 order by (i.hash is not null) desc, p.since;
 
 -- name: refused
 -- Places that present a file with errors: the row of the file that they presented last is marked.
-select f.host || ':' || f.path as place, f.mistakes, f.refused_at as since
+select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since
 from yamlsched.schedule_files f
-where f.namespace = %(namespace)s and f.refused_at is not null
+where f.namespace = any(%(namespaces)s) and f.refused_at is not null
   and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
   and not exists (
       select from yamlsched.schedule_files g
@@ -93,34 +156,34 @@ where f.namespace = %(namespace)s and f.refused_at is not null
         and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
 order by f.refused_at, place;
 
--- name: clock
-select clock_timestamp() as now,
-       (select max(f.last_presented_at) from yamlsched.schedule_files f where f.namespace = %(namespace)s) as last_tick_at,
-       (select f.host from yamlsched.schedule_files f where f.namespace = %(namespace)s
-        order by f.last_presented_at desc limit 1) as last_tick_host;
-
 -- name: workers
--- Hosts that hold runs, or finished the latest run of a job within the hour. A claim is named host:pid:random.
-select w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
+-- Hosts that hold runs, or finished the latest run of a job within the hour: the 50 that were seen last. A claim is named
+-- host:pid:random.
+select h.namespace, h.host, h.running, h.seen_at
 from (
-    select regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running, o.started_at as seen_at
-    from yamlsched.open_runs o
-    where o.namespace = %(namespace)s and o.status = 'running'
-    union all
-    select regexp_replace(latest.locked_by, ':[^:]*:[^:]*$', ''), 0, latest.finished_at
-    from yamlsched.job_definitions d
-    cross join lateral (
-        select r.locked_by, r.finished_at
-        from yamlsched.job_runs r
-        where r.definition_id = d.id and r.finished_at > (select clock_timestamp() - interval '1 hour')
-        order by r.finished_at desc
-        limit 1
-    ) latest
-    where d.namespace = %(namespace)s and latest.locked_by is not null
-) w
-group by w.host
-order by max(w.seen_at) desc
-limit 50;
+    select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at,
+           row_number() over (partition by w.namespace order by max(w.seen_at) desc) as nth
+    from (
+        select o.namespace, regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running,
+               o.started_at as seen_at
+        from yamlsched.open_runs o
+        where o.namespace = any(%(namespaces)s) and o.status = 'running'
+        union all
+        select d.namespace, regexp_replace(latest.locked_by, ':[^:]*:[^:]*$', ''), 0, latest.finished_at
+        from yamlsched.job_definitions d
+        cross join lateral (
+            select r.locked_by, r.finished_at
+            from yamlsched.job_runs r
+            where r.definition_id = d.id and r.finished_at > (select clock_timestamp() - interval '1 hour')
+            order by r.finished_at desc
+            limit 1
+        ) latest
+        where d.namespace = any(%(namespaces)s) and latest.locked_by is not null
+    ) w
+    group by w.namespace, w.host
+) h
+where h.nth <= 50
+order by h.seen_at desc;
 
 -- name: ended
 -- Runs that ended within the hour before `now`, by job, status and bucket: the number of bounds that the duration of the

@@ -18,7 +18,7 @@ def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
         reasons = {row.reason for row in db.execute("select distinct reason from yamlsched.skipped_slots")}
-    states = {health.state(job, found) for job in found.jobs}
+    states = {job.state for job in found.jobs}
     assert states == {"retired", "stuck", "late", "failing", "paused", "disabled", "running", "ok", "new"}
     assert reasons >= {"paused", "disabled", "key_taken", "late", "superseded", "overlap"}
 
@@ -28,7 +28,7 @@ def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
 
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
-    states = {health.state(job, found) for job in found.jobs}
+    states = {job.state for job in found.jobs}
     assert states == {"retired", "disabled", "running", "ok", "new"}
     [problem] = health.problems(found, health.Thresholds())
     assert problem.what.startswith("no tick for 45m")

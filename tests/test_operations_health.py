@@ -173,7 +173,7 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
             "'done', now() from yamlsched.job_runs r"
         )
         db.execute("analyze yamlsched.effects")
-        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_health", "effects_in_doubt")
+        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_states", "job_health", "effects_in_doubt")
         read = {view: rows_read(db, f"select * from yamlsched.{view}".encode()) for view in views}
 
     # then it reads only unfinished, dead and newest runs
@@ -191,15 +191,88 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
         # when the health and the metrics are read
         given = {
             "namespace": "default",
-            "job": None,
+            "namespaces": ["default"],
+            "jobs": None,
+            "limit": 100,
             "within": timedelta(hours=1),
             "bounds": [1.0, 10.0],
             "now": datetime.now(UTC),
         }
-        read = {name: rows_read(db, load("health")[name], given) for name in ("jobs", "workers", "ended")}
+        names = ("totals", "suspects", "states", "jobs", "workers", "ended")
+        read = {name: rows_read(db, load("health")[name], given) for name in names}
 
     # then only unfinished and newest runs are read
     assert max(read.values()) < 100, read
+
+
+def test_a_job_is_as_stuck_as_its_runs_however_many_there_are(db: Db) -> None:
+    for number in range(3):
+        job = a_job(db, f"job_{number}")
+        for _ in range(number):
+            a_run(db, job, "running", locked_until=datetime.now(UTC) - HOUR)
+    a_job(db, "retired", retired_at=NOON)
+    found = {job.job_type: job.state for job in health.states(db, "default")}
+    assert found == {"job_0": "new", "job_1": "stuck", "job_2": "stuck", "retired": "retired"}
+
+
+def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
+    # given jobs whose latest runs succeeded, died, were cancelled, or reported a dead run
+    endings = {
+        "ok": ["dead", "succeeded"],
+        "failing": ["succeeded", "dead", "cancelled"],
+        "new": ["cancelled"],
+        "reported": ["dead", "succeeded", "on_dead"],
+    }
+    for name, ends in endings.items():
+        job = a_job(db, name)
+        for nth, end in enumerate(ends):
+            at = NOON + nth * HOUR
+            key = f"on_dead:{nth}" if end == "on_dead" else None
+            status = "succeeded" if end == "on_dead" else end
+            a_run(db, job, status, finished_at=at, idempotency_key=key and f"{key}:{job}")
+
+    found = health.read(db, "default", HOUR)
+
+    states = {job.job_type: job.state for job in found.jobs}
+    assert states == {"ok": "ok", "failing": "failing", "new": "new", "reported": "ok"}
+    assert states == {job.job_type: job.state for job in health.states(db, "default")}
+    assert {job.job_type: job.failure_streak for job in found.jobs} == {"ok": 0, "failing": 1, "new": 0, "reported": 0}
+    assert {job.last_success_at for job in found.jobs} == {NOON + HOUR, NOON, None}
+
+
+def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
+    # given a job with each kind of problem, and healthy ones, in two namespaces
+    now = datetime.now(UTC)
+    for namespace in ("default", "shop"):
+        given = {"namespace": namespace}
+        a_file_row(db, namespace=namespace, host=namespace)
+        a_run(db, a_job(db, "fine", next_slot_at=now + HOUR, tags=["pager"], **given), "failed")
+        a_run(db, a_job(db, "died", **given), "dead")
+        a_run(db, a_job(db, "died_before", **given), "dead", finished_at=now - 2 * HOUR)
+        a_run(db, a_job(db, "failing", tags=["max-failing:0"], **given), "failed")
+        a_run(db, a_job(db, "streak", tags=["max-streak:0"], **given), "dead", finished_at=now - 2 * HOUR)
+        a_job(db, "late", next_slot_at=now - HOUR, **given)
+        old = a_job(db, "old", tags=["pager", "max-age:1h"], **given)
+        a_run(db, old, "succeeded", finished_at=now - 2 * HOUR)
+    problems = [
+        ("dead", "died"), ("failing", "failing"), ("late", "late"), ("old", "old"), ("failing", "streak")
+    ]  # fmt: skip
+
+    # when all jobs are read, and when only the suspects are
+    suspects = health.suspects(db, ["default", "shop"], HOUR, 100)
+    found = [*health.read_all(db, ["default", "shop"], HOUR), *health.read_all(db, ["default", "shop"], HOUR, suspects)]
+
+    # then the problems are the same
+    assert [len(one.jobs) for one in found] == [7, 7, 5, 5]
+    for one in found:
+        assert [(problem.kind, problem.job_type) for problem in health.problems(one, Thresholds())] == problems
+    assert found[0].totals == found[2].totals
+    assert found[0].totals._asdict().items() >= {"jobs": 7, "failed": 2, "failing": 2, "dead_last_hour": 1}.items()
+    assert found[0].totals.dead_last_day == 3
+    assert health.suspects(db, ["shop"], HOUR, 1) == [
+        job.id for job in health.states(db, "shop") if job.job_type == "died"
+    ]
+    assert health.read(db, "shop", HOUR, []).jobs == []
 
 
 # -- problems

@@ -31,7 +31,10 @@ TABLES = (
     *("effects", "used_keys", "schedule_files", "operator_actions"),
     *("edits", "edited_jobs"),
 )
-VIEWS = ("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_health", "definition_changes")
+VIEWS = (
+    *("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_queues", "job_states", "job_health"),
+    "definition_changes",
+)
 DENIED = psycopg.errors.InsufficientPrivilege
 
 

@@ -182,9 +182,11 @@ create index job_runs_open_of_job on yamlsched.job_runs (namespace, definition_i
     where finished_at is null and not exclusive;
 -- Runs of one job by their end, unfinished ones included, for retention and monitoring. Each index slows every finish.
 -- So there is no second index by id: a page of one job's history is found through the primary key if the job has many
--- runs, and by sorting if it has few. The next two indexes order runs by their death and by their latest failure.
+-- runs, and by sorting if it has few. The next indexes order runs by their death and by their latest failure.
 create index job_runs_history on yamlsched.job_runs (definition_id, finished_at, id);
 create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
+-- The runs of a namespace that died last, of all jobs.
+create index job_runs_died on yamlsched.job_runs (namespace, dead_at, definition_id) where dead_at is not null;
 create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at) where failed_at is not null;
 -- The runs that a run enqueued.
 create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;

@@ -22,7 +22,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.store.connection import connect_for_handler
 from yamlsched.store.statements import sql_folder
 from yamlsched.web import pool
-from yamlsched.web.pages import home
+from yamlsched.web.pages import home, namespaces
 from yamlsched.web.pool import READER_SETTINGS, Busy, Pool
 
 Visit = Callable[..., TestClient]
@@ -54,17 +54,17 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
     ("change", "said"),
     [
         (
-            "delete from yamlsched.migrations where version = 3; drop view yamlsched.job_health cascade",
+            "delete from yamlsched.migrations where version = 3; drop view yamlsched.job_queues cascade",
             "The database has tables of version 2 of 3: run &#34;yamlsched migrate&#34;.",
         ),
         (
             "insert into yamlsched.migrations (version, name, checksum) values (9, '0009_x', ''); "
-            "alter view yamlsched.job_health rename column tags to labels",
+            "alter view yamlsched.job_queues rename column queued to waiting",
             "created by a newer yamlsched; this one supports versions up to 3: upgrade yamlsched on this host.",
         ),
         (
             "update yamlsched.migrations set checksum = 'other' where version = 1; "
-            "alter view yamlsched.job_health rename column owner to owned_by",
+            "alter view yamlsched.job_queues rename column queued to waiting",
             "migration 0001_tables was applied from a different file",
         ),
         ("drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
@@ -123,6 +123,40 @@ def test_one_of_several_namespaces_is_chosen_by_the_url(
     # an unknown one, and one that is not valid
     assert "no namespace &#34;nothing&#34;" in page.get("/scheduler/@nothing/").text
     assert page.get("/scheduler/@Shop/").status_code == 404
+
+
+def test_all_namespaces_are_found_page_by_page_and_by_name(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given seven namespaces on pages of three, of which the last by name has a problem
+    monkeypatch.setattr(namespaces, "PAGE_NAMESPACES", 3)
+    db = db_of(own_dsn)
+    names = [f"web{number}" for number in range(7)]
+    for name in names:
+        a_job(db, "report", namespace=name)
+        a_file_row(db, namespace=name, host=name)
+    a_run(db, a_job(db, "purge", namespace="web6"), "dead")
+    a_job(db, "report", namespace="web4_old", retired_at=START)
+    page = visit(own_dsn)
+
+    # when each page is followed by the link to the next one
+    shown, path = [], "/namespaces"
+    while True:
+        text = page.get(path).text
+        assert "7 namespaces, 1 with problems" in text
+        shown += re.findall(r'class="name" href="/@([^/"]*)/"', text)
+        following = re.search(r'href="([^"]*)" rel="next"', text)
+        if following is None:
+            break
+        path = html.unescape(following[1])
+
+    # then each is shown once, the worst first
+    assert shown == ["web6", *names[:6]]
+    # and a search finds those that are not in use as well
+    found = page.get("/namespaces?q=WEB4").text
+    assert re.findall(r'class="name" href="/@([^/"]*)/"', found) == ["web4"]
+    assert "1 namespace without jobs, unfinished runs and hosts: web4_old" in found
+    assert "No namespace matches" in page.get("/namespaces?q=nothing").text
 
 
 def test_a_page_of_a_given_namespace_shows_no_other(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:

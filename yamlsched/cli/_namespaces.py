@@ -79,5 +79,5 @@ def _line(one: NamespaceHealth) -> tuple[str, ...]:
         _output.ago(health.last_tick_at, health.now) if health.last_tick_at else "never",
         health.last_tick_host or "-",
         str(one.open_runs or "-"),
-        str(sum(job.dead_last_day for job in health.jobs) or "-"),
+        str(health.totals.dead_last_day or "-"),
     )

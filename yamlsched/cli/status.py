@@ -107,8 +107,7 @@ def command(
     elif problems:
         click.echo("\n".join(_output.printable_line(problem.what) for problem in problems))
     else:
-        jobs = [job for job in now.jobs if job.retired_at is None]
-        click.echo(f"ok: {_output.count(len(jobs), 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
+        click.echo(f"ok: {_output.count(now.totals.jobs, 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
     return FINDINGS if check and problems else OK
 
 
@@ -144,16 +143,16 @@ def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
 
 
 def heading(health: Health) -> Iterator[tuple[str, str]]:
-    from yamlsched.operations.health import effects_in_doubt, queue
+    from yamlsched.operations.health import effects_in_doubt
 
-    now, total = health.now, queue(health)
+    now, total = health.now, health.totals
     yield "namespace", f"{health.namespace} at {_output.instant(now)}"
     yield from files(health)
     last = f"{_output.ago(health.last_tick_at, now)}, by {health.last_tick_host}" if health.last_tick_at else "never"
     yield "last tick", last
-    due = f"; oldest due {_output.ago(total['oldest_due_at'], now)}" if total["oldest_due_at"] else ""
-    yield "queue", f"{total['queued']} queued, {total['running']} running, {total['failed']} waiting to retry{due}"
-    yield "dead", f"{total['dead_last_hour']} in the last hour, {total['dead_last_day']} in the last day"
+    due = f"; oldest due {_output.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
+    yield "queue", f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}"
+    yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day"
     if health.in_doubt_counts:
         effects = _output.count(effects_in_doubt(health, "person"), "effect")
         retried = effects_in_doubt(health, "retry")
@@ -191,21 +190,21 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
 
 def listed(health: Health, show_all: bool) -> tuple[list[JobHealth], int]:
     """Return the jobs to list, and how many healthy ones are omitted. Retired jobs are listed while they have runs."""
-    from yamlsched.operations.health import HEALTHY_STATES, state
+    from yamlsched.operations.health import HEALTHY_STATES
 
     jobs = [job for job in health.jobs if job.retired_at is None or job.queued or job.running or job.failed]
     if show_all or len(jobs) <= MAX_JOBS_LISTED:
         return jobs, 0
-    shown = [job for job in jobs if state(job, health) not in HEALTHY_STATES]
+    shown = [job for job in jobs if job.state not in HEALTHY_STATES]
     return shown, len(jobs) - len(shown)
 
 
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:
-    from yamlsched.operations.health import note, state
+    from yamlsched.operations.health import note
 
     return (
         job.job_type,
-        _output.coloured(state(job, health)),
+        _output.coloured(job.state),
         _output.ago(job.last_success_at, health.now),
         _output.ago(job.last_failure_at, health.now),
         streak(job),

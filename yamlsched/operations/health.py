@@ -11,10 +11,33 @@ from yamlsched import durations
 from yamlsched.durations import approximate, between
 from yamlsched.handling.once import settle_command
 from yamlsched.runs import error_text
-from yamlsched.store.health import Health, JobHealth, PresentedFile, RefusedFile, read
+from yamlsched.store.health import (
+    Health,
+    JobHealth,
+    PresentedFile,
+    RefusedFile,
+    descriptions,
+    read,
+    read_all,
+    states,
+    suspects,
+)
 from yamlsched.times import rfc3339
 
-__all__ = ["Health", "JobHealth", "Problem", "Thresholds", "note", "problems", "read", "state", "summary"]
+__all__ = [
+    "Health",
+    "JobHealth",
+    "Problem",
+    "Thresholds",
+    "descriptions",
+    "note",
+    "problems",
+    "read",
+    "read_all",
+    "states",
+    "summary",
+    "suspects",
+]
 
 MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
@@ -55,7 +78,7 @@ class Problem:
 
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
-    """Return what exceeds ``thresholds``: problems of the whole first, then those of each job."""
+    """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health), *_in_doubt(health)]
     found += _dead_total(health, thresholds)
     for job in health.jobs:
@@ -84,17 +107,13 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
         "in_doubt_counts": {waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
-        "jobs": [{**job._asdict(), "state": state(job, health)} for job in health.jobs],
+        "jobs": [job._asdict() for job in health.jobs],
     }
 
 
 def queue(health: Health) -> dict[str, Any]:
     """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest due run waits."""
-    due = [job.oldest_due_at for job in health.jobs if job.oldest_due_at is not None]
-    names = ("queued", "running", "failed", "failing", "dead_last_hour", "dead_last_day")
-    return {name: sum(getattr(job, name) for job in health.jobs) for name in names} | {
-        "oldest_due_at": min(due, default=None)
-    }
+    return {name: value for name, value in health.totals._asdict().items() if name != "jobs"}
 
 
 def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -308,23 +327,6 @@ def _time_presented(file: PresentedFile, current: PresentedFile | None) -> timed
         return timedelta(0)
     applied_at = current.applied_at if current is not None else None
     return file.last_presented_at - max(file.presented_since_at, applied_at or file.presented_since_at)
-
-
-def state(job: JobHealth, health: Health) -> str:
-    """Return the state of ``job`` in one word; if several apply, the most severe."""
-    if job.retired_at is not None:
-        return "retired"
-    if any(run.job_type == job.job_type for run in health.stuck):
-        return "stuck"
-    if job.overdue_since is not None:
-        return "late"
-    if job.failure_streak:
-        return "failing"
-    if job.paused:
-        return "paused"
-    if not job.enabled:
-        return "disabled"
-    return "running" if job.running else "ok" if job.last_success_at else "new"
 
 
 def note(job: JobHealth, health: Health) -> str:

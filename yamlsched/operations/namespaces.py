@@ -7,7 +7,8 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.operations.health import Health, Problem, Thresholds, problems, read
+from yamlsched.operations import health
+from yamlsched.operations.health import Health, Problem, Thresholds, problems
 from yamlsched.store import history
 
 
@@ -21,18 +22,19 @@ class NamespaceHealth:
     @property
     def jobs(self) -> int:
         """The number of jobs that the file in force has."""
-        return sum(job.retired_at is None for job in self.health.jobs)
+        return self.health.totals.jobs
 
     @property
     def open_runs(self) -> int:
-        return sum(job.queued + job.running + job.failed for job in self.health.jobs)
+        totals = self.health.totals
+        return totals.queued + totals.running + totals.failed
 
     @property
     def is_in_use(self) -> bool:
         """Return whether the namespace has jobs, unfinished work, or a host that presents a file."""
-        health = self.health
-        is_presented = any(file.presented_by for file in health.files) or bool(health.refused)
-        return bool(self.jobs or self.open_runs or health.in_doubt_counts or is_presented)
+        now = self.health
+        is_presented = any(file.presented_by for file in now.files) or bool(now.refused)
+        return bool(self.jobs or self.open_runs or now.in_doubt_counts or is_presented)
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -42,12 +44,18 @@ class NamespaceHealth:
 
 
 def read_all(
-    connection: psycopg.Connection[Any], thresholds: Thresholds, limit: int | None = None
+    connection: psycopg.Connection[Any], thresholds: Thresholds, max_suspects: int | None = None
 ) -> tuple[list[NamespaceHealth], list[str]]:
-    """Return the namespaces that are in use, worst first, and the names of the others; of the first ``limit``."""
-    found = []
-    for namespace in history.namespaces(connection)[:limit]:
-        now = read(connection, namespace, thresholds.within)
-        found.append(NamespaceHealth(now, problems(now, thresholds)))
+    """Return the namespaces that are in use, worst first, and the names of the others.
+
+    With ``max_suspects``, only the rows of so many jobs are read, of those with problems. ``thresholds`` must have no
+    limits for all jobs then; see ``health.suspects``.
+    """
+    names = history.namespaces(connection)
+    jobs = None
+    if max_suspects is not None:
+        jobs = health.suspects(connection, names, thresholds.within, max_suspects)
+    read = health.read_all(connection, names, thresholds.within, jobs)
+    found = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
     in_use = sorted((one for one in found if one.is_in_use), key=lambda one: one.rank)
     return in_use, [one.health.namespace for one in found if not one.is_in_use]

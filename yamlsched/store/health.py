@@ -1,17 +1,20 @@
-"""Reading the health of a namespace, in one snapshot."""
+"""Reading the health of namespaces."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 
-from yamlsched.store.rows import fetch
+from yamlsched.store.rows import fetch, fetch_column, fetch_grouped
 from yamlsched.store.statements import load
 
+Row = TypeVar("Row")
 MAX_EFFECTS_IN_DOUBT = 100
 """Effects in doubt that are read; all are counted."""
 
@@ -58,6 +61,35 @@ class JobHealth(NamedTuple):
     dead_last_day: int
     dead_error: str | None  # of the run in dead_within that died last
     dead_error_type: str | None
+    state: str
+
+
+class Description(NamedTuple):
+    """What describes a job to people."""
+
+    job_type: str
+    description: str
+    owner: str
+    tags: list[str]
+
+
+class JobState(NamedTuple):
+    id: int
+    job_type: str
+    state: str
+
+
+class Totals(NamedTuple):
+    """The jobs of a namespace that are not retired, and the runs of all its jobs."""
+
+    jobs: int = 0
+    queued: int = 0
+    running: int = 0
+    failed: int = 0
+    failing: int = 0
+    dead_last_hour: int = 0
+    dead_last_day: int = 0
+    oldest_due_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -122,12 +154,13 @@ class WorkerHost:
 
 @dataclass(frozen=True)
 class Health:
-    """The state of a namespace at an instant."""
+    """The state of a namespace at an instant. ``jobs`` are those that were asked for."""
 
     namespace: str
     now: datetime
     last_tick_at: datetime | None
     last_tick_host: str | None
+    totals: Totals
     jobs: list[JobHealth]
     stuck: list[StuckRun]
     in_doubt: list[EffectInDoubt]  # at most MAX_EFFECTS_IN_DOUBT
@@ -137,31 +170,82 @@ class Health:
     workers: list[WorkerHost]
 
 
-def read(connection: psycopg.Connection[Any], namespace: str, within: timedelta, job: str | None = None) -> Health:
+def read(
+    connection: psycopg.Connection[Any], namespace: str, within: timedelta, jobs: Sequence[int] | None = None
+) -> Health:
     """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``.
 
-    With ``job``, the others are not read.
+    With ``jobs``, their ids, only the rows of these are read.
     """
+    [found] = read_all(connection, [namespace], within, jobs)
+    return found
+
+
+def read_all(
+    connection: psycopg.Connection[Any],
+    namespaces: Sequence[str],
+    within: timedelta,
+    jobs: Sequence[int] | None = None,
+) -> list[Health]:
+    """Return the health of each of ``namespaces``; see ``read``. The number of statements does not depend on theirs."""
     sql = load("health")
-    parameters = {"namespace": namespace, "within": within, "job": job, "limit": MAX_EFFECTS_IN_DOUBT}
+    parameters = {
+        "namespaces": list(namespaces),
+        "within": within,
+        "jobs": None if jobs is None else list(jobs),
+        "limit": MAX_EFFECTS_IN_DOUBT,
+    }
+
+    def grouped(kind: type[Row], name: str) -> defaultdict[str, list[Row]]:
+        return fetch_grouped(connection, kind, sql[name], parameters)
+
     with connection.transaction():
-        [clock] = connection.execute(sql["clock"], parameters).fetchall()
-        return Health(
-            namespace=namespace,
+        clocks = connection.execute(sql["clock"], parameters).fetchall()
+        totals, rows = grouped(Totals, "totals"), grouped(JobHealth, "jobs")
+        stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(EffectInDoubt, "in_doubt")
+        counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
+        for row in connection.execute(sql["in_doubt_counts"], parameters):
+            counts[row.namespace][row.job_type, row.waits_for] = row.effects
+        files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
+        workers = grouped(WorkerHost, "workers")
+    return [
+        Health(
+            namespace=name,
             now=clock.now,
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
-            jobs=fetch(connection, JobHealth, sql["jobs"], parameters),
-            stuck=fetch(connection, StuckRun, sql["stuck"], parameters),
-            in_doubt=fetch(connection, EffectInDoubt, sql["in_doubt"], parameters),
-            in_doubt_counts={
-                (row.job_type, row.waits_for): row.effects
-                for row in connection.execute(sql["in_doubt_counts"], parameters).fetchall()
-            },
-            files=fetch(connection, PresentedFile, sql["files"], parameters),
-            refused=fetch(connection, RefusedFile, sql["refused"], parameters),
-            workers=fetch(connection, WorkerHost, sql["workers"], parameters),
+            totals=totals[name][0] if name in totals else Totals(),
+            jobs=rows[name],
+            stuck=stuck[name],
+            in_doubt=in_doubt[name],
+            in_doubt_counts=counts[name],
+            files=files[name],
+            refused=refused[name],
+            workers=workers[name],
         )
+        for clock in clocks
+        for name in [clock.namespace]
+    ]
+
+
+def suspects(
+    connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta, limit: int
+) -> list[int]:
+    """Return the ids of the jobs that a check may report, unless all jobs have a limit for failing runs or streaks."""
+    parameters = {"namespaces": list(namespaces), "within": within, "limit": limit}
+    return fetch_column(connection, load("health")["suspects"], parameters)
+
+
+def states(connection: psycopg.Connection[Any], namespace: str) -> list[JobState]:
+    """Return the state of every job of ``namespace``, by name."""
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        rows = cursor.execute(load("health")["states"], {"namespace": namespace}).fetchall()
+    return [JobState(*row) for row in rows]
+
+
+def descriptions(connection: psycopg.Connection[Any], namespace: str) -> list[Description]:
+    """Return what describes each job of ``namespace``, for a search."""
+    return fetch(connection, Description, load("health")["descriptions"], {"namespace": namespace})
 
 
 @dataclass(frozen=True)

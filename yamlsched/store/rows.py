@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.rows import class_row, scalar_row
+from psycopg.rows import class_row, scalar_row, tuple_row
 
 Row = TypeVar("Row")
 
@@ -17,6 +18,17 @@ def fetch(
     """Return the rows of ``statement`` as objects of ``kind``, whose fields are the statement's columns."""
     with connection.cursor(row_factory=_by_position(kind)) as cursor:
         return cursor.execute(statement, parameters).fetchall()
+
+
+def fetch_grouped(
+    connection: psycopg.Connection[Any], kind: type[Row], statement: bytes, parameters: Mapping[str, Any]
+) -> defaultdict[str, list[Row]]:
+    """Return the rows of ``statement`` by its first column; the others are the fields of ``kind`` in their order."""
+    found: defaultdict[str, list[Row]] = defaultdict(list)
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        for group, *values in cursor.execute(statement, parameters).fetchall():
+            found[group].append(kind(*values))
+    return found
 
 
 def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], Row]]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from markupsafe import Markup
 
@@ -19,16 +18,17 @@ from yamlsched.web.visit import Page, Visit, has_words
 
 PAGE_JOBS = 50
 """Jobs on one page."""
+MAX_SUSPECTS = 1_000
+"""Jobs whose problems are read."""
 URGENT = ("stuck", "late", "failing")
 STATES = (*URGENT, "paused", "running", "ok", "new", "disabled", "retired")
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job, its state in one word, and what explains that."""
+    """A job, and what explains its state."""
 
     job: JobHealth
-    state: str
     note: str
     strip: Markup
 
@@ -43,7 +43,7 @@ class Home:
 
     health: Health
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
-    queue: dict[str, Any]
+    is_complete: bool  # or there may be more problems
     states: Counter[str]
     text: str
     state: str
@@ -62,39 +62,45 @@ class Home:
 
 def show(visit: Visit) -> Home:
     text, state = visit.text("q"), visit.choice("state", STATES, "")
-    thresholds = Thresholds()
-    now = health.read(visit.connection, visit.namespace, thresholds.within)
-    states = {job.job_type: health.state(job, now) for job in now.jobs}
+    states = health.states(visit.connection, visit.namespace)
+    names = _matching(visit, text) if text else None
     found = [
         job
-        for job in now.jobs
-        if (states[job.job_type] == state if state else states[job.job_type] != "retired")
-        and (not text or _matches(job, text))
+        for job in states
+        if (job.state == state if state else job.state != "retired") and (names is None or job.job_type in names)
     ]
-    found.sort(key=lambda job: _rank(states[job.job_type]))  # stable: jobs of one rank stay sorted by name
+    found.sort(key=lambda job: _rank(job.state))  # stable: jobs of one rank stay sorted by name
     pages = max(1, -(-len(found) // PAGE_JOBS))
     number = min(visit.number("page", 1), pages)
     listed = found[(number - 1) * PAGE_JOBS : number * PAGE_JOBS]
-    days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in listed], now.now)
+    thresholds = Thresholds()
+    suspects = health.suspects(visit.connection, [visit.namespace], thresholds.within, MAX_SUSPECTS + 1)
+    ids = [*(job.id for job in listed), *suspects[:MAX_SUSPECTS]]
+    now = health.read(visit.connection, visit.namespace, thresholds.within, ids)
+    by_name = {job.job_type: job for job in now.jobs}
+    rows = [by_name[job.job_type] for job in listed]
+    days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now)
     return Home(
         health=now,
         problems=[(each, target(each, visit.url, thresholds)) for each in health.problems(now, thresholds)],
-        queue=health.queue(now),
-        states=Counter(states.values()),
+        is_complete=len(suspects) <= MAX_SUSPECTS,
+        states=Counter(job.state for job in states),
         text=text,
         state=state,
         matching=len(found),
         number=number,
         pages=pages,
-        rows=[
-            JobRow(job, states[job.job_type], health.note(job, now), _strip(visit, job, days[job.job_type]))
-            for job in listed
-        ],
+        rows=[JobRow(job, health.note(job, now), _strip(visit, job, days[job.job_type])) for job in rows],
     )
 
 
-def _matches(job: JobHealth, text: str) -> bool:
-    return has_words(text, job.job_type, job.description, job.owner, *job.tags)
+def _matching(visit: Visit, text: str) -> set[str]:
+    """Return the names of the jobs that have the words."""
+    return {
+        job.job_type
+        for job in health.descriptions(visit.connection, visit.namespace)
+        if has_words(text, job.job_type, job.description, job.owner, *job.tags)
+    }
 
 
 def _rank(state: str) -> int:

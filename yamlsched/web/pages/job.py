@@ -37,7 +37,6 @@ class JobPage:
 
     facts: JobFacts
     health: JobHealth
-    state: str
     note: str
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
     details: Sequence[tuple[str, str]]
@@ -57,7 +56,7 @@ def show(visit: Visit) -> JobPage:
     if facts is None or definition is None:
         raise unknown_job(visit, name)
     thresholds = Thresholds()
-    now = health.read(visit.connection, visit.namespace, thresholds.within, name)
+    now = health.read(visit.connection, visit.namespace, thresholds.within, [definition.id])
     [job] = now.jobs
     shown = None
     earlier = later = None
@@ -81,7 +80,6 @@ def show(visit: Visit) -> JobPage:
     return JobPage(
         facts=facts,
         health=job,
-        state=health.state(job, now),
         note=health.note(job, now),
         problems=[
             (each, target(each, visit.url, thresholds))

@@ -8,29 +8,50 @@ from dataclasses import dataclass
 from yamlsched.operations import namespaces
 from yamlsched.operations.health import Thresholds
 from yamlsched.operations.namespaces import NamespaceHealth
-from yamlsched.store import history
-from yamlsched.web.visit import NotFound, Page, Visit
+from yamlsched.web.visit import NotFound, Page, Visit, has_words
 
-MAX_LISTED = 100
-"""Namespaces whose health one page reads."""
+PAGE_NAMESPACES = 100
+"""Namespaces on one page."""
+MAX_SUSPECTS = 1_000
+"""Jobs whose problems are counted."""
 
 
 @dataclass(frozen=True)
 class Namespaces:
-    """The page. ``others`` have neither jobs nor unfinished runs nor hosts; ``omitted`` were not read."""
+    """The page: ``found`` are one page of the ``matching`` namespaces. ``total`` and ``problems`` count those in use.
+
+    ``others`` have neither jobs nor unfinished runs nor hosts.
+    """
 
     found: Sequence[NamespaceHealth]
+    total: int
+    matching: int
+    problems: int
     others: Sequence[str]
-    omitted: int
+    text: str
+    number: int
+    pages: int
     max_problems = 3
 
 
 def show(visit: Visit) -> Namespaces:
     if not visit.namespaces:
         raise NotFound("This page shows one namespace.", "It was started with --namespace, or no namespace has jobs.")
-    found, others = namespaces.read_all(visit.connection, Thresholds(), MAX_LISTED)
-    total = len(history.namespaces(visit.connection))
-    return Namespaces(found, others, max(0, total - MAX_LISTED))
+    text = visit.text("q")
+    in_use, others = namespaces.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
+    matching = [one for one in in_use if has_words(text, one.health.namespace)]
+    pages = max(1, -(-len(matching) // PAGE_NAMESPACES))
+    number = min(visit.number("page", 1), pages)
+    return Namespaces(
+        found=matching[(number - 1) * PAGE_NAMESPACES : number * PAGE_NAMESPACES],
+        total=len(in_use),
+        matching=len(matching),
+        problems=sum(bool(one.problems) for one in in_use),
+        others=[name for name in others if has_words(text, name)],
+        text=text,
+        number=number,
+        pages=pages,
+    )
 
 
 PAGE = Page("/namespaces", "namespaces.html", show)
