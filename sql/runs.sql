@@ -68,7 +68,7 @@ where r.ctid = any (array(select p.ctid from picked p))
 returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
           r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
           date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-          r.priority,
+          r.error_type, r.priority,
           (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1) as past_run_at,
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1) as past_id;
 
@@ -279,18 +279,17 @@ with recursive clock as materialized (
     returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
               r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-              r.exclusive, r.definition_id
+              r.error_type, r.exclusive, r.definition_id
 )
 select c.*, 'claimed' as kind, (select count(*) from heads) as heads
 from claimed c
 union all
 select p.id, p.job_type, p.idempotency_key, p.scheduled_for::text, p.attempts, p.max_attempts, '{}', false, 0,
-       p.locked_by, p.prior_attempts, 0,
-       p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
+       p.locked_by, p.prior_attempts, 0, null, p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
 from picked p
 join lateral (values ('lost', p.is_lost), ('dead', p.is_last)) k (kind, holds) on k.holds
 union all
-select null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null
 from cut u where u.missing > 0;
 
 -- name: heartbeat

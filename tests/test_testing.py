@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -115,6 +116,41 @@ def test_a_transaction_is_nested_in_the_tests_transaction_and_its_result_is_the_
         ):
             with pytest.raises(YamlschedError, match=r"ended|once in an attempt"):
                 use()
+
+
+async def a_shared_handler(run: Run) -> None:
+    async with run.once("mail", in_doubt="skip") as effect:
+        if effect.first:
+            effect.result = run.attempt
+    await run.enqueue("other")
+    async with run.transaction() as connection:
+        cursor = await connection.execute("select 1 as one")
+        run.result = [(await cursor.fetchone())[0], effect.result]
+
+
+def test_an_asynchronous_handler_gets_an_asynchronous_connection(dsn: str) -> None:
+    connection = asyncio.run(psycopg.AsyncConnection.connect(dsn))
+    run = FakeRun(connection=connection, commit_fails=True)
+
+    with pytest.raises(psycopg.OperationalError, match="because the test requested it"):
+        call(a_shared_handler, run)
+    assert call(a_shared_handler, run.next_attempt()) == [1, 1]
+    asyncio.run(connection.close())
+
+    assert call(a_shared_handler, FakeRun(dsn=dsn)) == [1, 1]
+    with pytest.raises(YamlschedError, match=r"FakeRun\(connection=await psycopg.AsyncConnection.connect"):
+        call(a_shared_handler, FakeRun())
+
+
+def test_an_asynchronous_connection_is_not_for_a_transaction_without_async(dsn: str) -> None:
+    def handler(run: Run) -> None:
+        with run.transaction():
+            pass
+
+    connection = asyncio.run(psycopg.AsyncConnection.connect(dsn))
+    with pytest.raises(YamlschedError, match="without async: pass a psycopg"):
+        call(handler, FakeRun(connection=connection))
+    asyncio.run(connection.close())
 
 
 def test_a_failed_commit_leaves_nothing_and_the_next_attempt_may_succeed(dsn: str):

@@ -28,6 +28,8 @@ ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 LOCAL = "local"
 """The executor that needs no entry in the file: processes of the host that claims the run."""
+SHARED = "local, shared"
+"""The lane of attempts that share a process of the host, as coroutines; no executor in a file has this name."""
 
 
 class Status(StrEnum):
@@ -76,6 +78,7 @@ class ClaimedRun(NamedTuple):
     locked_by: str
     prior_attempts: int = 0  # before an operator's retry
     sessions_lost: int = 0  # attempts in a row that were released because their database session broke
+    error_type: str | None = None  # of the last failure
 
     @property
     def is_on_dead_call(self) -> bool:

@@ -61,7 +61,7 @@ class FakeRun(Run):
     payload: dict[str, Any] = field(default_factory=dict)
     is_catchup: bool = False
     backend: Backend = field(init=False, repr=False)
-    connection: psycopg.Connection[Any] | None = field(default=None, repr=False)
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = field(default=None, repr=False)
     commit_fails: bool = False
     effects: dict[str, Any] = field(default_factory=dict)
     dsn: str = field(default="", repr=False)

@@ -22,8 +22,11 @@ jobs:
   noop: {handler: bench_handlers.noop}
   nap: {handler: bench_handlers.nap}
   arrive: {handler: bench_handlers.arrive}
+  awaits: {handler: bench_handlers.awaits}
+  shares: {handler: bench_handlers.awaits, isolation: shared}
 """
 HANDLERS = """\
+import asyncio
 import os
 import time
 
@@ -34,6 +37,10 @@ def noop(n):
 
 def nap(n):
     time.sleep(0.01)
+
+
+async def awaits(n):
+    await asyncio.sleep(float(os.environ["BENCH_MS"]) / 1000)
 
 
 def arrive(sent):
@@ -89,16 +96,19 @@ class Yamlsched:
                 payloads = [{"n": n} for n in range(start, min(count, start + 10_000))]
                 yamlsched.enqueue_many(connection, job, payloads)
 
-    def drain(self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0) -> Drained:
+    def drain(
+        self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0, job: str = "nap", *words: str
+    ) -> Drained:
         with psycopg.connect(dsn) as connection:
             if ms:
                 connection.execute(
-                    "update yamlsched.job_runs set job_type = 'nap', definition_id = "
-                    "(select id from yamlsched.job_definitions where job_type = 'nap') where finished_at is null"
+                    "update yamlsched.job_runs set job_type = %(job)s, definition_id = "
+                    "(select id from yamlsched.job_definitions where job_type = %(job)s) where finished_at is null",
+                    {"job": job},
                 )
             started_at = connection.execute("select clock_timestamp()").fetchone()[0]
         started = time.perf_counter()
-        finish([self.start(dsn, host, concurrency) for host in range(workers)])
+        finish([self.start(dsn, host, concurrency, *words) for host in range(workers)])
         self.command_seconds = time.perf_counter() - started
         with psycopg.connect(dsn) as connection:
             runs, seconds, attempts, others = connection.execute(DRAINED, (started_at,)).fetchone()

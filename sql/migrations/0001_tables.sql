@@ -36,6 +36,7 @@ create table yamlsched.job_definitions (
     payload        jsonb not null default '{}',
     executor       text not null default 'local',  -- a name: what it stands for is in the worker's own file
     resources      jsonb not null default '{}',  -- what the executor reserves for each attempt
+    isolation      text not null default 'process' check (isolation in ('process', 'shared')),
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
     priority       smallint not null default 2 check (priority between 1 and 3),  -- high, normal, low: see job_runs

@@ -47,6 +47,11 @@ WORK_OPTIONS = [
         type=click.IntRange(1, 1000),
         help="Maximum number of parallel runs on this host (number of cores, at least 4).",
     ),
+    click.option(
+        "--async-concurrency",
+        type=click.IntRange(1, 10_000),
+        help="Maximum number of parallel runs of shared jobs on this host (200).",
+    ),
     click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
     click.option(
         "--max-connections",
@@ -94,7 +99,7 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
 
 def limits(options: Mapping[str, Any]) -> WorkOptions:
     """Return the limits of a worker that the command line sets."""
-    names = ("concurrency", "max_runs", "max_connections", "max_seconds", "grace")
+    names = ("concurrency", "async_concurrency", "max_runs", "max_connections", "max_seconds", "grace")
     return WorkOptions(**{name: options[name] for name in names})
 
 

@@ -20,6 +20,7 @@ from yamlsched.definitions.job import (
     TYPES,
     Catchup,
     ExitCodes,
+    Isolation,
     Job,
     Output,
     Overlap,
@@ -278,6 +279,7 @@ def _build_job(
             values[key] = reader.read(spot.child(key))
     for key in unused:
         values.pop(key, None)
+    _check_isolation(values, spot, reader.found)
     if not is_enqueued_only:
         _check_combinations(values, spot, defaults, reader.found)
         _limit_spread(values, spot, reader.found)
@@ -292,6 +294,22 @@ def _build_job(
         reader.found.error(spot.child("resources").key, "YS114", message, "Only executors of type dask know resources.")
         return None
     return Job(str(spot.path[-1]), paths=paths, engine=engine, **values)
+
+
+def _check_isolation(values: dict[str, Any], own: Spot, found: Findings) -> None:
+    """Report ``isolation: shared`` of a job without a handler on this host; from defaults it does not apply to one."""
+    if values.get("isolation") is not Isolation.SHARED:
+        return
+    if "command" in values:
+        why, remedy = "a command is a process of its own", "Remove one of the two."
+    elif values.get("executor", LOCAL) != LOCAL:
+        why, remedy = f"attempts on executor {values['executor']} do not share a process", "Remove one of the two."
+    else:
+        return
+    if "isolation" in own.value:
+        found.error(own.child("isolation"), "YS122", f"{own}: isolation: shared does not apply: {why}", remedy)
+    else:
+        values["isolation"] = Isolation.PROCESS
 
 
 def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, found: Findings) -> None:

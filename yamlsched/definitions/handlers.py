@@ -5,6 +5,7 @@ What the source does not determine (see ``bindings``) is not reported.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pkgutil
 import sys
@@ -54,6 +55,8 @@ def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
 def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Findings) -> None:
     for key, dotted, spot in _called(loaded, calls):
         result = lookup.look_up(dotted, path)
+        if key == "handler" and calls.is_shared:
+            _check_shared(dotted, spot, lookup.find(dotted, path), found)
         if isinstance(result, Problem):
             found.report(spot, result)
         elif result is None:
@@ -64,6 +67,23 @@ def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Fi
             name = dotted.replace(":", ".").rpartition(".")[2]
             message = f"{spot}: {name} must take one argument, the run that is dead"
             found.error(spot, "YS308", message, f"Write def {name}(run): ...")
+
+
+def _check_shared(dotted: str, spot: Spot, function: object, found: Findings) -> None:
+    """Report a handler that cannot share a process, and one that had better not."""
+    if isinstance(function, ast.FunctionDef) and not function.decorator_list:
+        message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
+        found.error(spot, "YS312", message, f"Write async def {function.name}, or isolation: process.")
+    elif isinstance(function, ast.AsyncFunctionDef) and any(map(_raises_in_doubt, ast.walk(function))):
+        message = f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process leaves it dead'
+        found.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
+
+
+def _raises_in_doubt(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "once"):
+        return False
+    given = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
+    return any(isinstance(value, ast.Constant) and value.value == "raise" for value in given)
 
 
 def _bind_error(bind: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]) -> str:
@@ -185,6 +205,8 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
         return f"{dotted} is not a function (got a {type(handler).__name__})"
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         return f"{dotted} is a generator: calling it does nothing"
+    if calls is not None and calls.is_shared and not inspect.iscoroutinefunction(inspect.unwrap(handler)):
+        return f"{dotted} is not an async def, which isolation: shared requires"
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):

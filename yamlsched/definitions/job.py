@@ -19,7 +19,7 @@ from yamlsched.backoff import Backoff
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.definitions.executors import Engine
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.runs import LOCAL, Keep, Priority
+from yamlsched.runs import LOCAL, SHARED, Keep, Priority
 from yamlsched.zones import zone
 
 
@@ -37,6 +37,13 @@ class Catchup(StrEnum):
     LATEST = "latest"
     ALL = "all"
     NONE = "none"
+
+
+class Isolation(StrEnum):
+    """Which attempts share a process of the host."""
+
+    PROCESS = "process"  # none: each has one of its own while it executes
+    SHARED = "shared"  # those of all shared jobs, as coroutines of one event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,7 @@ class Job:
     payload: dict[str, Any] = field(default_factory=dict)
     executor: str = LOCAL
     resources: dict[str, float] = field(default_factory=dict)
+    isolation: Isolation = Isolation.PROCESS
     enabled: bool = True
     priority: Priority = Priority.NORMAL
     max_attempts: int = 5
@@ -109,6 +117,11 @@ class Job:
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
+
+    @property
+    def lane(self) -> str:
+        """The executor of a worker that its attempts go to: SHARED, or the name under ``executor``."""
+        return SHARED if self.isolation is Isolation.SHARED else self.executor
 
 
 def to_row(job: Job) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from yamlsched.definitions.decode import decode
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
 from yamlsched.definitions.executors import Engine
 from yamlsched.definitions.findings import MAX_DIAGNOSTICS, Findings
-from yamlsched.definitions.job import Job, Retention
+from yamlsched.definitions.job import Isolation, Job, Retention
 from yamlsched.definitions.node import Node, Spot
 from yamlsched.definitions.parse import parse
 from yamlsched.definitions.schema import JOB_KEYS
 from yamlsched.definitions.schema import check as schema_check
 from yamlsched.definitions.source import Source
 from yamlsched.definitions.wording import quoted
+from yamlsched.runs import LOCAL
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Calls:
     """The functions or the program that a job's entry names, whether its other keys are valid or not.
 
     Each is None if it is absent or invalid; a job without a payload has an empty one.
+    ``is_shared``: the handler is called in a process that it shares.
     ``is_whole``: no key of the entry is misspelt or unreadable, so that what is missing here is missing.
     """
 
@@ -37,6 +39,7 @@ class Calls:
     command: list[str] | None
     env: dict[str, str] | None
     cwd: str | None
+    is_shared: bool
     has_cron: bool
     is_whole: bool
 
@@ -98,6 +101,9 @@ class Loaded:
                 self._valid(name, "command") if "command" in entry.value else None,
                 self._valid(name, "env"),
                 self._valid(name, "cwd"),
+                "command" not in entry.value
+                and self._valid(name, "isolation") == Isolation.SHARED
+                and self._valid(name, "executor") in (None, LOCAL),
                 "cron" in entry.value,
                 not entry.has_errors and entry.value.keys() <= JOB_KEYS.keys(),
             )

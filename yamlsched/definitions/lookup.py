@@ -33,7 +33,7 @@ MAX_LISTED = 12
 
 def clear_caches() -> None:
     """Clear the caches: files may have changed."""
-    for cached in (look_up, _find, _finder, _modules, _bindings, _members):
+    for cached in (look_up, find, _find, _finder, _modules, _bindings, _members):
         cached.cache_clear()
 
 
@@ -49,14 +49,18 @@ def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Problem | None:
 
     None if the source does not determine it.
     """
-    module, name = split_path(dotted)
-    file = _find(module, path)
-    if isinstance(file, Problem):
-        return file
-    found = _named(file, module, name, path, MAX_IMPORT_HOPS)
+    found = find(dotted, path)
     if found is None or isinstance(found, Problem):
         return found
     return None if found.decorator_list else bindings.signature(found)  # a decorator may change the parameters
+
+
+@cache
+def find(dotted: str, path: tuple[Path, ...]) -> Function | Problem | None:
+    """Return the definition of the function that a dotted path names, as ``look_up`` does."""
+    module, name = split_path(dotted)
+    file = _find(module, path)
+    return file if isinstance(file, Problem) else _named(file, module, name, path, MAX_IMPORT_HOPS)
 
 
 @cache

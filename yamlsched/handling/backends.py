@@ -5,9 +5,10 @@ A backend belongs to one attempt. ``run_id``, ``attempt`` and ``locked_by`` fenc
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import NAMESPACE_OID, uuid5
@@ -15,12 +16,13 @@ from uuid import NAMESPACE_OID, uuid5
 import psycopg
 
 from yamlsched.client import translate_errors
-from yamlsched.errors import LeaseLost, YamlschedError
-from yamlsched.handling.sessions import persist, sessions
+from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
+from yamlsched.handling.sessions import persist, persist_async, sessions
 from yamlsched.runs import EnqueueBatch
 from yamlsched.store import effects, runs
+from yamlsched.store.connection import connect_for_handler_async
 from yamlsched.store.effects import EffectEntry, FoundEffect
-from yamlsched.store.session import HandlerSession
+from yamlsched.store.session import AsyncHandlerSession, HandlerSession
 
 MAX_OUTAGE_SECONDS = 30.0
 """How long the database may be unreachable before an attempt fails."""
@@ -28,6 +30,7 @@ BEGIN_TIMEOUT_SECONDS = 8.0
 """A server that does not start a transaction within this time counts as lost, and another session is opened."""
 SESSION_TIMEOUTS = ("25P03", "25P04")
 """SQLSTATE of a session that the server closed because its handler was idle, or took longer, than allowed."""
+OUTLIVED = "run {}: attempt {} outlived its lease; nothing was committed"
 IN_DOUBT: Final = object()
 """In memory, the result of an effect that is in doubt."""
 
@@ -79,7 +82,65 @@ class PostgresBackend:
         with translate_errors():
             runs.enqueue_from(connection, self.namespace, self.run_id, enqueued)
         if not runs.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
-            raise LeaseLost(f"run {self.run_id}: attempt {self.attempt} outlived its lease; nothing was committed")
+            raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
+
+    # -- for an async def ------------------------------------------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the event loop is shared with other attempts, so that nothing may block it."""
+        return False
+
+    async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
+        """Return what ``call`` returns, which waits for the server."""
+        return call()
+
+    @asynccontextmanager
+    async def async_session(self) -> AsyncIterator[AsyncHandlerSession]:
+        """Yield a session for one transaction."""
+        with sessions.hold(self.timeout or MAX_OUTAGE_SECONDS):
+            session = await connect_for_handler_async(self.dsn)
+            try:
+                yield session
+            finally:
+                await session.close()
+
+    @asynccontextmanager
+    async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Yield a session, inside a transaction; see ``transaction``."""
+        session = None
+        try:
+            async with AsyncExitStack() as block:
+                session = await persist_async(lambda: self._begin_async(block), MAX_OUTAGE_SECONDS)
+                yield session
+        except Exception as error:
+            if (session is None or session.broken) and getattr(error, "sqlstate", None) not in SESSION_TIMEOUTS:
+                self.broken_by = error
+            raise
+
+    async def _begin_async(self, block: AsyncExitStack) -> AsyncHandlerSession:
+        async with AsyncExitStack() as opening:
+            session = await opening.enter_async_context(self.async_session())
+            try:
+                async with asyncio.timeout(BEGIN_TIMEOUT_SECONDS):
+                    await opening.enter_async_context(session.transaction())
+                    await session.configure_transaction(self.timeout)
+            except TimeoutError as error:
+                session.pgconn.finish()
+                raise EnvironmentFailed(f"the database did not answer within {BEGIN_TIMEOUT_SECONDS:.0f} s") from error
+            block.push_async_exit(opening.pop_all())
+            return session
+
+    async def succeed_async(
+        self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
+    ) -> None:
+        """See ``succeed``."""
+        with translate_errors():
+            await runs.enqueue_from_async(connection, self.namespace, self.run_id, enqueued)
+        if not await runs.succeed_in_async(connection, (self.run_id, self.attempt, self.locked_by), result):
+            raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
+
+    # --------------------------------------------------------------------------------------------------------------
 
     def record(self, statement: Callable[..., Returned], *given: Any) -> Returned:
         """Call ``statement`` with a session, and again with a new one while the database does not answer.
@@ -128,7 +189,7 @@ class MemoryBackend:
     run_id: int
     attempt: int
     results: dict[str, Any] = field(default_factory=dict)
-    connection: psycopg.Connection[Any] | None = None
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None
     commit_fails: bool = False
     dsn: str = ""
     namespace: str = "default"
@@ -139,10 +200,38 @@ class MemoryBackend:
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
         if self.connection is None:
             raise YamlschedError("the handler uses run.transaction(): pass FakeRun(connection=psycopg.connect(...))")
+        if isinstance(self.connection, psycopg.AsyncConnection):
+            raise YamlschedError("the handler uses run.transaction() without async: pass a psycopg.Connection")
         with self.connection.transaction():
             yield self.connection
 
     def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
+        if self.commit_fails:
+            raise psycopg.OperationalError("the commit failed, because the test requested it")
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
+        return call()
+
+    @asynccontextmanager
+    async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Yield ``connection`` if that is asynchronous, else one to ``dsn``, inside a transaction."""
+        if isinstance(self.connection, psycopg.AsyncConnection):
+            async with self.connection.transaction():
+                yield self.connection
+        elif self.dsn:
+            async with await connect_for_handler_async(self.dsn) as session, session.transaction():
+                yield session
+        else:
+            connect = "FakeRun(connection=await psycopg.AsyncConnection.connect(...))"
+            raise YamlschedError(f"the handler uses async with run.transaction(): pass {connect}")
+
+    async def succeed_async(
+        self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
+    ) -> None:
         if self.commit_fails:
             raise psycopg.OperationalError("the commit failed, because the test requested it")
 

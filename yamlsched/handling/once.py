@@ -50,6 +50,11 @@ IN_DOUBT_POLICIES = {
     "repeat": "the effect is repeated with the same effect.key, for receivers that support idempotency keys",
 }
 
+
+class NothingHappened(Exception):
+    """Raised inside an effect that was entered while its attempt was cancelled: its handler has not started it."""
+
+
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
@@ -123,7 +128,7 @@ def proves_nothing_happened(error: BaseException, release_on: ReleaseOn) -> bool
         if not isinstance(error, Exception) or id(error) in seen or depth > MAX_CAUSES:
             return False  # any other BaseException stopped the process inside the effect
         seen.add(id(error))
-        if isinstance(error, release_on):
+        if isinstance(error, (*release_on, NothingHappened)):
             return True
         if isinstance(error, ExceptionGroup):
             return all(proves(each, depth + 1) for each in error.exceptions)

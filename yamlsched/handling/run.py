@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from yamlsched.client import Delay, PriorityName, RunAt
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handling import once
 from yamlsched.handling.backends import Backend
+from yamlsched.handling.blocks import DONE, Block, Done, perform_async
 from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect, ReleaseOn
 from yamlsched.runs import EnqueueBatch
 
@@ -79,7 +80,7 @@ class Run:
         run_at: RunAt = None,
         delay: Delay = None,
         priority: PriorityName | None = None,
-    ) -> None:
+    ) -> Done:
         """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half a fan-out.
 
         ``run_at`` is an aware datetime; ``delay`` is a timedelta, or a duration such as "90m", from the instant at
@@ -89,7 +90,7 @@ class Run:
         the database can find, such as an unknown job, fails the attempt when it ends.
         """
         payloads = [{} if payload is None else payload]
-        self.enqueue_many(job, payloads, keys=[key], run_at=run_at, delay=delay, priority=priority)
+        return self.enqueue_many(job, payloads, keys=[key], run_at=run_at, delay=delay, priority=priority)
 
     def enqueue_many(
         self,
@@ -100,7 +101,7 @@ class Run:
         run_at: RunAt = None,
         delay: Delay = None,
         priority: PriorityName | None = None,
-    ) -> None:
+    ) -> Done:
         """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See ``enqueue``."""
         self._require_uncommitted("enqueue")
         batch, enqueued = client.make_batch(job, payloads, keys, run_at, delay, priority), self.state.enqueued
@@ -110,25 +111,45 @@ class Run:
             last.keys.extend(batch.keys)
         else:
             enqueued.append(batch)
+        return DONE
 
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> Block[psycopg.Connection[Any], psycopg.AsyncConnection[Any]]:
         """Yield a connection to the scheduler's database. The run succeeds in this transaction, or nothing commits.
 
         What is written through it happens exactly once: the last statement before the commit writes the run's success,
         and only while this attempt owns the run. Set ``result`` inside. Use it once per attempt. An exception that is
         raised after it is logged and changes nothing. Raises LeaseLost, and rolls back, if another attempt took over.
+
+        In an ``async def``, ``async with`` yields an asynchronous connection.
         """
+        return Block("run.transaction()", self.backend, self._transaction, self._async_transaction)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        with self._succeeding() as state, self.backend.transaction() as connection:
+            yield connection
+            _require_open_transaction(connection)
+            result = jsonb.encode_result(self.result, "the result")
+            self.backend.succeed(connection, result, state.enqueued)
+
+    @asynccontextmanager
+    async def _async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        with self._succeeding() as state:
+            async with self.backend.async_transaction() as connection:
+                yield connection
+                _require_open_transaction(connection)
+                result = jsonb.encode_result(self.result, "the result")
+                await self.backend.succeed_async(connection, result, state.enqueued)
+
+    @contextmanager
+    def _succeeding(self) -> Iterator[AttemptState]:
+        """Note that the run has succeeded, at the end of the block that commits its success."""
         state = self.state
         if state.committed or state.transaction_start is not None:
             raise YamlschedError("run.transaction() can be used once in an attempt: the run succeeds at its end")
         state.transaction_start = len(state.enqueued)
         try:
-            with self.backend.transaction() as connection:
-                yield connection
-                _require_open_transaction(connection)
-                result = jsonb.encode_result(self.result, "the result")
-                self.backend.succeed(connection, result, state.enqueued)
+            yield state
             state.committed, state.result = True, self.result
         except BaseException:
             del state.enqueued[state.transaction_start :]  # rolled back as well, in case the handler continues
@@ -137,7 +158,6 @@ class Run:
             state.transaction_start = None
 
     @once.requires_in_doubt
-    @contextmanager
     def once(
         self,
         name: str,
@@ -145,7 +165,7 @@ class Run:
         in_doubt: Literal["raise", "skip", "repeat"],
         scope: Literal["run", "namespace"] = "run",
         release_on: ReleaseOn = DEFAULT_RELEASE_ON,
-    ) -> Iterator[Effect]:
+    ) -> Block[Effect, Effect]:
         """Keep a side effect from being repeated.
 
             with run.once("mail", in_doubt="skip") as effect:
@@ -163,10 +183,14 @@ class Run:
 
         ``scope="namespace"`` shares the name, a business key, with all runs of the namespace; while a live attempt of
         another run holds it, this attempt snoozes. Raises LeaseLost if another attempt has taken over the run.
+        In an ``async def`` write ``async with``.
         """
-        self._require_uncommitted("use run.once()")
-        with once.perform(self, name, in_doubt, scope, release_on) as effect:
-            yield effect
+
+        def perform() -> AbstractContextManager[Effect]:
+            self._require_uncommitted("use run.once()")
+            return once.perform(self, name, in_doubt, scope, release_on)
+
+        return Block("run.once()", self.backend, perform, lambda: perform_async(self.backend, perform()))
 
     def _require_uncommitted(self, action: str) -> None:
         if self.state.committed:
@@ -195,7 +219,7 @@ class Run:
         return replace(self, **columns)
 
 
-def _require_open_transaction(connection: psycopg.Connection[Any]) -> None:
+def _require_open_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     status = connection.info.transaction_status
     if status == TransactionStatus.INERROR:
         raise YamlschedError(

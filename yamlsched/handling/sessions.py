@@ -5,12 +5,13 @@ Each process has up to two: one for the transactions of handlers, one for what i
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -124,12 +125,18 @@ class HandlerSessions:
 
         Raises EnvironmentFailed if it cannot be opened. A broken session is replaced at its next use.
         """
+        with self.hold(seconds):
+            yield self._session(dsn, purpose)
+
+    @contextmanager
+    def hold(self, seconds: float) -> Iterator[None]:
+        """Hold the permit of this process, for a session that is opened inside; wait for it up to ``seconds``."""
         with self.lock:
             if self.permits is not None:
                 self.permits.acquire(seconds)
             self._in_use += 1
         try:
-            yield self._session(dsn, purpose)
+            yield
         finally:
             with self.lock:
                 self._in_use -= 1
@@ -158,6 +165,12 @@ class HandlerSessions:
             if self.permits is not None:
                 self.permits.release()
 
+    def close_unused(self) -> None:
+        """Close the sessions unless one is in use."""
+        with self.lock:
+            if not self._in_use:
+                self.close()
+
 
 def persist(do: Callable[[], T], seconds: float) -> T:
     """Return the result of ``do``, which is called again, on a new session, while the database does not answer."""
@@ -169,6 +182,19 @@ def persist(do: Callable[[], T], seconds: float) -> T:
             if time.monotonic() + wait > end:
                 raise
             time.sleep(wait)
+            wait = min(2 * wait, MAX_RETRY_SECONDS)
+
+
+async def persist_async(do: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """The same for an event loop."""
+    wait, end = MIN_RETRY_SECONDS, time.monotonic() + seconds
+    while True:
+        try:
+            return await do()
+        except (psycopg.OperationalError, psycopg.InterfaceError, EnvironmentFailed):
+            if time.monotonic() + wait > end:
+                raise
+            await asyncio.sleep(wait)
             wait = min(2 * wait, MAX_RETRY_SECONDS)
 
 

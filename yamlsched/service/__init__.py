@@ -61,9 +61,10 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Limits of one worker. None: the default of ``concurrency``, else no limit."""
+    """Limits of one worker. None: the default of the two concurrencies, else no limit."""
 
     concurrency: int | None = None
+    async_concurrency: int | None = None
     max_runs: int | None = None
     max_connections: int | None = None
     max_seconds: float | None = None

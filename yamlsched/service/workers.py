@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched.definitions.job import Job
 from yamlsched.handling.sessions import ConnectionPermits
+from yamlsched.runs import SHARED
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
 from yamlsched.store import runs as store
 from yamlsched.store.runs import Scope
@@ -22,6 +23,7 @@ from yamlsched.worker.workload import Limits, Workload
 if TYPE_CHECKING:
     from psycopg import Connection
 
+DEFAULT_ASYNC_CONCURRENCY = 200
 WorkerTask = Callable[[Worker], Coroutine[Any, Any, None]]
 """Is executed beside a worker until the worker ends."""
 
@@ -44,25 +46,32 @@ def create_worker(
     connection.close()
     limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
-    permits = ConcurrencyPermits(permit_folder(target.file), options.concurrency or default_concurrency())
+    folder = permit_folder(target.file)
+    permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())
     limit = options.max_connections
     session_permits = None if limit is None else ConnectionPermits.for_max_connections(limit)
     events = EventQueue()
     executor = ProcessPool(workload, permits, events, session_permits)
 
     def create_executor(name: str, workload: Workload) -> Executor:
+        if name == SHARED:
+            from yamlsched.worker.executors.shared.pool import SharedPool
+
+            limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
+            return SharedPool(workload, ExecutorPermits(folder / "shared", limit), events, session_permits)
+
         from yamlsched.worker.executors.remote.executor import RemoteExecutor
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
-        path = permit_folder(target.file) / f"executor-{name}"
-        return RemoteExecutor(name, engine, workload, ExecutorPermits(path, engine.concurrency), events)
+        permits = ExecutorPermits(folder / f"executor-{name}", engine.concurrency)
+        return RemoteExecutor(name, engine, workload, permits, events)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 
 
 def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:
-    """Return what a worker with ``jobs`` may claim, by executor."""
-    return store.scope(connection, namespace, {name: job.executor for name, job in jobs.items()})
+    """Return what a worker with ``jobs`` may claim, by lane."""
+    return store.scope(connection, namespace, {name: job.lane for name, job in jobs.items()})
 
 
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:

@@ -20,10 +20,11 @@ from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import hosts
 from yamlsched.store.dsn import conninfo, parse_dsn, settings_of
-from yamlsched.store.session import AsyncSession, HandlerSession, Session, Settings
+from yamlsched.store.session import AsyncHandlerSession, AsyncSession, HandlerSession, Session, Settings
 from yamlsched.store.statements import load
 
 T = TypeVar("T", bound=psycopg.Connection[Any])
+A = TypeVar("A", bound=psycopg.AsyncConnection[Any])
 logging.getLogger("psycopg").addHandler(logging.NullHandler())  # its warnings are raised as well
 SESSION_SETTINGS: Settings = {
     "statement_timeout": "60s",
@@ -58,6 +59,8 @@ CONNECT_ARGUMENTS: dict[str, Any] = {
 ANSWER_MARGIN_SECONDS = 5.0
 """How long after statement_timeout a server without an answer counts as lost."""
 MAX_REASON_CHARS = 500
+_opening: set[asyncio.Future[None]] = set()
+"""Done when the session that ``_open_in_utc`` is opening is open."""
 
 
 def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
@@ -83,6 +86,43 @@ def connect_for_handler(dsn: str) -> HandlerSession:
             with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
                 connection.execute(load("session")["check_client"])
     return connection
+
+
+async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
+    """The same for an ``async def``."""
+    own = _defaults(KEEPALIVE_SETTINGS, dsn)
+    with _translate_errors():
+        connection = await _open_in_utc(AsyncHandlerSession, dsn)
+        try:
+            hosts.remember(parse_dsn(dsn), connection.info)
+            cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
+            found: Any = await cursor.fetchone()
+            connection.settings = {**settings_of(dsn), **own} if found.is_pooled else {}
+            connection.idle_timeout = found.idle_timeout
+            if not found.is_pooled and connection.info.server_version >= 140_000:
+                with suppress(psycopg.errors.InvalidParameterValue):
+                    await connection.execute(load("session")["check_client"])
+        except BaseException:
+            await connection.close()
+            raise
+    return connection
+
+
+async def _open_in_utc(kind: type[A], dsn: str) -> A:
+    """Open a session, one at a time in this process: ``in_utc`` is for the whole process."""
+    while _opening:
+        await asyncio.wait(_opening)
+    opening = asyncio.get_running_loop().create_future()
+    _opening.add(opening)
+    try:
+        with in_utc():
+            try:
+                return await kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
+            except psycopg.OperationalError as error:
+                return await kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
+    finally:
+        _opening.remove(opening)
+        opening.set_result(None)
 
 
 async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awaitable[Any]]) -> AsyncSession:

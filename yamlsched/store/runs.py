@@ -304,6 +304,23 @@ def enqueue_from(
         connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
+async def succeed_in_async(
+    connection: psycopg.AsyncConnection[Any], fence: tuple[int, int, str], result: str | None
+) -> bool:
+    """The same for an ``async def``."""
+    run_id, attempt, token = fence
+    parameters = {"id": run_id, "attempt": attempt, "token": token, "result": result}
+    return (await connection.execute(load("runs")["succeed_in"], parameters)).rowcount == 1
+
+
+async def enqueue_from_async(
+    connection: psycopg.AsyncConnection[Any], namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
+) -> None:
+    """The same for an ``async def``."""
+    for parameters in fan_out(namespace, run_id, enqueued):
+        await connection.execute(load("enqueue")["enqueue_many"], parameters)
+
+
 def is_large(enqueued: Sequence[EnqueueBatch]) -> bool:
     """Return whether a fan-out takes more than one statement."""
     payloads = [payload for batch in enqueued for payload in batch.payloads]

@@ -126,10 +126,25 @@ class HandlerSession(Session):
 
         A lower limit of the role or database takes precedence.
         """
-        limits = [seconds for seconds in (timeout, self.idle_timeout) if seconds]
-        settings = dict(self.settings)
-        if limits:
-            milliseconds = min(math.ceil(min(limits) * 1000), 2**31 - 1)
-            settings["idle_in_transaction_session_timeout"] = str(milliseconds)
-        # without settings, another statement shows that the session works; neither takes a snapshot
-        psycopg.Cursor(self).execute(set_local(settings) or b"show transaction_isolation")
+        psycopg.Cursor(self).execute(_transaction_setup(self, timeout))
+
+
+class AsyncHandlerSession(psycopg.AsyncConnection[Any]):
+    """The same for an ``async def``."""
+
+    idle_timeout = 0.0
+    settings: Settings = MappingProxyType({})
+
+    async def configure_transaction(self, timeout: float | None) -> None:
+        """See ``HandlerSession.configure_transaction``."""
+        await psycopg.AsyncCursor(self).execute(_transaction_setup(self, timeout))
+
+
+def _transaction_setup(session: HandlerSession | AsyncHandlerSession, timeout: float | None) -> bytes:
+    limits = [seconds for seconds in (timeout, session.idle_timeout) if seconds]
+    settings = dict(session.settings)
+    if limits:
+        milliseconds = min(math.ceil(min(limits) * 1000), 2**31 - 1)
+        settings["idle_in_transaction_session_timeout"] = str(milliseconds)
+    # without settings, another statement shows that the session works; neither takes a snapshot
+    return set_local(settings) or b"show transaction_isolation"

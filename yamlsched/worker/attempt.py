@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from yamlsched import log
 from yamlsched.definitions.job import Job
-from yamlsched.runs import AttemptEnd, ClaimedRun, Keep
+from yamlsched.runs import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
+
+WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
+PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
+"""The error types of attempts that ended with their process: it died, or was killed because of one of its runs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +31,16 @@ class Attempt:
     def is_command(self) -> bool:
         """Whether it executes a program, and not a handler."""
         return bool(self.job.command) and not self.run.is_on_dead_call
+
+    @property
+    def lane(self) -> str:
+        """The executor that it goes to.
+
+        Of a shared job, an ``on_dead``, which need not be an ``async def``, is called in a process of its own. So is a
+        handler whose last attempt ended with its process: otherwise one run could end others until they are dead.
+        """
+        lane, run = self.job.lane, self.run
+        return LOCAL if lane == SHARED and (run.is_on_dead_call or run.error_type in PROCESS_ENDED) else lane
 
     @property
     def kill_after(self) -> float:

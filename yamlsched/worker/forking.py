@@ -66,7 +66,7 @@ def detach(parent: int, keep: Iterable[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _ignore)  # not SIG_IGN, which the programs that handlers start would inherit
+        signal.signal(number, ignore)  # not SIG_IGN, which the programs that handlers start would inherit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
     die_with(parent)
     null = os.open(os.devnull, os.O_RDWR)
@@ -76,7 +76,7 @@ def detach(parent: int, keep: Iterable[int]) -> None:
     os.close(null)
 
 
-def _ignore(signum: int, frame: object) -> None:
+def ignore(signum: int, frame: object) -> None:
     """Do nothing."""
 
 

@@ -33,7 +33,8 @@ class Lanes:
         return iter(self._by_name.values())
 
     def of(self, attempt: Attempt) -> Lane:
-        return self._by_name[attempt.job.executor]
+        """Return the lane that the run of ``attempt`` is claimed for."""
+        return self._by_name[attempt.job.lane]
 
     def open(self, workload: Workload) -> None:
         """Add lanes for the executors of ``workload`` that have none. One that has left the file may hold attempts."""
@@ -67,5 +68,5 @@ class Lanes:
             yield self.local, attempts
             return
         for lane in self._by_name.values():
-            if given := [attempt for attempt in attempts if attempt.job.executor == lane.name]:
+            if given := [attempt for attempt in attempts if attempt.lane == lane.name]:
                 yield lane, given

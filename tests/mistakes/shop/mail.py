@@ -20,6 +20,12 @@ async def fetch(url: str) -> None:
     """Is asynchronous."""
 
 
+async def charge(run: Any) -> None:
+    """Has an effect that an operator must look up."""
+    async with run.once("charge", in_doubt="raise"):
+        pass
+
+
 def ping() -> None:
     """Takes nothing."""
 

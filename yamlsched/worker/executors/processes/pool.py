@@ -16,7 +16,7 @@ from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.programs import with_last_lines
 from yamlsched.runs import AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.attempt import WORKER_DIED, Attempt
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
 from yamlsched.worker.executors.processes import protocol
@@ -36,7 +36,6 @@ START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then oth
 MAX_WAIT_SECONDS = 1.0  # for attempts while all children are busy with long ones: then they are returned
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 CLOSE_TIMEOUT_SECONDS = 2.0  # for children that have nothing to do to exit
-WORKER_DIED = "WorkerDied"  # the error_type of an attempt whose process died
 BAD_FRAME = AttemptEnd(EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED)
 
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import fcntl
 import inspect
-import logging
 import os
 import select
 import signal
@@ -18,33 +17,25 @@ import struct
 import sys
 import termios
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from yamlsched import jsonb
-from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handling.backends import PostgresBackend
 from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
-from yamlsched.runs import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
+from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker.executors import ends
 from yamlsched.worker.executors.processes.commands import CommandRunner
-from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, RESUME, Channel, Frames, Report, Task, frame
+from yamlsched.worker.executors.processes.protocol import RESUME, Channel, Frames, Report, Task, frame
 from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
 
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
 FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
 SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
-MAX_REPORTED_ERROR_CHARS = 4_000
 EMPTY = struct.pack("i", 0)  # the count of bytes in an empty pipe
-OWN_FILES = {__file__, resolve.__code__.co_filename}  # whose frames are left out of stacks
+ends.OWN_FILES.add(__file__)
 FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
-
-
-class Stopped(BaseException):
-    """Raised in the handler by SIGTERM, so that its ``finally`` blocks run before it is killed."""
 
 
 class Runner:
@@ -167,29 +158,14 @@ class Runner:
                 handler = self.handlers[path] = resolve(path)
                 self.import_seconds = time.perf_counter() - self.started
             if is_on_dead_call or takes_run(handler):
-                run = self._run(ClaimedRun._make(values), payload, timeout)
+                claimed = ClaimedRun._make(values)
+                fence = (claimed.id, claimed.attempt, claimed.locked_by)
+                run = ends.make_run(claimed, payload, PostgresBackend(self.dsn, self.namespace, *fence, timeout))
             if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
-            value = self._call(handler, payload, run, dead_run_id)
-            if value is None and run is None and not self.was_stopped:
-                return None
-            if run is not None and run.committed:
-                if value is not None and value != run.state.result:
-                    run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
-                return AttemptEnd(EndKind.COMMITTED)
-            if self.was_stopped:
-                raise Stopped("stopped by yamlsched, but it returned")
-            result = jsonb.encode_result(value, "the result")
-            enqueued = _plain(run.state.enqueued) if run is not None else []
-            if result is None and not enqueued:
-                return None
-            return AttemptEnd(EndKind.RETURNED, result=result, enqueued=enqueued)
+            return ends.returned(self._call(handler, payload, run, dead_run_id), run, self.was_stopped)
         except BaseException as error:
-            if run is not None and run.committed:
-                logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
-                return AttemptEnd(EndKind.COMMITTED)
-            end = _end_of(error)
-            return end._replace(kind=EndKind.SESSION_LOST) if run is not None and run.is_session_lost(error) else end
+            return ends.raised(error, run)
 
     def _call(
         self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run_id: int | None
@@ -212,31 +188,13 @@ class Runner:
         """Stop the handler if the parent wants that. Otherwise all processes were signalled, and the parent decides."""
         if self.is_calling and self.memory.is_stop_requested:
             self.was_stopped = True
-            raise Stopped("stopped by yamlsched")
-
-    def _run(self, run: ClaimedRun, payload: dict[str, Any], timeout: float) -> Run:
-        slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
-        return Run(
-            id=run.id,
-            job_type=run.job_type,
-            key=run.key,
-            scheduled_for=slot,
-            attempt=run.attempt,
-            max_attempts=run.max_attempts,
-            payload=payload,
-            is_catchup=run.is_catchup,
-            backend=PostgresBackend(self.dsn, self.namespace, run.id, run.attempt, run.locked_by, timeout),
-        )
+            raise ends.Stopped("stopped by yamlsched")
 
     def _send(self, now: float, report: Report | None = None) -> None:
-        content = frame((self.successes, report and report.encode()))
-        if report is not None and report.end is not None and len(content) > MAX_FRAME_BYTES:
-            runs = sum(len(batch.payloads) for batch in report.end.enqueued)
-            size, limit = f"{len(content) >> 20} MiB", f"{MAX_FRAME_BYTES >> 20} MiB"
-            error = f"it enqueued {runs} runs, {size}, over the limit of {limit}: "
-            error += "enqueue fewer in one attempt, and let some of them enqueue the rest"
-            refused = report._replace(end=AttemptEnd(EndKind.RAISED, error, "EnqueueRefused"))
-            content = frame((self.successes, refused.encode()))
+        if report is None:
+            content = frame((self.successes, None))
+        else:
+            content = ends.bounded(report, lambda bounded: frame((self.successes, bounded.encode())))
         unsent = memoryview(content)
         while unsent:
             unsent = unsent[os.write(self.channel.results, unsent) :]
@@ -280,50 +238,3 @@ def standard_streams() -> tuple[Any, Any]:
 
 async def _await(value: Any) -> Any:
     return await value
-
-
-def _plain(enqueued: list[EnqueueBatch]) -> list[EnqueueBatch]:
-    """Return ``enqueued`` in types that a frame can hold: a job's name or a key may be of a class of the handler's."""
-    return [
-        batch._replace(job_type=str(batch.job_type), keys=[key if key is None else str(key) for key in batch.keys])
-        for batch in enqueued
-    ]
-
-
-def _end_of(error: BaseException) -> AttemptEnd:
-    """Return the end of the attempt whose handler raised ``error``."""
-    kind, delay, stack = EndKind.RAISED, None, _stack(error)
-    error = _effect_in_doubt(error) or error
-    if isinstance(error, (Discard, EffectInDoubt)):
-        kind = EndKind.DISCARDED  # a retry knows no more about an effect in doubt than this attempt
-    elif isinstance(error, RetryAfter):
-        kind, delay = EndKind.RETRY_AFTER, error.delay
-    elif isinstance(error, Snooze):
-        kind, delay = EndKind.SNOOZED, error.delay
-    try:
-        text = str(error) or repr(error)
-        if isinstance(error, SystemExit):
-            text = f"called sys.exit({error.code!r})"
-        text = storable(text[:MAX_REPORTED_ERROR_CHARS])
-    except Exception:
-        text = "exception has no printable message"
-    name = storable(type(error).__name__[:MAX_REPORTED_ERROR_CHARS])
-    return AttemptEnd(kind, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
-
-
-def _effect_in_doubt(error: BaseException) -> EffectInDoubt | None:
-    """Return the effect in doubt, also of a task of an asynchronous handler."""
-    while isinstance(error, BaseExceptionGroup) and (found := error.subgroup(EffectInDoubt)) is not None:
-        error = found.exceptions[0]
-    return error if isinstance(error, EffectInDoubt) else None
-
-
-def _stack(error: BaseException) -> str:
-    """Return the traceback, without our own frames before the handler's."""
-    try:
-        whole = traceback.TracebackException.from_exception(error, limit=-50)
-        while whole.stack and whole.stack[0].filename in OWN_FILES:
-            whole.stack.pop(0)
-        return "".join(whole.format())
-    except Exception:
-        return ""

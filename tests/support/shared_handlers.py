@@ -1,0 +1,255 @@
+"""Handlers of shared jobs, coroutines of one process. Each records when it starts and when it completes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from support.handlers import FOLDER, record, wait_for_file
+from yamlsched import Discard, RetryAfter, Run, Snooze
+
+
+async def until_file(name: str) -> None:
+    """Wait until the test creates this file, without blocking the event loop."""
+    while not (FOLDER / name).exists():
+        await asyncio.sleep(0.005)
+
+
+async def nothing() -> None:
+    pass
+
+
+async def naps(run: Run, seconds: float = 0.1) -> None:
+    record("started", run)
+    await asyncio.sleep(seconds)
+    record("completed", run)
+
+
+async def waits(run: Run, file: str = "go") -> int:
+    record("started", run)
+    await until_file(file)
+    record("completed", run)
+    return os.getpid()
+
+
+async def ends(run: Run, how: str) -> Any:
+    """End as ``how`` says."""
+    record("started", run)
+    await asyncio.sleep(0)
+    match how:
+        case "result":
+            return {"pid": os.getpid()}
+        case "raise":
+            raise ValueError("no such customer")
+        case "discard":
+            raise Discard("never")
+        case "retry_after":
+            raise RetryAfter(3600)
+        case "snooze":
+            raise Snooze(3600)
+        case "exit":
+            sys.exit(7)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "cancel":
+            raise asyncio.CancelledError
+        case "function":
+            return ends
+        case "stop":
+            asyncio.get_running_loop().stop()
+        case "signal":
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
+    raise AssertionError(how)
+
+
+async def prints(run: Run, times: int = 3) -> None:
+    for number in range(times):
+        print(f"run {run.id} line {number}")
+        await asyncio.sleep(0.01)
+        logging.getLogger("shop").warning("warning %s of run %s", number, run.id)
+    print("from a thread, run", run.id) if times else None
+    await asyncio.to_thread(print, f"thread of run {run.id}")
+    task = asyncio.create_task(_prints(run))
+    await task
+    raise ValueError("so that the output is kept")
+
+
+async def _prints(run: Run) -> None:
+    print(f"task of run {run.id}", file=sys.stderr)
+
+
+async def hangs(run: Run) -> None:
+    record("started", run)
+    await asyncio.sleep(600)
+
+
+async def hangs_deaf(run: Run, times: int = 1_000_000) -> None:
+    """Catch that many cancellations."""
+    record("started", run)
+    for _ in range(times):
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            record("caught", run)
+
+
+async def returns_when_stopped(run: Run) -> str:
+    record("started", run)
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        record("caught", run)
+    return "done after all"
+
+
+def sleeps_long() -> None:
+    time.sleep(60)
+
+
+async def blocks(run: Run, how: str = "sleep", seconds: float = 0.0) -> None:
+    """Do not let other coroutines execute."""
+    record("started", run)
+    await until_file("go")
+    if how == "sleep":
+        sleeps_long()
+    elif how == "lock":
+        import ctypes
+
+        ctypes.PyDLL(None).sleep(60)  # holds the interpreter lock
+    elif how == "task":
+        await asyncio.create_task(_blocks())
+    elif how == "callback":
+        asyncio.get_running_loop().call_soon(sleeps_long)
+        await asyncio.sleep(600)
+    else:
+        time.sleep(seconds)
+    record("completed", run)
+
+
+async def _blocks() -> None:
+    sleeps_long()
+
+
+async def dies(run: Run, how: str) -> None:
+    record("started", run)
+    await until_file("go")
+    match how:
+        case "_exit":
+            os._exit(0)
+        case "abort":
+            os.abort()
+        case "close":
+            os.closerange(3, 100)
+            await asyncio.sleep(600)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def leaves_tasks(run: Run, how: str = "waits") -> None:
+    record("started", run)
+    actions = {"waits": _waits, "fails": _fails, "deaf": _deaf, "exits": _exits, "spawns": _spawns}
+    task = asyncio.create_task(actions[how](run))
+    await asyncio.sleep(0.01)
+    del task
+    record("completed", run)
+
+
+async def _waits(run: Run) -> None:
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        record("cancelled", run)
+        raise
+
+
+async def _fails(run: Run) -> None:
+    raise LookupError("in a task that nobody awaits")
+
+
+async def _exits(run: Run) -> None:
+    sys.exit(3)
+
+
+async def _spawns(run: Run) -> None:
+    try:
+        await asyncio.sleep(600)
+    finally:
+        asyncio.create_task(_waits(run))  # noqa: RUF006
+
+
+async def _deaf(run: Run) -> None:
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            record("caught", run)
+
+
+async def forks(run: Run) -> None:
+    """Fork, and let the fork return from the handler after it has waited."""
+    record("started", run)
+    pid = os.fork()
+    if pid == 0:
+        record("forked", run)
+        await asyncio.sleep(0.01)
+        record("survived", run)
+        return
+    await asyncio.to_thread(os.waitpid, pid, 0)
+    await asyncio.sleep(0.05)
+    record("completed", run)
+
+
+async def writes(run: Run, how: str = "async") -> None:
+    """Write a row in the run's transaction."""
+    record("started", run)
+    if how == "sync":
+        with run.transaction():
+            pass
+    if how == "sync once":
+        with run.once("mail", in_doubt="skip"):
+            pass
+    await run.enqueue("nothing")
+    async with run.transaction() as connection:
+        await connection.execute("insert into shop values (%s)", [run.id])
+        run.result = {"rows": 1}
+        if how == "rollback":
+            raise ValueError("rolled back")
+        if how == "hangs":
+            record("inside", run)
+            await asyncio.sleep(600)
+        await asyncio.sleep(0.01)
+    record("completed", run)
+
+
+async def mails(run: Run, fails_at: int = 0, hangs: bool = False) -> Any:
+    record("started", run)
+    async with run.once("mail", in_doubt="skip") as effect:
+        if effect.first:
+            record("mailed", run)
+            if hangs:
+                await asyncio.sleep(600)
+            effect.result = run.attempt
+    if run.attempt <= fails_at:
+        raise ValueError("after the mail")
+    return effect.result
+
+
+def not_async(run: Run) -> None:
+    record("started", run)
+
+
+async def told(run: Run) -> None:
+    """on_dead of a shared job."""
+    record("told", run)
+
+
+def told_sync(run: Run) -> None:
+    record("told", run)
+
+
+wait_for_file = wait_for_file  # of support.handlers: blocks

@@ -1,0 +1,380 @@
+"""Jobs with isolation: shared: many coroutines in one child, and every fault of one of them and of their process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.database import temporary_database
+from support.project import Process, Project, a_project, is_alive, until
+
+
+@pytest.fixture
+def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
+    with temporary_database(server, template) as dsn, a_project(tmp_path, dsn) as project:
+        yield project
+
+
+def shared(handler: str, **job: Any) -> dict[str, Any]:
+    return {"handler": f"support.shared_handlers.{handler}", "isolation": "shared", "max_attempts": 2, **job}
+
+
+def once(handler: str, **job: Any) -> dict[str, Any]:
+    """A shared job without retries."""
+    return shared(handler, max_attempts=1, **job)
+
+
+def child_of(project: Project, run: int) -> int:
+    """Return the process that has started ``run`` last."""
+    lines = [line.split() for line in (project.folder / "calls").read_text().splitlines()]
+    return next(int(pid) for kind, number, _, pid in reversed(lines) if kind == "started" and int(number) == run)
+
+
+def error(project: Project, run: int) -> str:
+    return str(project.row(run).last_error)
+
+
+def start(project: Project, *runs: int, more: tuple[str, ...] = ()) -> Process:
+    """Start a worker, and wait until all ``runs`` have started."""
+    worker = project.start("work", *more)
+    for run in runs:
+        project.until_started(run)
+    return worker
+
+
+# -- normal ------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_shared_jobs_execute_side_by_side_in_one_process(project: Project) -> None:
+    project.sync(waits=shared("waits"))
+    runs = project.enqueue("waits", count=20)
+    worker = start(project, *runs)
+
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.statuses() == {"succeeded": 20}
+    assert len({project.row(run).result for run in runs}) == 1
+
+
+def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(project: Project) -> None:
+    project.sync(waits=shared("waits"), nap={})
+    runs = project.enqueue("waits", count=5)
+    worker = project.start("work", "--async-concurrency", "3")
+    until(lambda: project.calls("started") == 3)
+
+    # another worker of this host has no permit for the rest, but executes other jobs
+    [nap] = project.enqueue("nap")
+    project.work("--async-concurrency", "3")
+    assert project.row(nap).status == "succeeded"
+    assert project.calls("started") == 4
+
+    project.touch("go")
+    assert worker.wait() == 0
+    assert {project.row(run).status for run in runs} == {"succeeded"}
+
+
+ENDS = {
+    "result": ("succeeded", 1, None),
+    "raise": ("dead", 2, "ValueError: no such customer"),
+    "discard": ("dead", 1, "Discard: never"),
+    "retry_after": ("failed", 1, "RetryAfter"),
+    "snooze": ("queued", 0, None),
+    "exit": ("dead", 2, "SystemExit: called sys.exit(7)"),
+    "interrupt": ("dead", 2, "KeyboardInterrupt"),
+    "cancel": ("dead", 2, "CancelledError"),
+    "function": ("dead", 2, "not a valid JSON value"),
+    "stop": ("dead", 2, "event loop is shared with other runs and cannot be stopped: write isolation: process"),
+    "signal": ("dead", 2, "the event loop is shared with other runs and cannot handle signals"),
+}
+
+
+def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(project: Project) -> None:
+    project.sync(ends=shared("ends"), waits=shared("waits"), not_async=shared("not_async"))
+    [waiting] = project.enqueue("waits")
+    runs = {how: project.enqueue("ends", {"how": how})[0] for how in ENDS}
+    [misfit], [sync] = project.enqueue("ends", {"where": 1}), project.enqueue("not_async")
+    worker = start(project, waiting)
+    for how, (status, _, _) in ENDS.items():
+        project.until_status(runs[how], status)
+    project.until_status(misfit, "dead")
+
+    project.touch("go")
+
+    assert worker.wait() == 1
+    for how, (status, attempts, message) in ENDS.items():
+        row = project.row(runs[how])
+        assert (how, row.status, row.attempts) == (how, status, attempts)
+        assert message is None or message in f"{row.error_type}: {row.last_error}" or message in row.last_error
+    assert 'it has no parameter "where"' in error(project, misfit)
+    assert "not_async is not an async def, which isolation: shared requires" in error(project, sync)
+    assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_output_and_log_lines_keep_their_run(project: Project) -> None:
+    project.sync(prints=once("prints", output={"keep": "always"}))
+    runs = project.enqueue("prints", count=3)
+
+    text = project.work(code=1).text
+
+    for run in runs:
+        [output] = project.outputs(run)
+        lines = output.output.splitlines()
+        assert all(str(run) in line for line in lines), lines
+        assert len(lines) == 9
+        assert f"[prints {run}] run {run} line 2\n" in text
+        assert f"[prints {run}] WARNING shop: warning 1 of run {run}\n" in text
+        assert f"[prints {run}] thread of run {run}\n" in text
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(project: Project, isolation: str) -> None:
+    project.db.execute("create table shop (run bigint)")
+    project.sync(
+        writes=once("writes", isolation=isolation),
+        mails=shared("mails", isolation=isolation),
+        nothing=shared("nothing"),
+    )
+    committed = project.enqueue("writes", count=30)
+    [rolled_back] = project.enqueue("writes", {"how": "rollback"})
+    [with_transaction], [with_once] = [project.enqueue("writes", {"how": how}) for how in ("sync", "sync once")]
+    [mailed] = project.enqueue("mails", {"fails_at": 1})
+
+    project.work(code=1)
+
+    rows = project.db.execute("select run from shop order by 1").fetchall()
+    in_once = [with_once] if isolation == "process" else []
+    assert [row.run for row in rows] == [*committed, *in_once]
+    assert {project.row(run).status for run in committed} == {"succeeded"}
+    assert {project.row(run).result["rows"] for run in committed} == {1}
+    assert project.row(rolled_back).status == "dead"
+    if isolation == "shared":
+        assert "write async with run.transaction():" in error(project, with_transaction)
+        assert "write async with run.once():" in error(project, with_once)
+    nothing = "select count(*) as runs from yamlsched.job_runs where job_type = 'nothing' and status = 'succeeded'"
+    assert project.db.execute(nothing).fetchone().runs == len(rows)
+    assert (project.row(mailed).attempts, project.row(mailed).result, project.calls("mailed")) == (2, 1, 1)
+
+
+def test_on_dead_of_a_shared_job_is_called_in_a_process(project: Project) -> None:
+    path = "support.shared_handlers."
+    project.sync(ends=once("ends", on_dead=path + "told"), waits=once("not_async", on_dead=path + "told_sync"))
+    [first], [second] = project.enqueue("ends", {"how": "raise"}), project.enqueue("waits")
+
+    project.work(code=1)
+
+    assert (project.calls("told", first), project.calls("told", second)) == (1, 1)
+
+
+# -- stopped -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_coroutine_that_exceeds_its_timeout_is_cancelled_and_its_neighbour_is_not(project: Project) -> None:
+    project.sync(
+        hangs=once("hangs", timeout="1s"),
+        returns=once("returns_when_stopped", timeout="1s"),
+        deaf=once("hangs_deaf", timeout="1s"),
+        waits=shared("waits"),
+    )
+    [hangs], [returns] = project.enqueue("hangs"), project.enqueue("returns")
+    [deaf], [neighbour] = project.enqueue("deaf", {"times": 2}), project.enqueue("waits")
+    worker = start(project, hangs, returns, deaf, neighbour)
+    for run in (hangs, returns, deaf):
+        project.until_status(run, "dead")
+
+    project.touch("go")
+
+    assert worker.wait() == 1
+    assert {error(project, run) for run in (hangs, returns)} == {"still running after 1s, stopped"}
+    assert project.calls("caught", deaf) == 2  # cancelled until it gave in
+    assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(project: Project) -> None:
+    project.sync(deaf=once("hangs_deaf", timeout="1s"), waits=shared("waits"))
+    [deaf], [neighbour] = project.enqueue("deaf"), project.enqueue("waits")
+    worker = start(project, deaf, neighbour)
+    child = child_of(project, deaf)
+    project.until_status(deaf, "dead")
+
+    project.touch("go")
+
+    assert worker.wait() == 1
+    assert not is_alive(child)
+    assert error(project, deaf) == "still running after 1s, stopped; it did not end, and was killed with its process"
+    [failure] = project.failures(neighbour)
+    because = f"its process ended because of run {deaf} (deaf), which shared it"
+    assert failure.error == f"{because}: did not end when it was stopped"
+    assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
+
+
+def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_neighbour_is_not(
+    project: Project,
+) -> None:
+    project.sync(hangs=shared("hangs", lease="2s"), waits=shared("waits"))
+    cancelled, lost = project.enqueue("hangs", count=2)
+    [neighbour] = project.enqueue("waits")
+    worker = start(project, cancelled, lost, neighbour)
+
+    assert project.start("cancel", str(cancelled), "--yes").wait() == 0
+    project.db.execute("update yamlsched.job_runs set locked_by = 'other' where id = %s", [lost])
+    until(lambda: worker.text.count("lease.lost") == 2)
+    project.touch("go")
+
+    project.until_status(neighbour, "succeeded")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert project.row(cancelled).status == "cancelled"
+    assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases_their_runs(project: Project) -> None:
+    project.sync(waits=shared("waits"), hangs=shared("hangs"))
+    [waiting], [hanging] = project.enqueue("waits"), project.enqueue("hangs")
+    worker = start(project, waiting, hanging, more=("--grace", "3s"))
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
+    assert project.summary(hanging)[:2] == ("queued", 0)
+
+
+# -- faults of the process ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sleep", "lock", "task", "callback"])
+def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_killed(project: Project, how: str) -> None:
+    project.sync(blocks=once("blocks"), naps=shared("naps"))
+    [blocking], [neighbour] = project.enqueue("blocks", {"how": how}), project.enqueue("naps", {"seconds": 600})
+    worker = start(project, blocking, neighbour)
+    project.jobs["naps"]["handler"] = ""
+    project.db.execute("update yamlsched.job_runs set payload = '{}' where id = %s", [neighbour])
+
+    project.touch("go")
+
+    assert worker.wait() == 1
+    [failure] = project.failures(neighbour)
+    source = Path(__file__).parent / "support" / "shared_handlers.py"
+    line = 1 + source.read_text().splitlines().index("    time.sleep(60)")
+    at = f" at {source}:{line}" if how != "lock" else ""
+    if how == "callback":
+        assert f"blocked the event loop for 3s{at} (its process executed 2 runs)" == failure.error
+        return
+    assert error(project, blocking) == f"blocked the event loop for 3s{at}"
+    assert project.row(blocking).error_type == "Blocked"
+    assert failure.error.startswith(f"its process ended because of run {blocking} (blocks), which shared it: blocked")
+    assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
+
+
+def test_a_coroutine_that_yields_within_three_seconds_blocks_nothing(project: Project) -> None:
+    project.sync(blocks=once("blocks"))
+    [run] = project.enqueue("blocks", {"how": "short", "seconds": 1.5})
+    project.touch("go")
+
+    project.work()
+
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "how, cause",
+    [
+        ("_exit", "the process exited with status 0 during the run"),
+        ("abort", "killed by signal 6 (SIGABRT)"),
+        ("close", "the handler closed file descriptors that it did not open"),
+    ],
+)
+def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_attempt_and_not_two(
+    project: Project, how: str, cause: str
+) -> None:
+    project.sync(dies=shared("dies", max_attempts=3), waits=shared("waits"))
+    [dying], [neighbour] = project.enqueue("dies", {"how": how}), project.enqueue("waits", {"file": "later"})
+    worker = start(project, dying, neighbour)
+
+    project.touch("go")
+    project.until_status(dying, "dead")  # its other attempts had processes of their own
+    project.touch("later")
+
+    assert worker.wait() == 1
+    assert [cause in failure.error for failure in project.failures(dying)] == [True] * 3
+    [failure] = project.failures(neighbour)
+    assert cause in failure.error
+    assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
+
+
+def test_a_child_that_is_killed_with_200_coroutines_costs_each_one_attempt(project: Project) -> None:
+    project.sync(waits=shared("waits"))
+    runs = project.enqueue("waits", count=200)
+    worker = project.start("work")
+    until(lambda: project.calls("started") == 200)
+
+    os.kill(child_of(project, runs[0]), signal.SIGKILL)
+    until(lambda: project.calls("started") > 200)
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert {project.summary(run) for run in runs} == {("succeeded", 2, 2, 1, 1)}
+    assert {failure.error for run in runs for failure in project.failures(run)} == {
+        "killed by signal 9 (SIGKILL), possibly out of memory (its process executed 200 runs)"
+    }
+
+
+def test_the_children_of_a_worker_that_is_killed_die_with_it(project: Project) -> None:
+    project.sync(waits=shared("waits"))
+    runs = project.enqueue("waits", count=2)
+    worker = start(project, *runs)
+    child = child_of(project, runs[0])
+
+    worker.signal(signal.SIGKILL)
+
+    assert worker.wait() == -signal.SIGKILL
+    until(lambda: not is_alive(child))
+    project.touch("go")
+    project.end_leases()
+    project.work()
+    assert {project.summary(run)[:2] for run in runs} == {("succeeded", 2)}
+
+
+@pytest.mark.parametrize("how", ["waits", "fails", "exits", "spawns", "deaf"])
+def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, how: str) -> None:
+    project.sync(leaves=once("leaves_tasks", output={"keep": "always"}), waits=shared("waits"))
+    [leaving], [neighbour] = project.enqueue("leaves", {"how": how}), project.enqueue("waits")
+    worker = start(project, leaving, neighbour)
+    project.until_status(leaving, "succeeded")
+
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
+    [output] = project.outputs(leaving)
+    text = {
+        "waits": "yamlsched: cancelled what the handler had left running: _waits\n",
+        "fails": "LookupError: in a task that nobody awaits",
+        "exits": "SystemExit: 3",
+        "spawns": "yamlsched: cancelled what the handler had left running: _spawns\n",
+        "deaf": "yamlsched: it did not end, and this process is replaced\n",
+    }
+    assert text[how] in output.output
+    assert project.calls("cancelled", leaving) == (how == "waits")
+
+
+def test_a_handler_that_forks_leaves_the_event_loop_of_its_process_alone(project: Project) -> None:
+    project.sync(forks=once("forks"), waits=shared("waits"))
+    [forking], [neighbour] = project.enqueue("forks"), project.enqueue("waits")
+    worker = start(project, forking, neighbour)
+    project.until_status(forking, "succeeded")
+
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.calls("forked") == 1
+    assert project.calls("survived") == 0
+    assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)

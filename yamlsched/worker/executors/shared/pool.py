@@ -1,0 +1,365 @@
+"""The pool of shared children: each executes many attempts at once, as coroutines of one event loop.
+
+An attempt costs its neighbours nothing, unless it ends their process: by a crash, by blocking the event loop, or by not
+ending when it is stopped. Then each attempt that had started fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from yamlsched import durations
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.handling.sessions import ConnectionPermits
+from yamlsched.runs import AttemptEnd, EndKind
+from yamlsched.worker import clock
+from yamlsched.worker.attempt import BLOCKED, UNSTOPPABLE, WORKER_DIED, Attempt
+from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executors.processes.bootstrap import Environment
+from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, exit_cause
+from yamlsched.worker.executors.processes.output import MAX_READ_BYTES, Output
+from yamlsched.worker.executors.processes.pool import MAX_FAILED_FORKS, MAX_FAILED_STARTS
+from yamlsched.worker.executors.processes.protocol import Report
+from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
+from yamlsched.worker.executors.shared import board as states
+from yamlsched.worker.executors.shared.board import Batch
+from yamlsched.worker.executors.shared.child_handle import InFlight, SharedChild, fork
+from yamlsched.worker.executors.shared.rate import Rate
+from yamlsched.worker.executors.shared.watchdog import BLOCKED_SECONDS
+from yamlsched.worker.permits import Permits
+from yamlsched.worker.workload import Workload
+
+MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
+MAX_PER_CHILD = 500  # attempts at once, before another child is forked
+MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
+CLOSE_TIMEOUT_SECONDS = 2.0
+START_TIMEOUT_SECONDS = 10.0  # for a child to be ready
+BLOCKED_MARGIN_SECONDS = 0.5  # after which the parent kills a child whose watchdog has not
+AHEAD_SECONDS = 0.05  # for which attempts are held that wait for others to end
+RETURNED = AttemptEnd(EndKind.RETURNED)
+
+
+class SharedPool:
+    """Executes attempts as coroutines, at most as many at once as there are permits."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        permits: Permits,
+        events: EventQueue,
+        session_permits: ConnectionPermits | None = None,
+    ) -> None:
+        self._environment = Environment(workload, os.environ.get("PGTZ"), session_permits)
+        self._permits, self._events = permits, events
+        self._children: dict[int, SharedChild] = {}
+        self._waiting: deque[Attempt] = deque()
+        self._rate = Rate()
+        self._failed_starts: Counter[Attempt] = Counter()
+        self._is_dispatching = self._is_draining = False
+        self._failed_forks = 0
+
+    # -- handing out -----------------------------------------------------------------------------------------------
+
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        """Hand ``attempts`` to children soon."""
+        self._waiting.extend(attempts)
+        self._dispatch_soon()
+
+    def capacity(self) -> Capacity:
+        """Return how many attempts the pool can take, with all permits that are free on this host."""
+        permits, held = self._permits.fill(self._permits.count), self.running() + len(self._waiting)
+        ahead = min(permits, int(self._rate.per_second(clock.now()) * AHEAD_SECONDS))
+        # counted as idle before it is: by the time that more is claimed, it will be
+        return Capacity(permits, max(0, permits + ahead // 2 - held), permits + ahead, held)
+
+    def running(self) -> int:
+        """Return how many attempts are executing."""
+        return sum([len(child.in_flight) for child in self._children.values()])
+
+    def release_idle_capacity(self) -> None:
+        """Free the permits that nothing is executed or waits for."""
+        self._permits.shrink(self.running() + len(self._waiting))
+
+    def _dispatch_soon(self) -> None:
+        if self._waiting and not self._is_dispatching:
+            self._is_dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_dispatching = False
+        if self._is_draining:
+            self._return_waiting()
+        try:
+            running = self.running()
+            room = self._permits.fill(min(self._permits.count, running + len(self._waiting))) - running
+            while self._waiting and room > 0:
+                child = self._child()
+                count = min(len(self._waiting), room, max(1, MAX_PER_CHILD - len(child.in_flight)), len(child.free))
+                child.send([self._waiting.popleft() for _ in range(count)])
+                child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
+                room -= count
+        except EnvironmentFailed as error:
+            if not self.running():  # otherwise it is tried again when something ends
+                self._events.put(ExecutorFailed(error))
+
+    def _child(self) -> SharedChild:
+        """Return the child to hand an attempt to: the one with the fewest, or a new one if all have many."""
+        able = [child for child in self._children.values() if not child.is_retired and child.free]
+        best = min(able, key=lambda child: len(child.in_flight), default=None)
+        if best is not None and (len(best.in_flight) < MAX_PER_CHILD or len(able) >= (os.cpu_count() or 1)):
+            return best
+        if self._failed_forks >= MAX_FAILED_FORKS:
+            raise EnvironmentFailed("shared child processes die before they are ready for a run")
+        try:
+            return self._fork()
+        except EnvironmentFailed:
+            if best is None:
+                raise
+            return best
+
+    def _fork(self) -> SharedChild:
+        child = fork(self._environment, self._permits.count)
+        self._children[child.pid] = child
+        child.loop.add_reader(child.results, self._read, child)
+        child.loop.add_reader(child.output.descriptor, self._read_output, child)
+        return child
+
+    def _return_stopped(self) -> None:
+        if stopped := [attempt for attempt in self._waiting if attempt.stopped is not None]:
+            self._waiting = deque(attempt for attempt in self._waiting if attempt.stopped is None)
+            self._events.put(ReturnedUnstarted(stopped))
+
+    def _return_waiting(self) -> None:
+        if self._waiting:
+            self._events.put(ReturnedUnstarted(list(self._waiting)))
+            self._waiting.clear()
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
+        """Cancel the coroutines of ``attempts``; kill their process if they have not ended ``grace`` seconds later."""
+        seconds = KILL_GRACE_SECONDS if grace is None else grace
+        wanted, kill_at = set(attempts), clock.now() + seconds
+        for child in list(self._children.values()):
+            flights = [flight for flight in child.in_flight.values() if flight.attempt in wanted]
+            for flight in flights:
+                flight.kill_at = kill_at if flight.kill_at is None else min(kill_at, flight.kill_at)
+            if flights:
+                child.stop([flight.index for flight in flights])
+                self._kill_if_due(child, clock.now())
+        self._return_stopped()
+
+    def release_unstarted(self) -> None:
+        """Return what no child has got; hand out nothing any more."""
+        self._is_draining = True
+        self._return_waiting()
+
+    def reload(self, workload: Workload) -> None:
+        """Let children exit after what they have. New ones import the handlers of ``workload``."""
+        self._environment = replace(self._environment, workload=workload)
+        self._retire_all()
+
+    def _retire_all(self) -> None:
+        for child in self._children.values():
+            child.is_retired = True
+        self._close_idle(clock.now())
+
+    def _close_idle(self, now: float) -> None:
+        for child in self._children.values():
+            is_old = now - child.idle_since > MAX_IDLE_SECONDS
+            if not child.in_flight and not child.is_closed and (child.is_retired or is_old):
+                child.close_input()
+                child.kill_at = now + KILL_GRACE_SECONDS
+
+    async def close(self) -> None:
+        """Wait until no child is left; kill those that do not exit."""
+        self._retire_all()
+        deadline = clock.now() + CLOSE_TIMEOUT_SECONDS
+        while self._children:
+            for child in list(self._children.values()):
+                if clock.now() > deadline or child.in_flight:
+                    child.kill()
+                self._read(child)
+            await asyncio.sleep(0.002)
+        self._permits.shrink(0)
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Stop what exceeds its timeout, kill what does not stop, and children whose event loop is blocked."""
+        now = clock.now()
+        for child in list(self._children.values()):
+            if child.in_flight:
+                self._check_child(child, now)
+            if child.kill_at is not None and now >= child.kill_at:
+                child.kill()
+        self._close_idle(now)
+        self._dispatch_soon()
+
+    def _check_child(self, child: SharedChild, now: float) -> None:
+        late = [flight.attempt for flight in child.in_flight.values() if now > flight.times_out_at]
+        if late := [attempt for attempt in late if attempt.stopped is None]:
+            for attempt in late:
+                why = f"still running after {durations.show(attempt.job.timeout)}, stopped"
+                attempt.stopped = AttemptEnd(EndKind.RAISED, why, "Timeout")
+            self.stop(late)
+        child.stall.observe(child.board.step(), now)
+        if not child.board.is_ready:
+            if child.stall.seconds > START_TIMEOUT_SECONDS:
+                child.kill()
+        elif child.stall.is_over(BLOCKED_MARGIN_SECONDS) and child.killed_for is None:
+            # its own watchdog has not killed it: C code holds the interpreter lock
+            self._kill(child, child.executing(), _blocked())
+        self._kill_if_due(child, now)
+
+    def _kill_if_due(self, child: SharedChild, now: float) -> None:
+        for flight in child.in_flight.values():
+            if flight.kill_at is not None and now >= flight.kill_at and child.state(flight) != states.NOT_STARTED:
+                attempt = flight.attempt
+                if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:
+                    why = f"{attempt.stopped.error}; it did not end, and was killed with its process"
+                    attempt.stopped = attempt.stopped._replace(error=why, error_type=UNSTOPPABLE)
+                self._kill(child, attempt, "did not end when it was stopped")
+                return
+
+    def _kill(self, child: SharedChild, attempt: Attempt | None, why: str) -> None:
+        child.killed_for = child.killed_for or (attempt, why)
+        child.is_retired = True
+        child.kill()
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self, child: SharedChild) -> None:
+        try:
+            for batch in child.receive():
+                self._handle(child, batch)
+        except EOFError:
+            self._handle_exit(child)
+        except (ValueError, TypeError):
+            self._kill(child, None, "wrote to a file descriptor that it did not open")
+            self._handle_exit(child)
+        self._dispatch_soon()
+
+    def _handle(self, child: SharedChild, batch: Batch) -> None:
+        for index, content in batch.outputs:
+            if (flight := child.in_flight.get(index)) is not None:
+                flight.output = flight.output or Output(-1)
+                flight.output.add(flight.attempt.run, content)
+        plain = []
+        for index, took in batch.successes:
+            if (flight := child.take(index)) is not None:
+                flight.attempt.took = took
+                if flight.output is None:
+                    plain.append(flight.attempt)
+                else:
+                    self._end(flight, RETURNED)
+        if plain:
+            self._events.put(Succeeded(plain))
+        for values in batch.reports:
+            report = Report.decode(values)
+            if (flight := child.take(report.number)) is not None:
+                flight.attempt.took = report.took
+                self._end(flight, report.end or RETURNED)
+        self._rate.count(len(batch.successes) + len(batch.reports), clock.now())
+        if batch.is_leaking:
+            child.is_retired = True
+
+    def _end(self, flight: InFlight, end: AttemptEnd) -> None:
+        attempt = flight.attempt
+        if flight.output is not None:
+            output, omitted_bytes = flight.output.take(is_kept=attempt.keeps_output(end))
+            end = end._replace(output=output, omitted_bytes=omitted_bytes)
+        del self._failed_starts[attempt]
+        self._events.put(Ended(attempt, end))
+
+    def _read_output(self, child: SharedChild) -> None:
+        content = child.output.receive(MAX_READ_BYTES)
+        child.output.add(None, content)
+        if child.output.is_closed:
+            child.loop.remove_reader(child.output.descriptor)
+
+    # -- the end of a child ------------------------------------------------------------------------------------------
+
+    def _handle_exit(self, child: SharedChild) -> None:
+        """Handle the end of a child, which has closed its pipe of results."""
+        was_ready = child.board.is_ready
+        status = _reap(child)
+        del self._children[child.pid]
+        self._failed_forks = 0 if was_ready else self._failed_forks + 1
+        self._read_output(child)
+        culprit, why, stack = self._cause(child, status)
+        unstarted, started = [], []
+        for flight in list(child.in_flight.values()):
+            state = child.state(flight)
+            if state == states.NOT_STARTED:
+                unstarted.append(flight)
+            elif state == states.SUCCEEDED:
+                self._end(flight, RETURNED)
+            else:
+                started.append(flight)
+        for flight in started:
+            if flight.attempt is culprit:
+                end = AttemptEnd(EndKind.RAISED, why, BLOCKED if stack or why == _blocked() else WORKER_DIED, stack)
+            else:
+                end = AttemptEnd(EndKind.RAISED, _of_neighbour(culprit, why, len(started)), WORKER_DIED)
+            self._end(flight, end)
+        child.kill()  # what its handlers had started, and would outlive it
+        child.output.take(is_kept=False)
+        child.close()
+        for flight in unstarted:
+            if was_ready and not started and self._has_failed_to_start(flight, status):
+                continue
+            self._waiting.appendleft(flight.attempt)
+        self._return_stopped()
+
+    def _cause(self, child: SharedChild, status: int) -> tuple[Attempt | None, str, str]:
+        """Return which attempt ended the process, if that is known, what it did, and a stack."""
+        if note := child.board.note():
+            where, _, stack = note.partition("\n")
+            return child.executing(), f"{_blocked()} at {where}", stack
+        if child.killed_for is not None:
+            return *child.killed_for, ""
+        is_by_signal = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        # SIGKILL is sent from outside, perhaps because memory is short: what was executing need not be the reason
+        return None if is_by_signal else child.executing(), exit_cause(status), ""
+
+    def _has_failed_to_start(self, flight: InFlight, status: int) -> bool:
+        """Count the death of a child that had started nothing; after a few of them, end the attempt."""
+        self._failed_starts[flight.attempt] += 1
+        if self._failed_starts[flight.attempt] < MAX_FAILED_STARTS or flight.attempt.stopped is not None:
+            return False
+        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {exit_cause(status, '')}"
+        self._end(flight, AttemptEnd(EndKind.RAISED, why, WORKER_DIED))
+        return True
+
+
+def _blocked() -> str:
+    return f"blocked the event loop for {BLOCKED_SECONDS:.0f}s"
+
+
+def _of_neighbour(culprit: Attempt | None, why: str, count: int) -> str:
+    others = f"its process executed {count} runs" if count > 1 else "its process executed no other run"
+    if culprit is None:
+        return f"{why} ({others})"
+    run = culprit.run
+    return f"its process ended because of run {run.id} ({run.job_type}), which shared it: {why}"
+
+
+def _reap(child: SharedChild) -> int:
+    """Return the wait status of a child that has closed its pipe; one that lives on has lost it, and is killed."""
+    with contextlib.suppress(ChildProcessError):
+        deadline = clock.now() + 0.05  # its pipes close a moment before it can be reaped
+        while clock.now() < deadline:
+            ended, status = os.waitpid(child.pid, os.WNOHANG)
+            if ended:
+                return status
+        child.kill()
+        os.waitpid(child.pid, 0)
+    return CLOSED_PIPES << 8

@@ -1,0 +1,374 @@
+"""The shared child: executes many attempts at once, as coroutines of one event loop, and reports how each ended.
+
+It is forked, holds no session of the parent's, and may be killed at any instant. What the parent must know even then
+is on the board.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
+
+from yamlsched.handling.shared import SharedBackend, SharedSessions
+from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker import forking
+from yamlsched.worker.executors import ends
+from yamlsched.worker.executors.processes import bootstrap
+from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
+from yamlsched.worker.executors.processes.runner import FAILED_EXIT
+from yamlsched.worker.executors.shared import board as states
+from yamlsched.worker.executors.shared.board import START, Batch, Board
+from yamlsched.worker.executors.shared.executing import Executing
+from yamlsched.worker.executors.shared.loop import SharedLoop, Steps
+from yamlsched.worker.executors.shared.streams import current, stream
+from yamlsched.worker.executors.shared.watchdog import Watchdog
+from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
+
+BEAT_SECONDS = 0.5
+STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
+LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, once they are cancelled
+MAX_LISTED_TASKS = 5
+MAX_OUTPUT_BYTES = 1 << 18  # of one attempt, unsent: more is sent at once
+MAX_UNSENT_BYTES = 1 << 22  # then what prints waits for the parent
+MAX_REPORTS = 200  # in one frame
+MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
+OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ends.OWN_FILES.update((__file__, inspect.getfile(Steps)))
+
+
+class Channel(NamedTuple):
+    """The child's side of its connection to the parent."""
+
+    commands: int
+    results: int
+    output: int
+    board: Board
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of a child; ``on_output`` is set once there is a runner."""
+
+    runner: list[SharedRunner]
+
+    def create(self) -> tuple[Any, Any]:
+        def on_output(executing: Executing) -> None:
+            self.runner[0].on_output(executing)
+
+        return stream(1, on_output), stream(2, on_output)
+
+
+def run(parent: int, channel: Channel, environment: bootstrap.Environment) -> NoReturn:
+    """Become a child that executes attempts as coroutines. ``parent`` is the worker's process id."""
+    streams = Streams([])
+    try:
+        bootstrap.set_up(parent, channel.output, channel[:2], environment, streams.create)
+        runner = SharedRunner(channel, environment)
+        streams.runner.append(runner)
+    except BaseException as error:
+        bootstrap.fail(error)
+    runner.main()
+
+
+class SharedRunner:
+    """One shared child, from fork to exit."""
+
+    def __init__(self, channel: Channel, environment: bootstrap.Environment) -> None:
+        self.channel, self.board = channel, channel.board
+        workload = environment.workload
+        self.sessions = SharedSessions(workload.dsn, workload.namespace, environment.session_permits)
+        self.pid, self.thread = os.getpid(), threading.get_ident()
+        self.loop = SharedLoop()
+        self.loop.protect(self.board, self._on_exception)
+        self.watchdog = Watchdog(self.board)
+        self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
+        self.executing: dict[int, Executing] = {}
+        self.frames = Frames()
+        self.successes: list[tuple[int, float]] = []  # not sent yet
+        self.reports: list[Report] = []
+        self.printing: dict[int, Executing] = {}  # attempts with unsent output
+        self.is_leaking = False
+        self.unsent = bytearray()
+        self.is_flush_due = self.is_beating = False
+        self.idle_beats = 0
+
+    def main(self) -> NoReturn:
+        """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
+        errors: list[float] = []
+        try:
+            os.register_at_fork(after_in_child=self._leave_in_fork)
+            self.watchdog.start()
+            os.set_blocking(self.channel.results, False)
+            self.loop.add_reader(self.channel.commands, self._receive)
+            self.board.set_ready()
+            while True:
+                try:
+                    self.loop.run_forever()
+                except BaseException as error:  # SystemExit of a task, or what a signal handler has raised
+                    if os.getpid() != self.pid:
+                        os._exit(0)
+                    errors = [*(at for at in errors if at > time.monotonic() - LOOP_ERROR_SECONDS), time.monotonic()]
+                    if len(errors) > MAX_LOOP_ERRORS:
+                        raise
+                    self.board.leave()
+                    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else its task has reported it
+                        traceback.print_exc()
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
+            os._exit(FAILED_EXIT)
+
+    # -- from the parent -------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        piece = os.read(self.channel.commands, 1 << 18)
+        if not piece:
+            os._exit(0)
+        for number in OWN_SIGNALS:
+            signal.signal(number, forking.ignore)  # a handler may have set its own
+        for kind, content in self.frames.feed(piece):
+            if kind == START:
+                for task in content:
+                    self._start(*task)
+            else:
+                for index in content:
+                    self._stop(index)
+
+    def _start(self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]) -> None:
+        """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those of a ClaimedRun."""
+        executing = self.executing[index] = Executing(index, self._report, self._on_exit)
+        context = contextvars.copy_context()
+        context.run(current.set, executing)
+        if not self.is_beating:
+            self.is_beating = True
+            self.watchdog.busy.set()
+            self.loop.call_later(BEAT_SECONDS, self._beat)
+        handler = self.handlers.get(path)
+        if handler is None:
+            self.board.set_state(index, states.STARTED)
+            self.board.enter(index, is_import=True)
+            try:
+                handler = self.handlers[path] = context.run(resolve, path)
+            except BaseException as error:
+                self._finish(executing, ends.raised(error, None))
+                return
+            finally:
+                self.board.leave()
+        self.loop.create_task(self._execute(executing, handler, path, payload, timeout, values), context=context)
+
+    def _stop(self, index: int) -> None:
+        """Cancel the handler at ``index``, and again while it catches that: the parent kills what does not end."""
+        executing = self.executing.get(index)
+        if executing is None or executing.has_ended or executing.task is None:
+            return
+        if not executing.was_stopped and self.board.state(index) == states.NOT_STARTED:
+            executing.was_stopped = True
+            executing.task.cancel()
+            self._finish(executing, ends.raised(ends.Stopped("stopped by yamlsched before it started"), None))
+            return
+        executing.was_stopped = True
+        executing.task.cancel("stopped by yamlsched")
+        self.loop.call_later(STOP_INTERVAL_SECONDS, self._stop_again, executing)
+
+    def _stop_again(self, executing: Executing) -> None:
+        if self.executing.get(executing.index) is executing:
+            self._stop(executing.index)
+
+    # -- an attempt ------------------------------------------------------------------------------------------------
+
+    async def _execute(
+        self,
+        executing: Executing,
+        handler: Callable[..., Any],
+        path: str,
+        payload: str,
+        timeout: float,
+        values: tuple[Any, ...],
+    ) -> None:
+        self.board.set_state(executing.index, states.STARTED)
+        end = await self._attempt(executing, handler, path, payload, timeout, ClaimedRun._make(values))
+        if os.getpid() != self.pid:
+            os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
+        self._finish(executing, end)
+
+    async def _attempt(
+        self,
+        executing: Executing,
+        handler: Callable[..., Any],
+        path: str,
+        text: str,
+        timeout: float,
+        claimed: ClaimedRun,
+    ) -> AttemptEnd | None:
+        """Call the handler; return None if it returned nothing and there is nothing else to report.
+
+        Any exception is caught here: each is the end of the attempt.
+        """
+        run = None
+        try:
+            payload = {} if text == "{}" else read_payload(text)
+            if not is_coroutine_function(handler):
+                why = f"{path} is not an async def, which isolation: shared requires"
+                return AttemptEnd(EndKind.DISCARDED, why, "NotAsync")
+            if takes_run(handler):
+                run = ends.make_run(claimed, payload, self._backend(claimed, timeout))
+            if mismatch := payload_mismatch(handler, path, tuple(payload), run is not None):
+                return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
+            value = await (handler(**payload) if run is None else handler(**payload, run=run))
+            return ends.returned(value, run, executing.was_stopped)
+        except BaseException as error:
+            return ends.raised(error, run)
+
+    def _backend(self, run: ClaimedRun, timeout: float) -> SharedBackend:
+        sessions = self.sessions
+        return SharedBackend(
+            sessions.dsn, sessions.namespace, run.id, run.attempt, run.locked_by, timeout, sessions=sessions
+        )
+
+    def _finish(self, executing: Executing, end: AttemptEnd | None) -> None:
+        """End the attempt, once the tasks that its handler has left behind have ended, which are cancelled."""
+        executing.has_ended, executing.end = True, end
+        executing.took = time.perf_counter() - executing.started
+        if not executing.others:
+            self._report(executing)
+            return
+        names = sorted(str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in executing.others)
+        listed = ", ".join([*names[:MAX_LISTED_TASKS], *["..."] * (len(names) > MAX_LISTED_TASKS)])
+        self._print(executing, f"yamlsched: cancelled what the handler had left running: {listed}\n")
+        for task in list(executing.others):
+            task.cancel("its handler has ended")
+        self.loop.call_later(LEFT_BEHIND_SECONDS, self._report_left_behind, executing)
+
+    def _report_left_behind(self, executing: Executing) -> None:
+        if not executing.is_reported:
+            self._print(executing, "yamlsched: it did not end, and this process is replaced\n")
+            self.is_leaking = True
+            self._report(executing)
+
+    def _report(self, executing: Executing) -> None:
+        executing.is_reported, index = True, executing.index
+        del self.executing[index]
+        if executing.end is None:
+            self.board.set_state(index, states.SUCCEEDED)
+            self.successes.append((index, executing.took))
+        else:
+            self.board.set_state(index, states.ENDED)
+            self.reports.append(Report(index, executing.end, executing.took))
+        self._flush_soon()
+
+    def _on_exit(self, executing: Executing, error: BaseException) -> None:
+        self._print(executing, "".join(["a task of the handler has raised\n", *traceback.format_exception(error)]))
+
+    def _on_exception(self, context: dict[str, Any]) -> None:
+        """Report an exception that a task or a callback has raised, and nobody will look at."""
+        error, task = context.get("exception"), context.get("task") or context.get("future")
+        steps = getattr(task, "get_coro", lambda: None)()
+        executing = steps.executing if isinstance(steps, Steps) else current.get()
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return  # see _on_exit
+        lines = [f"{context.get('message')}\n", *(traceback.format_exception(error) if error is not None else ())]
+        if executing is None or executing.is_reported:
+            sys.stderr.write("".join(lines))
+        else:
+            self._print(executing, "".join(lines))
+
+    # -- to the parent ---------------------------------------------------------------------------------------------
+
+    def _print(self, executing: Executing, text: str) -> None:
+        content = text.encode("utf-8", "backslashreplace")
+        executing.output.append(content)
+        executing.output_bytes += len(content)
+        self.on_output(executing)
+
+    def on_output(self, executing: Executing) -> None:
+        """Send what ``executing`` has printed soon; called in any thread."""
+        self.printing[executing.index] = executing
+        if threading.get_ident() != self.thread:
+            self.loop.call_soon_threadsafe(self._flush_soon)
+        elif executing.output_bytes > MAX_OUTPUT_BYTES:
+            self._flush()
+            if len(self.unsent) > MAX_UNSENT_BYTES:
+                self._write_all()
+        else:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self.is_flush_due:
+            self.is_flush_due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what there is to report. What an attempt has printed comes before its end."""
+        self.is_flush_due = False
+        outputs, printing = [], self.printing
+        while printing:
+            index, executing = printing.popitem()
+            content = b"".join([executing.output.popleft() for _ in range(len(executing.output))])
+            executing.output_bytes = 0
+            outputs.append((index, content))
+        fan_outs = [report for report in self.reports if report.end is not None and report.end.enqueued]
+        plain = [report.encode() for report in self.reports if report.end is None or not report.end.enqueued]
+        self.unsent += frame(tuple(Batch(outputs, self.successes, plain[:MAX_REPORTS], self.is_leaking)))
+        for start in range(MAX_REPORTS, len(plain), MAX_REPORTS):
+            self.unsent += frame(tuple(Batch([], [], plain[start : start + MAX_REPORTS])))
+        for report in fan_outs:
+            self.unsent += ends.bounded(report, lambda one: frame(tuple(Batch([], [], [one.encode()]))))
+        self.successes, self.reports = [], []
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self.unsent:
+                del self.unsent[: os.write(self.channel.results, self.unsent)]
+        except BlockingIOError:
+            self.loop.add_writer(self.channel.results, self._write)
+            return
+        self.loop.remove_writer(self.channel.results)
+
+    def _write_all(self) -> None:
+        """Let what prints faster than the parent reads wait for it."""
+        poll = select.poll()
+        poll.register(self.channel.results, select.POLLOUT)
+        while self.unsent:
+            poll.poll()
+            self._write()
+
+    def _beat(self) -> None:
+        """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""
+        self.board.leave()
+        self.sessions.close_idle(self.loop, is_all=not self.executing)
+        self.idle_beats = 0 if self.executing else self.idle_beats + 1
+        if self.idle_beats < 4:
+            self.loop.call_later(BEAT_SECONDS, self._beat)
+        else:
+            self.is_beating = False
+            self.watchdog.busy.clear()
+
+    def _leave_in_fork(self) -> None:
+        """In a process that a handler forked: leave the child's pipes and its event loop alone."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (self.channel.commands, self.channel.results):
+            os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
+        self.loop.leave_in_fork()
+
+
+@cache
+def is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be known before."""
+    return any(
+        inspect.iscoroutinefunction(each)
+        for each in (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004
+    )
