@@ -930,9 +930,31 @@ def test_labels_are_escaped_and_of_bounded_length(db: Db) -> None:
     found = families(metrics.text(db, "default"))
 
     shown = 'a"b\\c\\nd\\x1b[2J"} 1\\n'
-    [info] = found["yamlsched_job_info"].samples
-    assert (info.labels["owner"], info.value) == (shown, 1)
+    [streak] = found["yamlsched_job_failure_streak"].samples
+    assert (streak.labels["owner"], streak.value) == (shown, 1)
     assert {s.labels["error_type"] for s in found["yamlsched_recent_failed_attempts"].samples} == {shown, "x" * 200}
+
+
+def test_metrics_of_jobs_name_their_owner(db: Db) -> None:
+    for name, owner in (("purge", "team-data"), ("mail", "")):
+        job = a_job(db, name, owner=owner)
+        a_failed_attempt(db, a_run(db, job, "failed"), 1, "OSError")
+        an_effect(db, a_run(db, job, "succeeded"), "in_doubt")
+    an_effect(db, 999_999, "in_doubt")  # of a pruned run
+
+    found = families(metrics.text(db, "default")).values()
+
+    of_jobs = [sample for family in found for sample in family.samples if sample.labels.get("job")]
+    owners = {sample.labels["job"]: sample.labels.get("owner") for sample in of_jobs}
+    assert owners == {"purge": "team-data", "mail": None}
+    assert {sample.labels.get("owner") for sample in of_jobs if sample.labels["job"] == "purge"} == {"team-data"}
+    assert {family.name for family in found if any("owner" in s.labels for s in family.samples)} > {
+        "yamlsched_runs",
+        "yamlsched_effects_in_doubt",
+        "yamlsched_recent_runs",
+        "yamlsched_recent_failed_attempts",
+        "yamlsched_recent_run_duration_seconds",
+    }
 
 
 def test_hosts_that_were_seen_within_the_hour_are_metrics(db: Db) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 TEMPLATES = {
     "cron": ("crontab",),
     "systemd": ("yamlsched.service", "yamlsched-tick.service", "yamlsched-tick.timer"),
+    "monitoring": ("prometheus-alerts.yml", "grafana.json"),
     "kubernetes": ("kubernetes-cronjob.yaml", "kubernetes-deployment.yaml", "Containerfile"),
 }
 NEXT_STEPS = {
@@ -29,6 +30,11 @@ Then write the DSN to a file that only root reads, and start either the service,
     sudo systemctl daemon-reload
     sudo systemctl enable --now yamlsched              # or: yamlsched-tick.timer
     yamlsched doctor                                   # reports the tick""",
+    "monitoring": """\
+Then let one host write the metrics, load the alerts, and import the dashboard in Grafana (Dashboards, New, Import):
+    crontab -e    # * * * * * yamlsched metrics --textfile /var/lib/node_exporter/textfile/yamlsched.prom
+    sudo cp deploy/prometheus-alerts.yml /etc/prometheus/rules/        # a folder of rule_files
+    sudo systemctl reload prometheus""",
     "kubernetes": """\
 Then build and push an image, name it in the manifests, and apply either the Deployment, which keeps running, or the
 CronJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
@@ -33,7 +33,6 @@ Value = float | datetime | None
 """An instant is written as seconds since 1970; None is not written."""
 
 HELP = {
-    "job_info": "1 for each job, with the owner that schedules.yaml names.",
     "runs": "Unfinished runs by status, and dead runs that were not pruned.",
     "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
@@ -98,17 +97,23 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     lines = [
         *gauges(now, health.dead(connection, namespace)),
         *workers(now),
-        *recent_runs(ended, namespace),
-        *failed_attempts(failed, namespace),
+        *recent_runs(ended, now),
+        *failed_attempts(failed, now),
     ]
     return "\n".join(lines) + "\n"
 
 
+def job_labels(now: Health) -> Callable[[str], dict[str, str]]:
+    """Return a function that returns the labels of a job. A job without an owner has no such label."""
+    owners = {job.job_type: {"owner": job.owner} for job in now.jobs if job.owner}
+    return lambda job: {"namespace": now.namespace, "job": job, **owners.get(job, {})}
+
+
 def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
     """Yield the lines of the gauges; ``dead`` are the dead runs of each job."""
-    label, active = {"namespace": now.namespace}, _active(now)
+    label, active, of_job = {"namespace": now.namespace}, _active(now), job_labels(now)
     states = [
-        ({**label, "job": job.job_type, "status": status}, runs)
+        ({**of_job(job.job_type), "status": status}, runs)
         for job in now.jobs
         if job.retired_at is None or job.queued or job.running or job.failed
         for status, runs in zip(
@@ -117,20 +122,21 @@ def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
             strict=True,
         )
     ]
-    info = [({**label, "job": job.job_type, "owner": job.owner}, 1.0) for job in now.jobs if job.retired_at is None]
     in_doubt = [
-        ({**label, "job": job, "waits_for": waits_for}, now.in_doubt_counts.get((job or None, waits_for), 0))
+        (
+            {**of_job(job), "waits_for": waits_for},
+            now.in_doubt_counts.get((job or None, waits_for), 0),
+        )
         for job in sorted({job.job_type for job in active} | {job or "" for job, _ in now.in_doubt_counts})
         for waits_for in ("person", "retry")
     ]
-    yield from metric("job_info", info)
     yield from metric("runs", states)
     yield from metric("effects_in_doubt", in_doubt)
     for name, value in _namespace_values(now).items():
         yield from metric(name, [(label, value)])
-    values = [({**label, "job": job.job_type}, _job_values(job, now)) for job in active]
+    values = [(of_job(job.job_type), _job_values(job, now)) for job in active]
     for name in values[0][1] if values else ():
-        yield from metric(name, [(labels, of_job[name]) for labels, of_job in values])
+        yield from metric(name, [(labels, numbers[name]) for labels, numbers in values])
 
 
 def workers(now: Health) -> Iterator[str]:
@@ -140,7 +146,7 @@ def workers(now: Health) -> Iterator[str]:
     yield from metric("worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts])
 
 
-def failed_attempts(failed: Iterable[FailedAttempts], namespace: str) -> Iterator[str]:
+def failed_attempts(failed: Iterable[FailedAttempts], now: Health) -> Iterator[str]:
     """Yield the attempts that failed within the hour, by job and type of error.
 
     Types are names of classes of users' code: their number is bounded, so that no error creates series without end.
@@ -152,15 +158,16 @@ def failed_attempts(failed: Iterable[FailedAttempts], namespace: str) -> Iterato
         if name not in of_job and named >= MAX_ERROR_TYPES and name != LOST_WORKER_TYPE:
             name = "other"
         of_job[name] = of_job.get(name, 0) + group.attempts
+    labels = job_labels(now)
     samples = [
-        ({"namespace": namespace, "job": job, "error_type": name}, number)
+        ({**labels(job), "error_type": name}, number)
         for job, of_job in sorted(counts.items())
         for name, number in sorted(of_job.items())
     ]
     yield from metric("recent_failed_attempts", samples)
 
 
-def recent_runs(ended: Iterable[EndedRuns], namespace: str) -> Iterator[str]:
+def recent_runs(ended: Iterable[EndedRuns], now: Health) -> Iterator[str]:
     """Yield the runs that ended within the hour, by status, and a histogram of the durations of successes."""
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
     buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(BUCKETS))
@@ -170,12 +177,12 @@ def recent_runs(ended: Iterable[EndedRuns], namespace: str) -> Iterator[str]:
         if part.status == "succeeded":
             buckets[part.job_type][part.bucket] += part.runs
             sums[part.job_type] += part.seconds
-    label = {"namespace": namespace}
-    runs = [({**label, "job": job, "status": status}, number) for (job, status), number in sorted(counts.items())]
+    labels = job_labels(now)
+    runs = [({**labels(job), "status": status}, number) for (job, status), number in sorted(counts.items())]
     yield from metric("recent_runs", runs)
     histogram: list[tuple[Any, ...]] = []
     for job, in_bucket in sorted(buckets.items()):
-        of_job = {**label, "job": job}
+        of_job = labels(job)
         reached = zip(BUCKETS, accumulate(in_bucket), strict=True)
         histogram += [({**of_job, "le": bound}, number, "_bucket") for bound, number in reached]
         histogram += [(of_job, sums[job], "_sum"), (of_job, sum(in_bucket), "_count")]
