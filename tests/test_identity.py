@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import pq
+from psycopg.conninfo import make_conninfo
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_run
@@ -134,3 +135,12 @@ def test_the_doctor_warns_about_an_asynchronous_standby(own_dsn: str, db_of: Any
 
     assert (found.level, found.what) == ("warn", "1 standby, and no commit waits for one")
     assert "docs/guarantees.md" in found.remedy
+
+
+def test_the_doctor_warns_if_no_standby_replicates_a_server_of_several(db: Db, dsn: str) -> None:
+    several = make_conninfo(dsn, host="db1,db2")
+
+    [found] = [finding for finding in doctor.server(db, dsn=several) if finding.name == "standbys"]
+
+    assert (found.level, found.what) == ("warn", "the DSN names 2 servers, and no standby replicates this one")
+    assert [finding for finding in doctor.server(db, dsn=dsn) if finding.name == "standbys"] == []

@@ -1,4 +1,4 @@
-"""Three hosts for workers, two for databases, and one project that they share."""
+"""Three hosts for workers, hosts for databases, and one project that they share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from psycopg.conninfo import make_conninfo
 
 from support.network import Network, a_network, a_public_folder, sweep, why_unavailable
 from support.project import Process, Project
-from support.servers import Server, a_server
+from support.servers import Server, a_server, a_standby
 from yamlsched import store
+from yamlsched.store.connection import connect_for_handler
 
 WORKERS = ("a", "b", "c")
 
@@ -42,11 +43,11 @@ class HostsProject(Project):
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[Network]:
-    """Hosts a, b, c, and db, db2 for databases."""
+    """Hosts a, b, c for workers, db for a database, and db1 and db2 for a pair of which one is the standby."""
     if why := why_unavailable():
         pytest.skip(why)
     sweep()
-    with a_network(*WORKERS, "db", "db2") as network:
+    with a_network(*WORKERS, "db", "db1", "db2") as network:
         yield network
 
 
@@ -91,3 +92,41 @@ def project(booted: Network, database_server: Server, tmp_path: Path) -> Iterato
         yield project
     finally:
         project.close()
+
+
+@dataclass
+class Pair:
+    """A primary on host db1 with a standby on host db2, and a project whose DSN names both."""
+
+    primary: Server
+    standby: Server
+    project: HostsProject
+
+    def fail_over(self) -> None:
+        """Kill the primary, and promote the standby, to which the test turns as well."""
+        self.primary.kill()
+        self.project.network.heal()
+        self.standby.promote()
+        self.project.db.close()
+        self.project.db = connect_for_handler(self.standby.local_dsn)
+
+
+@pytest.fixture
+def pair(booted: Network, tmp_path: Path) -> Iterator[Pair]:
+    """A pair that replicates asynchronously."""
+    with (
+        a_public_folder() as folder,
+        a_server(booted.hosts["db1"], folder) as primary,
+        a_standby(booted.hosts["db2"], folder, primary) as standby,
+    ):
+        with store.connect(primary.local_dsn) as connection:
+            store.migrations.migrate(connection)
+        remote = f"host={primary.host.address},{standby.host.address} dbname=postgres user=yamlsched"
+        fork_server = booted.hosts["a"].fork_server
+        assert fork_server is not None
+        project = HostsProject(fork_server, tmp_path, primary.local_dsn, network=booted, remote_dsn=remote)
+        project.db.execute("create table public.ledger (run_id bigint primary key)")
+        try:
+            yield Pair(primary, standby, project)
+        finally:
+            project.close()

@@ -78,3 +78,20 @@ def posts_forever(run: Run, in_doubt: Literal["raise", "skip", "repeat"]) -> Non
         if effect.first:
             happen(run, "post")
             first_attempt_beats_forever(run)
+
+
+@recorded
+def inserts_until_go(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])
+        beat(run, (FOLDER / "go").exists)
+
+
+@recorded
+def works(run: Run) -> None:
+    """Have one effect, and write one row in a transaction."""
+    with run.once("post", in_doubt="raise") as effect:
+        if effect.first:
+            happen(run, f"post {effect.key}")
+    with run.transaction() as connection:
+        connection.execute("insert into public.ledger (run_id) values (%s)", [run.id])

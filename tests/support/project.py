@@ -99,8 +99,8 @@ class Process:
     pid: int
     log: Path
 
-    def wait(self) -> int:
-        code = self.fork_server.code(self.pid, TIMEOUT_SECONDS)
+    def wait(self, seconds: float = TIMEOUT_SECONDS) -> int:
+        code = self.fork_server.code(self.pid, seconds)
         assert code is not None, f"still running: {self.text[-2000:]}"
         return code
 

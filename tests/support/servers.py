@@ -145,3 +145,14 @@ def a_server(host: Host, folder: Path) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def a_standby(host: Host, folder: Path, primary: Server) -> Iterator[Server]:
+    """Yield a new standby of ``primary``, which is started; it is killed afterwards."""
+    standby = Server(host, folder / host.name, primary.programs)
+    standby.follow(primary)
+    try:
+        yield standby
+    finally:
+        standby.stop()

@@ -20,6 +20,7 @@ from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import health, history
 from yamlsched.store import doctor, migrations
+from yamlsched.store.dsn import host_count
 from yamlsched.store.migrations import MAX_MAJOR, MIN_MAJOR
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def database(
             yield Check(
                 "database", "ok", embedded if is_embedded else "connected to a server, not to the embedded database"
             )
-            yield from server(connection)
+            yield from server(connection, dsn=dsn)
             if is_embedded:
                 migrations.ensure_current(connection, apply=True)
             for check in (tables,) if is_embedded else (tables, privileges):
@@ -168,7 +169,7 @@ def _handlers(count: int) -> str:
     return f"{count} handler{'' if count == 1 else 's'}"
 
 
-def server(connection: psycopg.Connection[Any], host_now: datetime | None = None) -> Iterator[Check]:
+def server(connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = "") -> Iterator[Check]:
     """Check the server and the connection to it."""
     before = host_now or datetime.now(UTC)
     seen = doctor.server(connection)
@@ -223,6 +224,9 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         yield Check("standbys", "warn", what, remedy)
     elif standbys.count:
         yield Check("standbys", "ok", f"{standbys.count}, and commits wait for one")
+    elif connection.info.backend_pid == seen.pid and (hosts := host_count(dsn)) > 1:
+        remedy = "start the others as its standbys. One that is writable again by itself must not be reachable"
+        yield Check("standbys", "warn", f"the DSN names {hosts} servers, and no standby replicates this one", remedy)
     skew = before + round_trip_half - seen.now
     if abs(skew) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"

@@ -50,7 +50,7 @@ KEEPALIVE_SETTINGS: Settings = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""With these the server notices within half a minute that the client's host has vanished, and releases its locks."""
+"""With these the server notices within half a minute that the client's host has vanished, and ends the session."""
 CONNECT_ARGUMENTS: dict[str, Any] = {
     "autocommit": True,
     "prepare_threshold": None,
@@ -69,7 +69,7 @@ def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
     Raises EnvironmentFailed, with a message for users, if the server cannot be reached.
     """
     own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
-    with _opened(Session, dsn, own) as (connection, found):
+    with _opened(Session, dsn, {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}) as (connection, found):
         connection.configure_transactions({**settings_of(dsn), **own} if found.is_pooled else {})
         connection.answer_within = _answer_within(connection, own)
     return connection
@@ -139,7 +139,8 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
         connection = await AsyncSession.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
     try:
         hosts.remember(parse_dsn(dsn), connection.info)
-        cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
+        direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}  # a pooler's connections are its own business
+        cursor = await connection.execute(load("session")["configure"], _parameters(connection, direct))
         found: Any = await cursor.fetchone()
     except BaseException:
         await connection.close()

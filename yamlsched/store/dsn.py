@@ -79,6 +79,11 @@ def seconds_to_connect(dsn: str) -> float:
     return hosts.seconds_to_connect(parse_dsn(dsn))
 
 
+def host_count(dsn: str) -> int:
+    """Return how many hosts ``dsn`` names."""
+    return hosts.count(parse_dsn(dsn))
+
+
 def redactor(dsn: str) -> Callable[[str], str]:
     """Return a function that removes the DSN, its password, and anything like another password from a string.
 

@@ -45,7 +45,12 @@ def seconds_to_connect(given: Mapping[str, Any]) -> float:
         each = max(2.0, float(str(timeout)))
     except ValueError:
         each = SINGLE_HOST_TIMEOUT_SECONDS
-    return max(1, len(_hosts(given))) * each + 5
+    return count(given) * each + 5
+
+
+def count(given: Mapping[str, Any]) -> int:
+    """Return how many hosts ``given`` names; one, if it names none."""
+    return max(1, len(_hosts(given)))
 
 
 def remember(given: Mapping[str, Any], info: psycopg.ConnectionInfo) -> None:

@@ -17,6 +17,7 @@ from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 CHECK_INTERVAL_SECONDS = 0.1
 MIN_MARGIN_SECONDS = 0.5
+MAX_PATIENCE_SECONDS = 20.0
 LOST_GRACE_SECONDS = 0.5  # between SIGTERM and SIGKILL, for a handler whose run is lost
 LOST = AttemptEnd(EndKind.RELEASED, "its lease was lost")
 UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
@@ -34,6 +35,7 @@ class Leases:
         self._session, self._attempts, self._executors = session, attempts, executors
         self._is_due = asyncio.Event()
         self._first_end_at = math.inf  # no lease ends sooner
+        self._patience = 0.0  # seconds that the next answer may take on a slow network, or from a slow server
 
     def add(self, attempts: list[Attempt]) -> None:
         """Keep the leases of ``attempts``, which were just claimed."""
@@ -62,11 +64,17 @@ class Leases:
             others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
             return renewed, await store.ownership(connection, others) if others else {}
 
+        # The shortest lease decides how early a silent session is replaced. If answers take longer than that, replacing
+        # it again and again would cost the other leases too.
+        usual = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
+        timeout = max(usual, min(max(self._patience, self._session.opened_in), MAX_PATIENCE_SECONDS))
         try:
-            timeout = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
             renewed, ownership = await self._session.run(renew, timeout)
-        except (Unanswered, psycopg.OperationalError):
+        except (Unanswered, psycopg.OperationalError) as error:
+            if isinstance(error, Unanswered) and error.was_asked:
+                self._patience = 2 * timeout
             return  # again in a moment; `check` sees to it that no handler outlives its lease
+        self._patience = 2 * (clock.now() - sent_at)
         for run_id in renewed:
             attempt = due[run_id]
             attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease

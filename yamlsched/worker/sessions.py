@@ -30,7 +30,7 @@ from yamlsched.worker.helper_process import run_in_helper
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
-SLOW_CONNECT_SECONDS = 2.0  # after which a connection attempt counts as unanswered
+SLOW_CONNECT_SECONDS = 5.0  # after which a connection attempt counts as unanswered
 NO_ANSWER = "no answer to a connection attempt"
 # SQLSTATE classes and codes after which the session is closed: the server is shutting down, is full, or is a standby;
 # or a migration has changed the columns of a prepared statement
@@ -97,6 +97,7 @@ class Session:
         self._opening = asyncio.Lock()
         self._watched: int | None = None
         self._is_busy = False
+        self.opened_in = 0.0  # seconds: a few round trips
 
     async def run(self, do: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         """Return what ``do`` returns for the connection.
@@ -106,7 +107,13 @@ class Session:
         """
         self.unwatch()
         connection = await self._get()
-        timer = asyncio.get_running_loop().call_later(timeout, self.cut)
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = self.cut()
+
+        timer = asyncio.get_running_loop().call_later(timeout, give_up)
         self._is_busy = True
         try:
             answer = await do(connection)
@@ -118,7 +125,7 @@ class Session:
         ) as error:
             if connection.closed or error.sqlstate is None or error.sqlstate.startswith(FATAL):
                 await self.drop()
-                self._database.failed(reason(error))
+                self._database.failed(f"no answer within {timeout:.1f} s" if is_late else reason(error))
                 raise Unanswered(was_asked=True) from error
             if connection.prepare_threshold is not None:
                 # After an error psycopg and the server may disagree on what is prepared, and psycopg does not notice
@@ -149,6 +156,7 @@ class Session:
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
         self._wait = min(max(2 * self._wait, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
         timer = asyncio.get_running_loop().call_later(SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER)
+        started_at = clock.now()
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
                 connection = await store.connect_async(self._database.dsn, self._settings, look_up)
@@ -162,7 +170,7 @@ class Session:
             raise Unanswered(was_asked=False) from error
         finally:
             timer.cancel()
-        self._wait = 0.0
+        self._wait, self.opened_in = 0.0, clock.now() - started_at
         return connection
 
     async def drop(self) -> None:

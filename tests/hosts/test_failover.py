@@ -1,0 +1,127 @@
+"""A primary that is killed, and a standby that is promoted, under a DSN that names both."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from support.project import until
+
+from .conftest import Pair
+from .handlers import effects_of
+
+pytestmark = pytest.mark.hosts
+
+ONCE = ("succeeded", 1, 1, 1, 0)
+AGAIN = ("succeeded", 1, 2, 2, 0)  # one attempt, as far as the database knows
+SLOT = {"cron": "@yearly", "handler": "hosts.handlers.works", "catchup_window": "700d"}
+BEFORE_LAST_SLOT = (
+    "update yamlsched.job_definitions set next_slot_at = date_trunc('year', now()), last_slot_at = null, "
+    "effective_from = date_trunc('year', now()) - interval '1 min' where job_type = 'yearly'"
+)
+
+
+def slots(pair: Pair) -> list[Any]:
+    return pair.project.db.execute(
+        "select id, idempotency_key from yamlsched.job_runs where scheduled_for is not null"
+    ).fetchall()
+
+
+def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(pair: Pair) -> None:
+    # given a pair whose commits wait for the standby
+    project = pair.project
+    pair.primary.execute("alter system set synchronous_standby_names = '*'")
+    pair.primary.execute("select pg_reload_conf()")
+    until(lambda: pair.primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'"), "it is")
+    project.sync(works={"lease": "5m"}, yearly={**SLOT, "lease": "5m"})
+    project.db.execute(BEFORE_LAST_SLOT)
+    doctor = project.start("doctor", host="a")
+    doctor.wait()
+    assert "1, and commits wait for one" in (project.folder / f"out-{project.number}").read_text()
+
+    # when it fails over while three workers are busy
+    runs = project.enqueue("works", count=300)
+    workers = [project.start("work", "--loop", "--concurrency", "2", host=host) for host in ("a", "b", "c")]
+    until(lambda: project.calls("completed") >= 60, "60 runs have completed")
+    pair.fail_over()
+    until(lambda: set(project.statuses()) == {"succeeded"}, "all runs have ended", seconds=180)
+    tick = project.start("tick", host="a")
+    assert tick.wait() == 0, tick.text
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0, worker.text
+
+    # then each run has succeeded with its first attempt, and each of its effects has happened once
+    [slot] = slots(pair)
+    runs.append(slot.id)
+    # though a handler is called again when its session breaks
+    for run in runs:
+        status, attempts, _, _, failures = project.summary(run)
+        assert (status, attempts, failures, effects_of(project.folder, run)) == ("succeeded", 1, 0, 1)
+    ledger = project.db.execute("select run_id from public.ledger order by 1").fetchall()
+    assert [row.run_id for row in ledger] == runs
+    assert all("database.back" in worker.text for worker in workers)
+
+
+def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_docs_say(pair: Pair) -> None:
+    # given a standby that no longer receives anything
+    project = pair.project
+    project.sync(works={}, yearly=SLOT)
+    [before] = project.enqueue("works")
+    until(lambda: pair.standby.execute("select 1 from yamlsched.job_runs"), "the standby has the first run")
+    doctor = project.start("doctor", host="a")
+    doctor.wait()
+    assert "1 standby, and no commit waits for one" in (project.folder / f"out-{project.number}").read_text()
+    project.network.separate(["db1"], ["db2"])
+
+    # when runs succeed, a slot is fired, a run is enqueued, and the primary dies
+    project.db.execute(BEFORE_LAST_SLOT)
+    tick = project.start("tick", host="b")
+    assert tick.wait() == 0, tick.text
+    [slot] = slots(pair)
+    loop = project.start("work", "--loop", host="a")
+    [after] = project.enqueue("works")
+    project.until_status(after, "succeeded")
+    assert [project.summary(run) for run in (before, slot.id, after)] == [ONCE] * 3
+    pair.fail_over()
+    until(lambda: "database.back" in loop.text, "the worker has found the promoted server", seconds=120)
+    project.until_status(before, "succeeded")
+
+    # then a run that had succeeded was executed again, its effect was repeated, with the same key
+    assert project.summary(before) == AGAIN
+    posts = [
+        line.split()[1] for line in (project.folder / "effects").read_text().splitlines() if line.endswith(f" {before}")
+    ]
+    assert (len(posts), len(set(posts))) == (2, 1)
+    # the enqueued run is lost, and the slot is fired again
+    assert project.db.execute("select id from yamlsched.job_runs").fetchall() == [(before,)]
+    project.db.execute(BEFORE_LAST_SLOT)
+    assert project.start("tick", host="b").wait() == 0
+    [again] = slots(pair)
+    assert again.idempotency_key == slot.idempotency_key
+    project.until_status(again.id, "succeeded")
+
+    doctor = project.start("doctor", host="a")
+    doctor.wait()
+    assert (
+        "the DSN names 2 servers, and no standby replicates this one"
+        in (project.folder / f"out-{project.number}").read_text()
+    )
+
+    # when the old primary comes back, nobody who knows the promoted one uses it
+    pair.primary.start()
+    old = pair.primary.execute("select id, status, updated_at from yamlsched.job_runs order by 1")
+    last_file = pair.primary.execute("select max(last_presented_at) from yamlsched.schedule_files")
+    project.db.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where application_name = 'yamlsched' and pid <> pg_backend_pid()"
+    )
+    [new] = project.enqueue("works")
+    project.until_status(new, "succeeded")
+    assert project.start("tick", host="b").wait() == 0
+    assert pair.primary.execute("select id, status, updated_at from yamlsched.job_runs order by 1") == old
+    assert pair.primary.execute("select max(last_presented_at) from yamlsched.schedule_files") == last_file
+    loop.signal(signal.SIGTERM)
+    assert loop.wait() == 0

@@ -1,0 +1,103 @@
+"""Half-open connections: the network drops packets silently, in both directions or in one, while nothing is closed."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from support.project import until
+from yamlsched.store.connection import connect_for_handler
+
+from .conftest import HostsProject
+from .handlers import beats_of
+
+pytestmark = pytest.mark.hosts
+
+ONCE = ("succeeded", 1, 1, 1, 0)
+DIRECTIONS = {"both ways": ("ad", "da"), "to the server": ("ad",), "from the server": ("da",)}
+
+
+def silence(project: HostsProject, which: str) -> None:
+    if "ad" in DIRECTIONS[which]:
+        project.network.drop("a", "db")
+    if "da" in DIRECTIONS[which]:
+        project.network.drop("db", "a")
+
+
+@pytest.mark.parametrize("which", DIRECTIONS)
+def test_an_idle_worker_notices_a_silent_network_and_works_on_once_it_is_back(
+    project: HostsProject, which: str
+) -> None:
+    # given an idle worker with open sessions
+    project.sync(beats_until_go={})
+    worker = project.start("work", "--loop", host="a")
+    project.touch("go")
+    [first] = project.enqueue("beats_until_go")
+    project.until_status(first, "succeeded")
+
+    # when the network becomes silent
+    silence(project, which)
+    until(lambda: "database.away" in worker.text, "the worker notices", seconds=120)
+    [run] = project.enqueue("beats_until_go")
+    project.network.heal()
+
+    # then it works on
+    project.until_status(run, "succeeded")
+    assert project.summary(run) == ONCE
+    assert "database.back" in worker.text
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.text
+
+
+@pytest.mark.parametrize("which", DIRECTIONS)
+def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(project: HostsProject, which: str) -> None:
+    project.sync(beats={})
+    [run] = project.enqueue("beats")
+    executing = project.start("tick", "--max-seconds", "1", host="a")
+    until(lambda: beats_of(project.folder, run, 1), "the handler is alive")
+    with connect_for_handler(project.dsn) as holder, holder.transaction():
+        holder.execute("lock table yamlsched.namespaces, yamlsched.job_definitions, yamlsched.schedule_files")
+        asking = project.start("tick", host="a")
+        waiting = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        until(lambda: project.db.execute(waiting).fetchall(), "a tick waits for a lock")
+
+        # when the network becomes silent: while a handler runs, while a tick waits for an answer, before one connects
+        silence(project, which)
+        connecting = project.start("tick", host="a")
+
+        assert [tick.wait(150) for tick in (executing, asking, connecting)] == [3, 3, 3]
+    [*log, last] = executing.text.splitlines()
+    assert "the database was lost and did not return" in last
+    assert "its unfinished runs (1) are retried when their leases expire" in last
+    assert ["database.away" in log[0], "lease.unrenewed" in log[1], len(log)] == [True, True, 2]
+    [line] = asking.text.splitlines()
+    assert line.startswith("yamlsched: the database failed: ")
+    assert "timed out" in line
+    assert connecting.text == "yamlsched: no connection to the database: connection timeout expired\n"
+
+    # and the next tick continues where they ended
+    project.network.heal()
+    until(lambda: project.start("tick", host="a").wait() == 0 and project.row(run).finished_at, "the run has ended")
+    assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
+
+
+def test_the_server_ends_the_sessions_of_a_host_that_has_vanished(project: HostsProject) -> None:
+    # given a worker with idle sessions
+    project.sync(beats_until_go={})
+    project.touch("go")
+    project.start("work", "--loop", host="a")
+    [run] = project.enqueue("beats_until_go")
+    project.until_status(run, "succeeded")
+    sessions = (
+        "select pid from pg_stat_activity where datname = current_database() and client_addr = "
+        f"'{project.network.hosts['a'].address}'"
+    )
+    assert project.db.execute(sessions).fetchall()
+
+    # when its host loses its power
+    project.network.separate(["a"], ["db"])
+    project.network.hosts["a"].kill()
+
+    # then they do not use up the connections of the server
+    until(lambda: not project.db.execute(sessions).fetchall(), "the server has ended the sessions", seconds=120)
