@@ -21,7 +21,7 @@ def test_a_slow_network_costs_time_but_no_lease_and_no_attempt(project: HostsPro
     # given a job with a slot that is due, and others
     project.network.slow_down(0.2)
     project.db.execute("create table public.ledger (run_id bigint primary key)")
-    lasting = {"beats_until_go": {"lease": "10s"}, "inserts_until_go": {"lease": "10s"}}
+    lasting = {"beats_until_go": {"lease": "12s"}, "inserts_until_go": {"lease": "12s"}}
     project.write(nothing=NOTHING, yearly={"cron": "@yearly", "catchup_window": "700d", **NOTHING}, **lasting)
     sync = project.start("sync", host="a")
     assert sync.wait() == 0, sync.text
@@ -39,7 +39,7 @@ def test_a_slow_network_costs_time_but_no_lease_and_no_attempt(project: HostsPro
         until(lambda run=run: beats_of(project.folder, run, 1), "it is alive")
     alive_since = max(beats_of(project.folder, run, 1)[0] for run in runs)
     for run in runs:
-        until(lambda run=run: beats_of(project.folder, run, 1)[-1] > alive_since + 21, "it has outlived two leases")
+        until(lambda run=run: beats_of(project.folder, run, 1)[-1] > alive_since + 13, "it has outlived its lease")
     project.touch("go")
     assert tick.wait(120) == 0, tick.text
     until(lambda: set(project.statuses()) == {"succeeded"}, "all runs have ended")
@@ -52,21 +52,20 @@ def test_a_slow_network_costs_time_but_no_lease_and_no_attempt(project: HostsPro
     [slot] = project.db.execute("select id from yamlsched.job_runs where scheduled_for is not null").fetchall()
     assert project.summary(slot.id) == ONCE
     for process in (tick, *loops):
-        assert "database." not in process.text
         assert "lease." not in process.text
 
 
 def test_on_a_slow_network_a_short_lease_costs_no_other_lease(project: HostsProject) -> None:
     # given a lease that ends before a session is opened, and one on the same worker that does not
     project.network.slow_down(0.2)
-    project.sync(beats={"lease": "2s"}, beats_until_go={"lease": "10s"})
+    project.sync(beats={"lease": "2s"}, beats_until_go={"lease": "12s"})
     project.enqueue("beats")
     [run] = project.enqueue("beats_until_go")
     worker = project.start("work", "--loop", host="a")
     until(lambda: beats_of(project.folder, run, 1), "it is alive")
     alive_since = beats_of(project.folder, run, 1)[0]
 
-    until(lambda: beats_of(project.folder, run, 1)[-1] > alive_since + 15, "it has outlived its lease")
+    until(lambda: beats_of(project.folder, run, 1)[-1] > alive_since + 13, "it has outlived its lease")
     project.touch("go")
 
     project.until_status(run, "succeeded")
