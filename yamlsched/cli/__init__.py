@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 import click
 
-from yamlsched import __version__, log
+from yamlsched import __version__
+from yamlsched import log as event_log  # `log` is a verb: its module becomes an attribute of this package
 from yamlsched.cli._settings import Group, Settings, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused
 
@@ -25,7 +26,7 @@ OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 GROUPS = {
     "Schedule": ("validate", "diff", "plan", "next", "explain", "schema"),
     "Run": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
-    "Inspect": ("status", "report", "runs", "show", "why", "metrics", "web"),
+    "Inspect": ("status", "report", "runs", "show", "why", "log", "metrics", "web"),
     "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
     "Set up": ("init", "import", "migrate", "db", "doctor", "completion"),
 }
@@ -81,17 +82,17 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     _open_standard_streams()
-    log.configure(as_json=_wants_json_log(sys.argv[1:]))
+    event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        if log.is_json():
+        if event_log.is_json():
             _print_error(error.format_message(), USAGE)
         else:
             error.show()
         code = USAGE
     except click.Abort:
-        log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=FINDINGS)
+        event_log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=FINDINGS)
         code = FINDINGS
     except Refused as error:
         _print_error(str(error), FINDINGS)
@@ -135,7 +136,7 @@ def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
     from yamlsched.cli._output import printable
 
     text = f"yamlsched: {printable(message)}"
-    log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)
+    event_log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)
 
 
 def _unexpected(error: Exception) -> int:
@@ -150,7 +151,7 @@ def _unexpected(error: Exception) -> int:
     elif type(error).__module__.startswith("psycopg"):
         _print_error(f"the database failed: {' '.join(str(error).split())}")
     else:
-        if not log.is_json():
+        if not event_log.is_json():
             traceback.print_exc()
         stack = "".join(traceback.format_exception(error))
         _print_error("this is a bug in yamlsched; please report the lines above", stack=stack)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -99,19 +99,32 @@ filter_options = combine(
 
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:
     """Return the filter that the options ``given`` write; print how times without an offset were read."""
-    from yamlsched.operations.history import timezone_of
     from yamlsched.operations.search import Filter
+
+    for option in ("since", "until"):
+        given[option] = resolve_time(connection, namespace, file, option, given[option], given["jobs"])
+    return Filter(**given)
+
+
+def resolve_time(
+    connection: Connection[Any],
+    namespace: str,
+    file: Path,
+    option: str,
+    value: times.TimeInput | None,
+    jobs: Sequence[str] = (),
+) -> datetime | None:
+    """Return the instant of an option about the past; print how a time without an offset was read."""
+    from yamlsched.operations.history import timezone_of
     from yamlsched.store.history import now
     from yamlsched.zones import zone
 
-    at = now(connection)
-    for option in ("since", "until"):
-        value = given[option]
-        if value is not None:
-            timezone = timezone_of(connection, namespace, given["jobs"], file) if times.is_local(value) else "UTC"
-            given[option] = times.resolve(value, lambda name=timezone: zone(name), at, is_future=False)  # type: ignore[misc]
-            echo_reading(option, value, given[option], timezone)
-    return Filter(**given)
+    if value is None:
+        return None
+    timezone = timezone_of(connection, namespace, jobs, file) if times.is_local(value) else "UTC"
+    at = times.resolve(value, lambda: zone(timezone), now(connection), is_future=False)
+    echo_reading(option, value, at, timezone)
+    return at
 
 
 def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: str) -> None:

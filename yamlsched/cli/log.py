@@ -1,0 +1,186 @@
+"""``yamlsched log``: who changed what, like git log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched import terminal, times
+from yamlsched.cli import _completion, _filters, _output
+from yamlsched.cli._settings import Settings, Verb
+
+if TYPE_CHECKING:
+    from yamlsched.preview.model import Change
+    from yamlsched.store.edits import ChangedAlike, Edit
+
+MAX_NAMES = 10
+"""Jobs of one kind of change that are listed by name."""
+MAX_JSON = 10_000
+"""Groups of jobs, and names in each, that the JSON document lists."""
+INDENT = " " * 4
+HELP = """List the edits of schedules.yaml that were applied, newest first.
+
+Shows for each edit the commit, its author and subject, which host applied it and when, and the jobs that it changed.
+With JOB, only the edits that changed that job, and how.
+"""
+
+
+@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@click.argument("job", required=False, shell_complete=_completion.jobs)
+@click.option(
+    "--since",
+    type=_filters.time,
+    metavar="TIME",
+    help='Edits applied at or after this time: 2026-01-14T02:00Z, 17:30 or "mon 08:00" (the last one), or 7d (the last '
+    "7 days).",
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Edits per page.")
+@click.option(
+    "--before",
+    type=click.IntRange(1, 2**63 - 1),
+    metavar="ID",
+    help="The next page: edits before the one with this id.",
+)
+@click.option("-p", "--patch", is_flag=True, help="Show how each job was changed, as diff does.")
+@click.option("--oneline", is_flag=True, help="Show one line for each edit.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    job: str | None,
+    since: times.TimeInput | None,
+    limit: int,
+    before: int | None,
+    patch: bool,
+    oneline: bool,
+) -> int:
+    from yamlsched.operations import edits, history
+
+    wants_changes = (patch or job is not None) and (settings.wants_json or not oneline)
+    with settings.connect_in() as (connection, namespace):
+        if job is not None:
+            history.definitions(connection, namespace, [job], [])  # or there is no such job
+        start = _filters.resolve_time(connection, namespace, settings.file, "since", since, [job] if job else [])
+        found = edits.edits(connection, namespace, start, limit=limit + 1, job_type=job, before=before)
+        page, has_more = found[:limit], len(found) > limit
+        sizes = {"limit": MAX_JSON, "names": MAX_JSON} if settings.wants_json else {}
+        changes = edits.changes(connection, page, job_type=job, **sizes) if wants_changes else {}
+    if settings.wants_json:
+        listed = [vars(edit) | ({"changes": changes[edit.id]} if wants_changes else {}) for edit in page]
+        next_before = page[-1].id if has_more else None
+        click.echo(_output.document(namespace=namespace, edits=listed, next_before=next_before))
+    elif not page:
+        is_first = since is None and before is None
+        click.echo("no edits yet: yamlsched sync applies schedules.yaml" if is_first else "no edits match", err=True)
+    elif oneline:
+        headings = ("COMMIT", "APPLIED", "AUTHOR", "JOBS", "SUBJECT")
+        click.echo(_output.table(headings, map(line, page), free_text="SUBJECT"))
+    else:
+        blocks = (block(edit, changes.get(edit.id), job) for edit in page)
+        click.echo("\n\n".join("\n".join(lines) for lines in blocks))
+    if has_more and not settings.wants_json:
+        click.echo(f"more: pass --before {page[-1].id}", err=True)
+    return 0
+
+
+def line(edit: Edit) -> tuple[str, ...]:
+    """Return the cells of an edit."""
+    from yamlsched.operations import edits
+
+    return (
+        edits.commit(edit) or f"file {edit.hash[:8]}",
+        _output.instant(edit.applied_at),
+        edit.author or "-",
+        edits.counts(edit.jobs),
+        edit.subject or "",
+    )
+
+
+def block(edit: Edit, changes: Sequence[ChangedAlike] | None, job: str | None) -> Iterator[str]:
+    """Yield the lines of an edit: its commit, who applied it, and what it changed; how, if ``changes`` are given."""
+    yield _output.paint(_output.printable_line(_head(edit)), "yellow")
+    if edit.author:
+        yield f"Author:   {_output.printable_line(edit.author)}"
+    of = f", for {edit.environment}" if edit.environment else ""
+    place = _output.printable_line(f"{edit.host}:{edit.path}")
+    yield f"Applied:  {_output.instant(edit.applied_at)} by {place}, hash {edit.hash[:8]}{of}"
+    if edit.subject:
+        yield ""
+        yield INDENT + _output.printable_line(edit.subject)
+    yield ""
+    if changes is None:
+        yield from _names(edit)
+        return
+    if job is None:
+        yield from _settings(edit, with_values=True)
+    yield from _changes(changes, job)
+    if not (edit.jobs or edit.after):
+        yield f"{INDENT}no job changed"
+
+
+def _head(edit: Edit) -> str:
+    if edit.commit is None:
+        return f"file {edit.hash}"
+    return f"commit {edit.commit}" + ("-dirty (the file differs from this commit)" if edit.is_dirty else "")
+
+
+def _names(edit: Edit) -> Iterator[str]:
+    """Yield which jobs were changed."""
+    for kind, found in edit.jobs.items():
+        first = found["first"][:MAX_NAMES]
+        more = found["jobs"] - len(first)
+        yield f"{INDENT}{kind:<9} {', '.join(first)}" + (f" and {more} more" if more else "")
+    yield from _settings(edit, with_values=False)
+    if not (edit.jobs or edit.after):
+        yield f"{INDENT}no job changed"
+
+
+def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
+    """Yield which keys outside of jobs were changed."""
+    from yamlsched.operations import edits
+    from yamlsched.preview.model import Change
+
+    fields = edits.fields(edit.before, edit.after)
+    if fields and not with_values:
+        names = [terminal.truncate(terminal.escape_line(one.field)) for one in fields]
+        yield f"{INDENT}{'file':<9} {terminal.join_first(names, MAX_NAMES)}"
+    elif fields:
+        yield f"{INDENT}the file"
+        yield from _fields(edit.before, edit.after, Change.CHANGED)
+
+
+def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
+    """Yield how jobs were changed: those that were changed alike together."""
+    from yamlsched.operations import edits
+    from yamlsched.preview.model import Change
+    from yamlsched.preview.text import SIGNS
+
+    looks_like = dict(edits.renamed(changes))
+    kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
+    for group in changes:
+        kind = kinds.get(group.change, Change.CHANGED)
+        names = group.first[:MAX_NAMES]
+        more = f" and {group.jobs - len(names)} more" if group.jobs > len(names) else ""
+        returned = " (returned)" if group.change == "returned" else ""
+        style = {Change.ADDED: "green", Change.REMOVED: "red", Change.CHANGED: "yellow"}[kind]
+        yield INDENT + _output.paint(f"{SIGNS[kind]} {', '.join(names)}{more}{returned}", style)
+        if kind is not Change.REMOVED or job is not None:
+            yield from _fields(group.before, group.after, kind)
+        for name in names:
+            if name in looks_like:
+                yield f"{INDENT}{INDENT}* it looks like {looks_like[name]} under a new name"
+    if changes and changes[0].groups > len(changes):
+        yield f"{INDENT}and {changes[0].groups - len(changes)} more changes: --format json lists them"
+
+
+def _fields(before: dict[str, object] | None, after: dict[str, object] | None, kind: Change) -> Iterator[str]:
+    from yamlsched.operations import edits
+    from yamlsched.preview import text
+
+    fields = edits.fields(before, after)
+    names = [text.field_name(one) for one in fields]
+    width = max(map(len, names), default=0)
+    for name, one in zip(names, fields, strict=True):
+        yield terminal.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {text.before_and_after(one, kind)}")
