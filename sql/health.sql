@@ -138,10 +138,17 @@ with in_force as materialized (
 select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash) as hash,
        coalesce(i.environment, p.environment) as environment,
        i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
-       i.tzdata_version,
+       i.tzdata_version, e.commit, coalesce(e.is_dirty, false) as is_dirty, e.author, e.subject,
        p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by
 from in_force i
 full join presented p on p.namespace = i.namespace and p.hash = i.hash and p.environment = i.environment
+left join lateral (  -- the edit that brought it into force
+    select l.hash, l.commit, l.is_dirty, l.author, l.subject
+    from yamlsched.edits l
+    where l.namespace = i.namespace
+    order by l.applied_at desc, l.id desc
+    limit 1
+) e on e.hash = i.hash
 order by (i.hash is not null) desc, p.since;
 
 -- name: refused

@@ -116,14 +116,15 @@ where d.id = m.id and d.last_slot_at is not distinct from m.before;
 -- run is found by its key: a job may have millions of finished runs, and no index is by slot.
 select clock_timestamp() as now,
        run.id as run_id, run.status, run.attempts, run.max_attempts, run.run_at, run.finished_at, run.last_error,
-       run.error_type,
+       run.error_type, run.created_at,
        used.run_id as pruned_run_id, used.pruned_at,
        gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap.recorded_at,
        open.id as open_run_id, open.scheduled_for as open_slot
 from (select %(id)s::bigint as id, %(namespace)s::text as namespace, %(job_type)s::text as job_type,
              %(slot)s::timestamptz as slot) q
 left join lateral (
-    select r.id, r.status, r.attempts, r.max_attempts, r.run_at, r.finished_at, r.last_error, r.error_type
+    select r.id, r.status, r.attempts, r.max_attempts, r.run_at, r.finished_at, r.last_error, r.error_type,
+           r.created_at
     from yamlsched.job_runs r
     where r.namespace = q.namespace and r.idempotency_key = any (%(keys)s)
       and r.definition_id = q.id and r.scheduled_for = q.slot

@@ -36,6 +36,7 @@ MAX_LINE_CHARS = 400
 @click.pass_obj
 def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None) -> int:
     from yamlsched.operations import history
+    from yamlsched.operations.edits import as_fields
     from yamlsched.store.history import now
 
     if attempt is not None and not output:
@@ -61,7 +62,8 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
             name: getattr(details, name)
             for name in ("run", "retried_attempts", "outputs", "effects", "children", "actions")
         }
-        click.echo(_output.document(**parts, attempts=details.failures, parent_id=details.run.parent_id))
+        parts |= {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
+        click.echo(_output.document(**parts))
         return 0
     sections = [
         _output.fields((name, value) for name, value in facts(details, instant) if value),
@@ -101,6 +103,12 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         last = f", the last attempt took {durations.show(time)}" if time is not None else ""
         yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
+    if details.edits is not None:
+        from yamlsched.operations.edits import sentences
+
+        in_force, changed = sentences(details.edits)
+        yield "file", in_force
+        yield "job edited", changed
     yield "payload", _json(run.payload) if run.payload else ""
     yield "result", _json(run.result) if run.result is not None else ""
     yield "error", error_text(run.error_type, run.last_error) if run.status != "succeeded" else ""

@@ -167,6 +167,7 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 
 def files(health: Health) -> Iterator[tuple[str, str]]:
     """Yield the file in force, and what other hosts present."""
+    from yamlsched.operations.edits import label
     from yamlsched.operations.health import drift, environment, first_places, in_force, not_in_force, refusal
 
     file = in_force(health)
@@ -176,6 +177,8 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         of = f" for {file.environment}" if file.environment else ""
         since = _output.instant(file.applied_at)
         yield "file", f"{file.hash[:8]}{of} in force since {since}, applied by {file.applied_by}"
+        if file.commit is not None:
+            yield "", label(file)
     drifted = drift(health)
     for other in not_in_force(health):
         text = f"{other.hash[:8]} is presented by {first_places(other)} "

@@ -57,8 +57,10 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
 
 
 def _fields(report: SlotReport) -> dict[str, object]:
-    fields = {name: value for name, value in vars(report).items() if name != "lines"}
-    return fields | {"explanation": report.lines}
+    from yamlsched.operations.edits import as_fields
+
+    fields = {name: value for name, value in vars(report).items() if name not in ("lines", "edits")}
+    return fields | as_fields(report.edits) | {"explanation": report.lines}
 
 
 def _of_day(day: DayReport) -> dict[str, object]:

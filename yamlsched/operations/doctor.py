@@ -65,6 +65,7 @@ def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> 
     else:
         place = f" in environment {environment}" if environment else ""
         found = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
+    found += commit(file)
     found += [Check("schema", "warn", one.message, one.remedy) for one in editor_copy.check(loaded, file)]
     diagnostics = checks.check_handlers(loaded, file, import_path(file, loaded.paths, paths))
     missing = [diagnostic.message for diagnostic in diagnostics if diagnostic.severity == "error"]
@@ -72,6 +73,21 @@ def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> 
         what = f"{len(missing)} cannot be found or called, the first: {missing[0]}"
         return loaded, [*found, Check("handlers", "fail", what, "yamlsched validate")]
     return loaded, [*found, Check("handlers", "ok", "all are found")]
+
+
+def commit(file: Path) -> list[Check]:
+    """Return which commit a sync of the file would record; nothing for a file without one, outside of a repository."""
+    from yamlsched.sync import revision
+
+    found = revision.read(str(file), file.read_bytes(), os.environ)
+    if found.problem:
+        what = f"{found.problem}, so edits are recorded without commit and author"
+        return [Check("commit", "warn", what, found.remedy)]
+    if found.commit is None:
+        return []
+    differs = ": the file has changes that are not committed, so the edit would have no author"
+    by = f" by {found.author}" if found.author else ""
+    return [Check("commit", "ok", f"{found.shown}{differs if found.is_dirty else by}")]
 
 
 def database(

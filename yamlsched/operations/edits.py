@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 
@@ -15,6 +15,7 @@ from yamlsched.store import edits as store
 from yamlsched.store.edits import ChangedAlike, Edit
 from yamlsched.sync.converge import KINDS
 from yamlsched.sync.revision import short
+from yamlsched.times import rfc3339
 
 MAX_GROUPS = 50
 """Groups of jobs that one edit changed in the same way that are read."""
@@ -55,6 +56,21 @@ def changes(
     return groups
 
 
+class Committed(Protocol):
+    """An edit, or a file in force, and its commit as far as it is known."""
+
+    @property
+    def hash(self) -> str: ...
+    @property
+    def commit(self) -> str | None: ...
+    @property
+    def is_dirty(self) -> bool: ...
+    @property
+    def author(self) -> str | None: ...
+    @property
+    def subject(self) -> str | None: ...
+
+
 @dataclass(frozen=True)
 class InForce:
     """The edit that was in force at an instant, and the latest one until then that changed the job."""
@@ -74,17 +90,34 @@ def in_force(
     return InForce(of_file, of_job) if of_file is not None else None
 
 
-def commit(edit: Edit) -> str | None:
+def as_fields(found: InForce | None) -> dict[str, Edit | None]:
+    """Return the edits as fields of a JSON document."""
+    if found is None:
+        return {"edit_in_force": None, "last_edit_of_job": None}
+    return {"edit_in_force": found.file, "last_edit_of_job": found.job}
+
+
+def commit(edit: Committed) -> str | None:
     """Return the commit of an edit as it is shown; None if it is not known."""
     return short(edit.commit, edit.is_dirty)
 
 
-def label(edit: Edit) -> str:
+def label(edit: Committed) -> str:
     """Return what identifies an edit: its commit, author and subject as far as they are known, else the hash."""
     named = commit(edit)
     head = f"commit {named}" if named else f"file {edit.hash[:8]}"
     head += f" by {edit.author}" if edit.author else ""
     return f'{head}: "{edit.subject}"' if edit.subject else head
+
+
+def sentences(found: InForce) -> tuple[str, str]:
+    """Return which edit was in force, and which one changed the job last: empty if that is the same one."""
+    file = f"{label(found.file)}, applied {rfc3339(found.file.applied_at, 'seconds')}"
+    if found.job is None:
+        return file, ""
+    if found.job.id == found.file.id:
+        return f"{file}, which changed this job", ""
+    return file, f"{label(found.job)}, applied {rfc3339(found.job.applied_at, 'seconds')}"
 
 
 def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from yamlsched.definitions.load import load
 from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handling.once import settle_command
+from yamlsched.operations.edits import InForce, in_force
 from yamlsched.runs import Status
 from yamlsched.store import definitions as stored_definitions
 from yamlsched.store import history
@@ -41,7 +42,10 @@ class RetriedAttempt:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """One run, with its failed attempts, effects, relatives and the actions of operators."""
+    """One run, with its failed attempts, effects, relatives and the actions of operators.
+
+    ``edits`` are those in force when it was created.
+    """
 
     run: history.StoredRun
     failures: list[history.FailedAttempt]
@@ -51,6 +55,7 @@ class RunDetails:
     children: list[history.ChildRun]
     parent: history.StoredRun | None
     actions: list[history.OperatorAction]
+    edits: InForce | None
 
 
 def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path) -> str:
@@ -182,6 +187,7 @@ def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
         children=history.children(connection, id, MAX_CHILDREN),
         parent=history.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=[replace(one, detail={k: v for k, v in one.detail.items() if k != "attempt"}) for one in actions],
+        edits=in_force(connection, run.namespace, run.created_at, run.job_type),
     )
 
 

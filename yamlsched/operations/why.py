@@ -12,6 +12,8 @@ from yamlsched import durations, slots, spread, times
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import date_key, minute_key, slot_key
+from yamlsched.operations import edits
+from yamlsched.operations.edits import InForce
 from yamlsched.runs import error_text
 from yamlsched.store import files
 from yamlsched.store import slots as store
@@ -57,6 +59,8 @@ class SlotReport:
     next_slot: datetime | None = None
     job_is_off: str | None = None
     """That the job is retired, disabled or paused now, and since when."""
+    edits: InForce | None = None
+    """Those in force when the run was created, or when the slot was recorded as skipped."""
 
 
 @dataclass
@@ -89,9 +93,13 @@ def explain(
 
 
 def sentences(report: SlotReport) -> list[str]:
-    """Return all that is known about a slot, and why the job has no runs now."""
+    """Return all that is known about a slot, which edits were in force, and why the job has no runs now."""
     off = report.job_is_off
-    return report.lines + ([off] if off and not any(line.startswith(off) for line in report.lines) else [])
+    lines = report.lines + ([off] if off and not any(line.startswith(off) for line in report.lines) else [])
+    if report.edits is not None:
+        file, job = edits.sentences(report.edits)
+        lines = [*lines, f"schedules.yaml then: {file}", *([f"last edit of the job before: {job}"] if job else [])]
+    return lines
 
 
 def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
@@ -155,6 +163,8 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
     if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
         report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
         report.lines.append(gap_sentence(history))
+    if (decided_at := history.created_at or (history.recorded_at if report.verdict == "skipped" else None)) is not None:
+        report.edits = edits.in_force(connection, namespace, decided_at, job.job_type)
     if report.verdict == "no_slot" and mismatch:
         report.previous_slot, report.next_slot = neighbours(job, at, at)
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')

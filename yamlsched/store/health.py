@@ -129,6 +129,10 @@ class PresentedFile:
     applied_by: str | None  # host:path
     yamlsched_version: str | None
     tzdata_version: str | None
+    commit: str | None  # this and the next three: of the file in force, if they are known
+    is_dirty: bool
+    author: str | None
+    subject: str | None
     presented_since_at: datetime | None
     last_presented_at: datetime | None
     presented_by: list[str]  # host:path

@@ -62,6 +62,8 @@ class FileSync:
         snapshot = store.poll(self.connection, self.schedule.presented(), self.now, loaded.namespace)
         self.result.messages += in_force.moves(self.schedule, snapshot)
         revised = revision.read(self.schedule.path, self.schedule.data, os.environ)
+        if revised.problem:
+            log.info("revision.unknown", file=self.schedule.path, error=revised.problem, remedy=revised.remedy or None)
         with self.connection.transaction():
             timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
             store.lock_namespace(self.connection, loaded.namespace, timeout)
