@@ -205,6 +205,27 @@ def test_dead_runs_need_attention_if_they_are_more_than_the_job_tolerates(
     assert (cli(*NIGHT).code, len(night(db).problems)) == (code, 2 * code)
 
 
+@pytest.mark.parametrize("jobs", [3, 4, 5])
+def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(db: Db, cli: Cli, jobs: int) -> None:
+    for nth in range(jobs):
+        run = ended(db, a_job(db, f"job_{nth}"), "dead", START + nth * HOUR, error_type="DatabaseDown")
+    ended(db, a_job(db, "other"), "dead", START + HOUR, error_type=None)
+
+    shown = cli(*NIGHT).out.partition("attention\n")[2].partition("\n\n")[0].splitlines()
+
+    if jobs < 4:
+        assert [line.split(":")[0] for line in shown[::2]] == ["  job_2", "  job_1", "  job_0", "  other"]
+    else:
+        names = ", ".join(f"job_{jobs - nth}" for nth in (1, 2, 3))
+        assert shown == [
+            f"  {jobs} runs of {jobs} jobs died: DatabaseDown: no route to host ({names} and {jobs - 3} more)",
+            f"      yamlsched show {run}; then "
+            "yamlsched retry --dead --error-type DatabaseDown --since 2026-01-13T20:00Z",
+            "  other: 1 run died: no route to host",
+            f"      yamlsched show {run + 1}; then yamlsched retry {run + 1}",
+        ]
+
+
 def test_a_dead_run_that_was_retried_and_succeeded_needs_no_attention(db: Db, cli: Cli) -> None:
     job = a_job(db)
     ended(db, job, "succeeded", START + 2 * HOUR, failed_at=START + HOUR, attempts=6, prior_attempts=5, max_attempts=10)
@@ -436,6 +457,29 @@ def test_an_empty_night_says_so(db: Db, cli: Cli) -> None:
     assert re.fullmatch(rf"next slot  purge, \w{{3}} \d\d:\d\d CES?T \({soon:%H:%M}Z\)", lines[7])
     assert len(lines) == 8
     assert Page(cli("report", "--format", "html").out).text.count("Nothing needs attention") == 2  # and in the title
+
+
+def test_edits_that_were_applied_are_listed_with_who_made_them(
+    db: Db, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YAMLSCHED_REVISION", "4f1c0de4f1c0de4f1c0de4f1c0de4f1c0de4f1c0")
+    monkeypatch.setenv("YAMLSCHED_AUTHOR", "Ann <ann@example.com>")
+    for jobs in ("purge", "purge mail"):
+        lines = "".join(f"  {name}: {{handler: gc.collect}}\n" for name in jobs.split())
+        (tmp_path / "schedules.yaml").write_text(f"version: 1\njobs:\n{lines}")
+        assert cli("sync").code == 0
+
+    shown = cli("report")
+
+    assert shown.code == 0
+    rows = shown.out.partition("Edits applied\n")[2].splitlines()
+    assert rows[0].split() == ["APPLIED", "JOBS", "EDIT"]
+    for row in rows[1:]:
+        assert re.fullmatch(r"\w{3} \d\d:\d\d UTC +1 job added +commit 4f1c0de\w* by Ann.*", row), row
+    assert len(rows) == 3
+    assert "ran  nothing: no run ended\n" in shown.out
+    document = json.loads(cli("report", "--format", "json").out)
+    assert [edit["jobs"]["added"]["first"] for edit in document["edits"]] == [["mail"], ["purge"]]
 
 
 def test_json_has_everything(db: Db, cli: Cli) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from yamlsched.operations.report import Report
 
+EDIT_COLUMNS = ("id", "applied_at", "commit", "is_dirty", "author", "subject", "hash", "host", "path", "jobs")
 FORMATS = ("text", "markdown", "json", "html")
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
 
-What ran, failed by type of error, was skipped and why, started late, took longest, and effects in doubt. Exits 1 if
-something needs attention: a morning line for cron is "yamlsched report --since 12h". The HTML is one file to mail.
+What ran, failed by type of error, was skipped and why, started late, took longest, effects in doubt, and edits. Exits
+1 if something needs attention: a morning line for cron is "yamlsched report --since 12h". The HTML is one file to mail.
 """
 
 
@@ -111,5 +112,6 @@ def _as_json(found: Report) -> str:
         started_late=found.late,
         in_doubt=found.in_doubt,
         longest=found.longest,
+        edits=[{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in found.edits],
         next_slot=next_slot,
     )

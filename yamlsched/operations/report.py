@@ -18,14 +18,16 @@ from yamlsched import slots
 from yamlsched.cron.expression import parse_cron
 from yamlsched.durations import approximate
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.operations import failures, health
+from yamlsched.operations import edits, failures, health
 from yamlsched.operations.failures import Failures
 from yamlsched.operations.health import Health, Problem, Thresholds
 from yamlsched.operations.why import REASONS
 from yamlsched.store import report as store
+from yamlsched.store.edits import Edit
 from yamlsched.store.failures import FailureGroup
 from yamlsched.store.health import EffectInDoubt, JobHealth
 from yamlsched.store.report import EndedOfJob, GapOfJob
+from yamlsched.terminal import join_first
 from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
@@ -34,7 +36,10 @@ MAX_RUNS, MIN_OF_JOB = 200_000, 100
 MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
 """Rows of each list."""
-MAX_LONGEST = 20
+MAX_LONGEST, MAX_EDITS = 20, 50
+MAX_NAMES = 3
+MIN_JOBS_OF_ONE_CAUSE = 4
+"""Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
 KINDS = ("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "old")
 """Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
@@ -122,12 +127,13 @@ class Report:
     late: Sequence[StartedLate]
     in_doubt: Sequence[EffectInDoubt]
     longest: Sequence[LongRun]
+    edits: Sequence[Edit]  # at most MAX_EDITS, the newest first
     next_slot: tuple[str, str, datetime] | None  # its job, the time zone of that, and when
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing happened."""
-        return not (self.ran.runs or self.failures.groups or self.skipped or self.longest)
+        return not (self.ran.runs or self.failures.groups or self.skipped or self.longest or self.edits)
 
 
 def read(
@@ -151,7 +157,7 @@ def read(
     in_doubt = [one for one in now.in_doubt if one.since < end]
     found = [*_now(now, limits)] if until is None else []
     found += _in_doubt(now, in_doubt, until is None)
-    found += [*_dead(failed, jobs, limits), *_not_run(skipped), *_started_late(late)]
+    found += [*_dead(failed, jobs, limits, since), *_not_run(skipped), *_started_late(late)]
     running = store.running(connection, namespace, MAX_LONGEST) if until is None else []
     longest = [LongRun(run.job_type, run.timezone, run.id, now.now - run.started_at, None) for run in running]
     longest += [LongRun(job.job_type, job.timezone, job.took_id, job.took, job.took_at) for job in ended if job.took]
@@ -172,6 +178,7 @@ def read(
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
+        edits=edits.edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=_next_slot(now),
     )
 
@@ -270,16 +277,41 @@ def _in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> 
     return [problem for problem in problems if is_current or problem.run_id in keys]
 
 
-def _dead(failed: Failures, jobs: dict[str, JobHealth], thresholds: Thresholds) -> Iterator[Problem]:
-    of_job = Counter[str]()
+def _dead(
+    failed: Failures, jobs: Mapping[str, JobHealth], thresholds: Thresholds, since: datetime
+) -> Iterator[Problem]:
+    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
+    of_job: Counter[str] = Counter()
     for group in failed.groups:
         of_job[group.job_type] += group.dead
+    by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
     for group in failed.worst_first():
-        if group.dead and of_job[group.job_type] > health.max_dead(jobs[group.job_type], thresholds):
-            number = f"{group.dead}{'+' if failed.is_bounded(group) else ''}"
-            runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
-            what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
-            yield Problem("dead", group.job_type, what, _retry(group), group.example_id)
+        job = jobs.get(group.job_type)
+        if group.dead and (job is None or of_job[group.job_type] > health.max_dead(job, thresholds)):
+            by_type[group.error_type].append(group)
+    found: list[tuple[int, Problem]] = []
+    for error_type, groups in by_type.items():
+        if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
+            found.append((sum(group.dead for group in groups), _of_many_jobs(error_type, groups, since)))
+        else:
+            found += [(group.dead, _of_one_job(group, failed.is_bounded(group))) for group in groups]
+    yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
+    names = list(dict.fromkeys(group.job_type for group in groups))
+    runs = sum(group.dead for group in groups)
+    what = f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])} ({join_first(names, MAX_NAMES)})"
+    which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
+    remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
+    return Problem("dead", None, what, remedy, groups[0].example_id)
+
+
+def _of_one_job(group: FailureGroup, is_bounded: bool) -> Problem:
+    number = f"{group.dead}{'+' if is_bounded else ''}"
+    runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
+    what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
+    return Problem("dead", group.job_type, what, _retry(group), group.example_id)
 
 
 def _retry(group: FailureGroup) -> str:

@@ -9,15 +9,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from yamlsched import durations, times
-from yamlsched.cli._output import count
-from yamlsched.operations import failures
+from yamlsched.operations import edits, failures
 from yamlsched.terminal import join_first, truncate
 from yamlsched.zones import zone_or_utc
 
 if TYPE_CHECKING:
     from yamlsched.operations.report import Report
 
-MAX_PROBLEMS, MAX_GROUPS, MAX_SKIPPED, MAX_LATE, MAX_LONGEST = 10, 8, 6, 5, 5
+MAX_PROBLEMS, MAX_GROUPS, MAX_SKIPPED, MAX_LATE, MAX_LONGEST, MAX_EDITS = 10, 8, 6, 5, 5, 5
 """Rows of each list, so that the report fits on one screen."""
 MAX_TYPES = 4
 MAX_ERROR_CHARS = 160
@@ -96,19 +95,21 @@ def _span(report: Report) -> str:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    if report.is_empty:
+    if report.ran.runs:
+        yield "ran", _ran(report)
+    elif report.is_empty:
         jobs = f"; {count(report.jobs, 'job')}" if report.jobs else ""
         yield "ran", f"nothing: no run ended or failed, and no slot was skipped{jobs}"
     else:
-        yield "ran", _ran(report)
+        yield "ran", "nothing: no run ended"
     if report.dead:
-        types = [f"{one.error_type or failures.NO_TYPE} {one.runs}" for one in report.dead]
-        yield "dead", f"{sum(one.runs for one in report.dead)}, by type of error: {join_first(types, MAX_TYPES)}"
+        types = [f"{one.error_type or failures.NO_TYPE} {one.runs:,}" for one in report.dead]
+        yield "dead", f"{sum(one.runs for one in report.dead):,}, by type of error: {join_first(types, MAX_TYPES)}"
     if report.skipped:
         by_reason: dict[str, int] = {}
         for one in report.skipped:
             by_reason[one.reason] = by_reason.get(one.reason, 0) + one.slots
-        reasons = ", ".join(f"{number} {reason}" for reason, number in by_reason.items())
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in by_reason.items())
         yield "skipped", f"{count(sum(by_reason.values()), 'slot')}: {reasons}"
     if report.in_doubt:
         waiting = Counter(one.waits_for for one in report.in_doubt)
@@ -124,9 +125,10 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def _ran(report: Report) -> str:
     ran, more = report.ran, "+" if report.ran.is_bounded else ""
-    parts = [f"{ran.succeeded:,}{more} succeeded" + (f" ({ran.retried:,} after a retry)" if ran.retried else "")]
+    retried = f" ({ran.retried:,} after a retry)" if ran.retried else ""
+    parts = [f"{ran.succeeded:,}{more} succeeded{retried}"] if ran.succeeded else []
     parts += [f"{number:,} {name}" for number, name in ((ran.dead, "died"), (ran.cancelled, "cancelled")) if number]
-    return f"{ran.runs:,}{more} runs of {count(ran.jobs, 'job')}: {', '.join(parts)}"
+    return f"{ran.runs:,}{more} {'run' if ran.runs == 1 else 'runs'} of {count(ran.jobs, 'job')}: {', '.join(parts)}"
 
 
 def _sections(report: Report) -> Iterator[Section]:
@@ -175,6 +177,16 @@ def _sections(report: Report) -> Iterator[Section]:
         ],
     )
 
+    yield Section(
+        "Edits applied",
+        ("applied", "jobs", "edit"),
+        [
+            (_time(edit.applied_at, report.timezone, report), edits.counts(edit.jobs), edits.label(edit))
+            for edit in report.edits[:MAX_EDITS]
+        ],
+        _more(len(report.edits) - MAX_EDITS, _all_problems(report)),
+    )
+
 
 def _failures(report: Report) -> Section:
     groups = report.failures.worst_first()
@@ -214,3 +226,12 @@ def _time(at: datetime, timezone: str, report: Report) -> str:
     if timezone == "UTC":
         return f"{local:{form}} UTC"
     return f"{local:{form} %Z} ({at:%H:%MZ})"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> count(1, "run"), count(12000, "run")
+    ('1 run', '12,000 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

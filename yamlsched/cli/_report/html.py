@@ -41,7 +41,7 @@ DARK = """\
   .quiet, .command, .th { color: #9aa5b8 !important; }
   .th, .td { border-color: #2a3242 !important; }
 }"""
-FREE_TEXT = ("error", "reason")
+FREE_TEXT = ("error", "reason", "edit")
 """A column of free text gets a line of its own below the others, so that all of a table is seen on a narrow screen."""
 
 

@@ -33,6 +33,6 @@ def _lines(document: Document) -> Iterator[str]:
 def _section(section: Section) -> Iterator[str]:
     yield _output.paint(section.title, "bold")
     headings = [heading.upper() for heading in section.headings]
-    free_text = next((name for name in ("ERROR", "REASON") if name in headings), None)
+    free_text = next((name for name in ("ERROR", "REASON", "EDIT") if name in headings), None)
     yield _output.table(headings, section.rows, free_text=free_text)
     yield from filter(None, (section.more, section.note))
