@@ -47,6 +47,9 @@ with aged as materialized (
     delete from yamlsched.job_runs r
     where r.id = any (array(select h.id from held h))
     returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for, r.status
+), progress as (
+    delete from yamlsched.attempt_progress p
+    where p.run_id = any (array(select h.id from held h))
 ), kept as (
     insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for, pruned_at)
     select g.namespace, g.idempotency_key, g.id, g.job_type, g.scheduled_for, %(now)s

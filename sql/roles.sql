@@ -46,7 +46,8 @@ begin
     for object in
         select c.oid::regclass::text as name, c.relname::text = any (array[
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
-            'attempt_outputs', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys', 'schedule_files', 'operator_actions',
+            'attempt_outputs', 'attempt_progress', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys',
+            'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
             'definition_changes']) as is_ours
@@ -92,12 +93,12 @@ grant execute on all functions in schema yamlsched to yamlsched_worker, yamlsche
 
 grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
 
--- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or delete them. However, a
--- worker prunes: it may delete runs, and the failures, outputs and tickets of a run are deleted with it. If history must be protected from
--- workers, copy it to another place.
+-- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or delete
+-- them. However, a worker prunes: it may delete runs, and the failures, outputs, progress and tickets of a run are deleted
+-- with it. If history must be protected from workers, copy it to another place.
 grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs
     to yamlsched_worker;
 grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
     yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
-grant insert, update, delete on yamlsched.job_runs, yamlsched.effects, yamlsched.used_keys, yamlsched.schedule_files
-    to yamlsched_worker;
+grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects, yamlsched.used_keys,
+    yamlsched.schedule_files to yamlsched_worker;

@@ -24,6 +24,7 @@ from yamlsched.store.connection import connect_for_handler
 TABLES = [
     "job_failures",
     "attempt_outputs",
+    "attempt_progress",
     "attempt_begins",
     "effects",
     "used_keys",

@@ -15,8 +15,9 @@ from psycopg.rows import namedtuple_row
 from support.project import until
 from support.rows import a_job, a_run, row, value
 from yamlsched import store as database
+from yamlsched.progress import Progress
 from yamlsched.runs import ClaimedRun, Outcome, Status
-from yamlsched.store import effects
+from yamlsched.store import effects, progress
 from yamlsched.store import runs as store
 from yamlsched.store.statements import load
 
@@ -33,12 +34,20 @@ async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
         return store.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
 
 
+async def report_in(connection: Connection, run: ClaimedRun) -> Any:
+    with database.connect(connection.info.dsn) as own:
+        progress.report_in(own, (run.id, run.attempt, run.locked_by), Progress(1.0))
+        return own.execute("select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]).fetchall()
+
+
 WRITES: dict[str, Write] = {
     "heartbeat": lambda connection, run: store.heartbeat(connection, [run]),
     "succeed_claim": lambda connection, run: store.succeed(connection, [run]),
     # of several claims, one of which has no run
     "succeed": lambda connection, run: store.succeed(connection, [run, run._replace(id=-1, locked_by="B")]),
     "succeed_in": succeed_in,
+    "report": lambda connection, run: progress.report(connection, [(run, Progress(1.0))]),
+    "report_in": report_in,
     "finish with a success": finish(Outcome(Status.SUCCEEDED, result="{}")),
     "finish with a failure": finish(Outcome(Status.FAILED, delay=timedelta(minutes=1), error="no route to host")),
     "finish with a death": finish(Outcome(Status.DEAD, error="no route to host")),
@@ -85,6 +94,7 @@ def test_a_write_about_a_run_needs_its_owner_its_attempt_and_the_status_running(
     assert row(db, run.id) == before
     assert value(db, "select count(*) from yamlsched.job_runs") == 1  # no call of on_dead
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
+    assert value(db, "select count(*) from yamlsched.attempt_progress") == 0
 
 
 @pytest.mark.parametrize("name", [name for name in WRITES if name != "succeed"])

@@ -18,6 +18,7 @@ jobs:
   add: {handler: work.add, payload: {a: 1, b: 2}}
   fan: {handler: work.fan}
   fail: {handler: work.fail}
+  count: {handler: work.count}
   needs: {handler: work.needs}
   prints: {command: [/bin/sh, -c, 'echo "$YAMLSCHED_PAYLOAD"; pwd; cat'], payload: {a: 1, b: 2}, stdin: x}
   exits: {command: [/bin/sh, -c, 'echo "no disk" >&2; exit "$1"', sh, "3"]}
@@ -28,6 +29,9 @@ jobs:
 HANDLERS = """
 def add(a, b): return {"sum": a + b}
 def fan(run): run.enqueue("add", {"a": 5}, key="add:5")
+def count(run):
+    for done in range(100_001):
+        run.progress(done, 100_000, "rows")
 def fail(): raise ValueError("no route to host")
 def needs(a, run): pass
 """
@@ -49,6 +53,14 @@ def test_invoke_shows_what_would_be_enqueued(project: Path, own_dsn: str) -> Non
     done = yamlsched("invoke", "fan", "--dsn", own_dsn, cwd=project)
     assert (done.returncode, done.stdout) == (0, "null\n")
     assert 'would enqueue add {"a": 5} key=add:5' in done.stderr
+
+
+def test_invoke_shows_progress_and_not_each_report(project: Path) -> None:
+    result = yamlsched("invoke", "count", cwd=project)
+
+    lines = [line for line in result.stderr.splitlines() if line.startswith("progress: ")]
+    assert lines[-1] == "progress: 100,000 of 100,000 (100 %), rows"
+    assert len(lines) < 100
 
 
 def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> None:

@@ -97,7 +97,7 @@ def test_a_key_is_remembered_after_its_run_for_its_own_retention(db: Db) -> None
     assert housekeep(db, "default", PLENTY, NOON + 365 * DAY + SECOND).keys == 1
 
 
-def test_the_failures_and_outputs_of_a_run_are_pruned_with_it(db: Db) -> None:
+def test_the_failures_the_outputs_and_the_progress_of_a_run_are_pruned_with_it(db: Db) -> None:
     run = ended(db, a_job(db), "dead", NOON - 100 * DAY)
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
@@ -105,11 +105,15 @@ def test_the_failures_and_outputs_of_a_run_are_pruned_with_it(db: Db) -> None:
         [run],
     )
     db.execute("insert into yamlsched.attempt_outputs values (%s, 1, 'w', now(), 0, 'printed')", [run])
+    kept = ended(db, value(db, "select max(id) from yamlsched.job_definitions"), "dead", NOON - DAY)
+    for id in (run, kept):
+        db.execute("insert into yamlsched.attempt_progress values (%s, 1, now(), 1, 2, 'w', '')", [id])
 
     housekeep(db, "default", PLENTY, NOON)
 
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
     assert value(db, "select count(*) from yamlsched.attempt_outputs") == 0
+    assert value(db, "select array_agg(run_id) from yamlsched.attempt_progress") == [kept]
 
 
 AN_EFFECT = """

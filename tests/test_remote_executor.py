@@ -126,6 +126,24 @@ def test_a_run_is_executed_by_an_agent_and_its_outcome_is_read_from_the_ticket(p
     assert '"returned"' in ticket.outcome
 
 
+def test_progress_is_written_by_the_agent_while_the_handler_runs_and_last_with_the_outcome(project: Project) -> None:
+    engine(project)
+    project.sync(reports_then=on_engine(lease="1m"))
+    [run] = project.enqueue("reports_then", {"then": "return"})
+    worker = project.start("work")
+
+    def reported() -> list[tuple[float, str]]:
+        rows = project.db.execute("select done, note from yamlsched.attempt_progress where run_id = %s", [run])
+        return [tuple(row) for row in rows.fetchall()]
+
+    until(reported, "the agent writes progress")
+    assert reported() == [(1.0, "attempt 1")]
+    project.touch("go")
+
+    assert worker.wait() == 0, worker.text
+    assert reported() == [(3.0, "all of it")]
+
+
 @pytest.mark.slow
 def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     engine(project)

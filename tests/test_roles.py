@@ -27,6 +27,7 @@ from yamlsched.store.statements import sql_folder
 Db = psycopg.Connection[Any]
 TABLES = (
     *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "attempt_begins"),
+    "attempt_progress",
     "skipped_slots",
     *("effects", "used_keys", "schedule_files", "operator_actions"),
     *("edits", "edited_jobs"),
@@ -108,6 +109,7 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
         "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
     )
     granted.execute("insert into yamlsched.attempt_outputs select id, 1, 'w', now(), 0, 'o' from yamlsched.job_runs")
+    granted.execute("insert into yamlsched.attempt_progress select id, 1, now(), 1, 2, 'w', '' from yamlsched.job_runs")
 
     with connect_as(granted, "yamlsched_worker"):
         assert actions.retry(granted, [dead], "ann")[0].changed

@@ -820,9 +820,13 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
     due(db, job)
     run = one(ask)
     enqueued = [EnqueueBatch("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], None, None)]
+    called: list[str] = []
+
+    async def before() -> None:
+        called.append("before")
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
-        return await store.finish_with(connection, "default", held, SUCCESS, enqueued)
+        return await store.finish_with(connection, "default", held, SUCCESS, enqueued, before)
 
     assert ask(finish, held=run._replace(locked_by="B")) == {}
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]
@@ -830,6 +834,7 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
     assert set(ask(finish, held=run)) == {run.id}
     children = db.execute("select idempotency_key from yamlsched.job_runs where parent_id = %s", [run.id]).fetchall()
     assert sorted(child.idempotency_key for child in children) == ["purge:a", "purge:b"]
+    assert called == ["before", "before"]
 
 
 def test_the_longest_delay_and_the_largest_strings_can_be_written(db: psycopg.Connection[Any], ask: Ask) -> None:

@@ -27,9 +27,10 @@ from yamlsched.errors import Refused
 from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handling.once import effect_key
 from yamlsched.handling.run import AttemptState, Run
+from yamlsched.progress import Progress
 from yamlsched.runs import ClaimedRun, EnqueueBatch, error_text
 
-__all__ = ["IN_DOUBT", "CommandResult", "Enqueue", "FakeRun", "call", "call_command", "provider_key"]
+__all__ = ["IN_DOUBT", "CommandResult", "Enqueue", "FakeRun", "Progress", "call", "call_command", "provider_key"]
 
 
 class Enqueue(NamedTuple):
@@ -45,11 +46,12 @@ class Enqueue(NamedTuple):
 
 @dataclass(slots=True)
 class FakeRun(Run):
-    """A run in memory. What a handler does can be read from ``result``, ``enqueued`` and ``effects``.
+    """A run in memory. What a handler does can be read from ``result``, ``enqueued``, ``effects`` and ``reports``.
 
     ``connection`` is what ``transaction`` yields, inside a transaction, or a savepoint if your test has one
     open, so that it can roll back everything. ``commit_fails`` makes that transaction fail at its end.
-    ``effects`` holds results by key, ``IN_DOUBT`` for an effect in doubt. Later attempts share it.
+    ``effects`` holds results by key, ``IN_DOUBT`` for an effect in doubt. Later attempts share it. ``reports`` has the
+    progress that this attempt has reported, each call.
     """
 
     id: int = 1
@@ -65,10 +67,17 @@ class FakeRun(Run):
     commit_fails: bool = False
     effects: dict[str, Any] = field(default_factory=dict)
     dsn: str = field(default="", repr=False)
+    reports: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.backend = MemoryBackend(
-            self.id, self.attempt, self.effects, self.connection, self.commit_fails, dsn=self.dsn
+            self.id,
+            self.attempt,
+            self.effects,
+            self.connection,
+            self.commit_fails,
+            dsn=self.dsn,
+            report=self.reports.append,
         )
 
     @property
@@ -82,7 +91,9 @@ class FakeRun(Run):
 
     def next_attempt(self) -> FakeRun:
         """Return the run as its next attempt finds it."""
-        return replace(self, attempt=self.attempt + 1, result=None, commit_fails=False, state=AttemptState())
+        return replace(
+            self, attempt=self.attempt + 1, result=None, commit_fails=False, state=AttemptState(), reports=[]
+        )
 
     def leave_in_doubt(self, name: str, *, scope: Literal["run", "namespace"] = "run") -> None:
         """Act as if an earlier attempt had died inside the effect ``name``."""

@@ -217,6 +217,20 @@ create table yamlsched.attempt_outputs (
     primary key (run_id, attempt)
 );
 
+-- How far attempts have come, as their handlers report it. A table of its own: it is written each second, and the old
+-- versions of its rows stay out of job_runs, which claims read. One row per attempt, `worker` as in attempt_outputs.
+-- Pruning deletes it with the run: a foreign key would slow down every pruned run by a sixth.
+create table yamlsched.attempt_progress (
+    run_id      bigint not null,
+    attempt     integer not null,
+    reported_at timestamptz not null,   -- when this value was written first
+    done        double precision not null check (done between 0 and 9007199254740992),
+    total       double precision check (total between 0 and 9007199254740992),
+    worker      text not null,
+    note        text not null,
+    primary key (run_id, attempt)
+) with (fillfactor = 50);
+
 -- Begin tickets of attempts on executors other than "local". An engine may start one attempt twice: only the agent that
 -- inserts the ticket may call the handler. It writes how the attempt ended into the ticket before it exits, so that an
 -- engine that loses a result does not cause a second execution. The worker inserts one without an agent to withdraw an

@@ -252,6 +252,60 @@ def resets_sigterm(run: Run) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+# -- which report progress
+
+
+def reports_then(run: Run, then: str) -> None:
+    """Report progress, wait for the test, report again, and end in the way that ``then`` names."""
+    run.progress(1, 3, f"attempt {run.attempt}")
+    if run.attempt == 1:
+        wait_for_file("go")
+        run.progress(3, 3, "all of it")
+    if run.attempt == 1 or then == "die":
+        REPORTING_ENDS[then](run)
+
+
+def _report_and_commit(run: Run) -> None:
+    with run.transaction() as connection:
+        connection.execute("set search_path = ''")
+        run.progress(3, 3, "in the transaction")
+
+
+def _report_in_a_thread(run: Run) -> None:
+    thread = threading.Thread(target=run.progress, args=(3, 3, "by a thread"))
+    thread.start()
+    thread.join()
+
+
+def _report_in_a_fork(run: Run) -> None:
+    if os.fork() == 0:
+        run.progress(3, 3, "by a process")
+        os._exit(0)
+    os.wait()
+
+
+REPORTING_ENDS: dict[str, Callable[[Run], Any]] = {
+    "return": lambda run: None,
+    "enqueue": lambda run: run.enqueue("nothing"),
+    "commit": _report_and_commit,
+    "thread": _report_in_a_thread,
+    "fork": _report_in_a_fork,
+    "fail": lambda run: _fail(run, False),
+    "die": lambda run: os._exit(3),
+    "segfault": lambda run: ctypes.string_at(0),
+}
+
+
+async def reports_asynchronously(run: Run) -> None:
+    run.progress(1)
+    await asyncio.sleep(0)
+    run.progress(2, note="without a total")
+
+
+def reports_nonsense(run: Run) -> None:
+    run.progress(-1)
+
+
 # -- which print
 
 

@@ -253,3 +253,17 @@ def told_sync(run: Run) -> None:
 
 
 wait_for_file = wait_for_file  # of support.handlers: blocks
+
+
+async def reports_then(run: Run, then: str) -> None:
+    """As ``support.handlers.reports_then``."""
+    run.progress(1, 3, f"attempt {run.attempt}")
+    if run.attempt == 1:
+        await until_file("go")
+        run.progress(3, 3, "all of it")
+        if then == "commit":
+            async with run.transaction() as connection:
+                await connection.execute("set search_path = ''")
+                run.progress(3, 3, "in the transaction")
+        elif then == "fail":
+            raise OSError("no route to host")

@@ -295,6 +295,30 @@ def test_a_released_attempt_has_left_its_output(own: tuple[Any, TestClient]) -> 
     assert "2 attempts" in shown
 
 
+A_REPORT = "insert into yamlsched.attempt_progress values (%s, %s, now() - interval '3 minutes', %s, %s, %s, %s)"
+
+
+def test_a_running_run_shows_how_far_it_is_and_since_when_it_stands_still(own: tuple[Any, TestClient]) -> None:
+    db, page = own
+    job = a_job(db)
+    counted, unknown = a_run(db, job, "running", attempts=2), a_run(db, job, "running")
+    a_failed_attempt(db, counted, 1, "no route to host", "Traceback 1")
+    db.execute(A_REPORT, [counted, 1, 7, 9, "web-1:4711:c0ffee", ""])
+    db.execute(A_REPORT, [counted, 2, 12_000, 50_000, "web-1:4711:c0ffee", HOSTILE])
+    db.execute(A_REPORT, [unknown, 1, 3, None, "web-1:4711:c0ffee", ""])
+
+    shown, listed = page.get(f"/runs/{counted}").text, page.get("/runs").text
+
+    for text in (shown, listed):
+        assert '<progress max="100" value="24" aria-label="Progress"></progress>' in text
+        assert "12,000 of 50,000 (24 %), <script>alert(1)</script>\\x1b[31mred" in words(text)
+        assert "3m ago" in words(text)
+        assert "<script>alert" not in text
+    assert "It had reached 7 of 9 (77 %), at" in words(shown)
+    assert "3, 3m ago" in words(listed)
+    assert "<progress" not in page.get(f"/runs/{unknown}").text
+
+
 @pytest.mark.parametrize("path", ["/runs/999999999", "/runs/9999999999999999999999", "/runs/no:such:key", "/runs/a/b"])
 def test_a_run_that_does_not_exist_is_explained(pages: TestClient, path: str) -> None:
     answer = pages.get(path)

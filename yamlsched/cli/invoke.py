@@ -6,7 +6,9 @@ import contextlib
 import json
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -19,6 +21,7 @@ from yamlsched.runs import error_text
 
 if TYPE_CHECKING:
     from yamlsched.definitions.job import Job
+    from yamlsched.progress import Progress
 
 
 @click.command(
@@ -61,6 +64,7 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
             dsn = stack.enter_context(settings.database())
             connection = stack.enter_context(settings.connect(for_handler=True))
         run = FakeRun(job_type=job, payload=arguments, max_attempts=found.max_attempts, connection=connection, dsn=dsn)
+        run.backend.report = stack.enter_context(_shown_progress())
         try:
             handler = resolve(found.handler)
             mismatch = payload_mismatch(handler, found.handler, tuple(arguments), takes_run(handler))
@@ -74,6 +78,27 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
         click.echo(f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}", err=True)
     click.echo(json.dumps({"format_version": 1, "result": result} if settings.wants_json else result))
     return 0
+
+
+@contextlib.contextmanager
+def _shown_progress() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows progress as a worker writes it: what is new, each second, and the last one."""
+    shown: Progress | None = None
+    latest: Progress | None = None
+    shown_at = time.monotonic()
+
+    def show(progress: Progress, is_last: bool = False) -> None:
+        nonlocal shown, latest, shown_at
+        latest, now = progress, time.monotonic()
+        if progress != shown and (is_last or now - shown_at >= 1.0):
+            shown, shown_at = progress, now
+            click.echo(f"progress: {progress}", err=True)
+
+    try:
+        yield show
+    finally:
+        if latest is not None:
+            show(latest, is_last=True)
 
 
 def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from yamlsched import terminal
 from yamlsched.cli import _failures, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
@@ -20,6 +21,9 @@ CSV_COLUMNS = (
     *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
 )
 GROUPED_STATUSES = ("dead", "failed")
+
+HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "ERROR")
+MAX_PROGRESS_CHARS = 60
 
 
 @click.command(cls=Verb, uses="file dsn namespace", formats=("text", "json", "csv"), help="List runs, newest first.")
@@ -56,8 +60,10 @@ def command(settings: Settings, /, limit: int, before: int | None, group_by: str
     elif not page:
         click.echo("no runs match" if before is None else "no older runs match", err=True)
     else:
-        headings = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR")
-        click.echo(_output.table(headings, map(line, page), free_text="ERROR"))
+        left_out = () if any(row.progress for row in page) else ("PROGRESS",)
+        places = [place for place, heading in enumerate(HEADINGS) if heading not in left_out]
+        cells = [[cells[place] for place in places] for cells in map(line, page)]
+        click.echo(_output.table([HEADINGS[place] for place in places], cells, free_text="ERROR"))
     if has_more and settings.format == "text":
         click.echo(f"more: pass --before {page[-1].id}", err=True)
     return 0
@@ -119,6 +125,7 @@ def line(row: RunRow) -> tuple[str, ...]:
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),
         duration(row),
+        terminal.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
         row.key or "-",
         error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else "",
     )

@@ -60,7 +60,7 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
     if settings.wants_json:
         parts = {
             name: getattr(details, name)
-            for name in ("run", "retried_attempts", "outputs", "effects", "children", "actions")
+            for name in ("run", "retried_attempts", "outputs", "progress", "effects", "children", "actions")
         }
         parts |= {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
         click.echo(_output.document(**parts))
@@ -80,7 +80,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
     from yamlsched.operations.attempts import took, waits_for
     from yamlsched.operations.history import next_step
-    from yamlsched.runs import error_text
+    from yamlsched.runs import Status, error_text
 
     run = details.run
     is_call = run.dead_run_id is not None
@@ -93,6 +93,8 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(waits_for(run, now)))
     yield "priority", run.priority
     yield "attempts", f"{run.attempts} of {run.max_attempts}"
+    if run.status == Status.RUNNING and run.progress is not None:
+        yield "progress", f"{run.progress}, {_output.ago(run.progress.reported_at, now)}"
     no_slot = "none" if is_call else "none: enqueued"
     yield "slot", _output.instant(run.scheduled_for) if run.scheduled_for else no_slot
     yield "created", _output.instant(run.created_at)
@@ -127,6 +129,9 @@ def attempts(details: RunDetails, full: bool) -> Iterator[str]:
             time = f"  took {durations.show(one.took)}" if one.took is not None else ""
             head = f"attempt {one.number}  {_output.coloured(one.status)}  {_output.instant(one.started_at)}"
             yield f"{head}{time}  {_output.printable_line(one.worker or '-')}"
+        if one.progress is not None and one.status != "running":
+            at = _output.instant(one.progress.reported_at)
+            yield _output.printable_line(f"    reached {one.progress}, at {at}")
         if one.status == "failed":
             yield _output.printable(f"    {one.error}")
             yield from block("stack", one.stack, full)

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
@@ -18,9 +19,11 @@ import psycopg
 from yamlsched.client import translate_errors
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handling.sessions import persist, persist_async, sessions
+from yamlsched.progress import Progress
 from yamlsched.runs import EnqueueBatch
-from yamlsched.store import effects, runs
+from yamlsched.store import effects, progress, runs
 from yamlsched.store.connection import connect_for_handler_async
+from yamlsched.store.dsn import redactor
 from yamlsched.store.effects import EffectEntry, FoundEffect
 from yamlsched.store.session import AsyncHandlerSession, HandlerSession
 
@@ -35,6 +38,7 @@ IN_DOUBT: Final = object()
 """In memory, the result of an effect that is in doubt."""
 
 Returned = TypeVar("Returned")
+_redactor = lru_cache(1)(redactor)
 
 
 @dataclass(slots=True)
@@ -48,6 +52,7 @@ class PostgresBackend:
     locked_by: str
     timeout: float | None = None
     broken_by: BaseException | None = None  # the error that broke the session of transaction()
+    report: Callable[[Progress], None] = lambda progress: None  # to the process that writes it
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -76,6 +81,14 @@ class PostgresBackend:
             session.answer_within = None
             block.push(opening.pop_all())
             return session
+
+    def redact(self, note: str) -> str:
+        """Return ``note`` without passwords."""
+        return _redactor(self.dsn)(note)
+
+    def write_progress(self, connection: psycopg.Connection[Any], last: Progress) -> None:
+        """Write the last progress in the transaction that is about to write the run's success."""
+        progress.report_in(connection, (self.run_id, self.attempt, self.locked_by), last)
 
     def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
         """Write the run's success and what it enqueued. Raises LeaseLost if another attempt has taken the run over."""
@@ -130,6 +143,10 @@ class PostgresBackend:
                 raise EnvironmentFailed(f"the database did not answer within {BEGIN_TIMEOUT_SECONDS:.0f} s") from error
             block.push_async_exit(opening.pop_all())
             return session
+
+    async def write_progress_async(self, connection: psycopg.AsyncConnection[Any], last: Progress) -> None:
+        """See ``write_progress``."""
+        await progress.report_in_async(connection, (self.run_id, self.attempt, self.locked_by), last)
 
     async def succeed_async(
         self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
@@ -195,6 +212,10 @@ class MemoryBackend:
     namespace: str = "default"
     locked_by: str = "memory"
     broken_by: BaseException | None = None
+    report: Callable[[Progress], None] = lambda progress: None
+
+    def redact(self, note: str) -> str:
+        return note
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -204,6 +225,10 @@ class MemoryBackend:
             raise YamlschedError("the handler uses run.transaction() without async: pass a psycopg.Connection")
         with self.connection.transaction():
             yield self.connection
+
+    def write_progress(self, connection: psycopg.Connection[Any], last: Progress) -> None: ...
+
+    async def write_progress_async(self, connection: psycopg.AsyncConnection[Any], last: Progress) -> None: ...
 
     def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
         if self.commit_fails:

@@ -20,6 +20,8 @@ from yamlsched.handling import once
 from yamlsched.handling.backends import Backend
 from yamlsched.handling.blocks import DONE, Block, Done, perform_async
 from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect, ReleaseOn
+from yamlsched.progress import Progress
+from yamlsched.progress import progress as make_progress
 from yamlsched.runs import EnqueueBatch
 
 
@@ -30,6 +32,7 @@ class AttemptState:
     committed: bool = False
     result: Any = None  # as the transaction has committed it
     enqueued: list[EnqueueBatch] = field(default_factory=list)
+    progress: Progress | None = None
     transaction_start: int | None = None  # inside transaction(): the count of batches enqueued before it
     entered: set[str] = field(default_factory=set)  # keys of the effects that this attempt was the first to enter
     inside: dict[str, str] = field(default_factory=dict)  # keys of the effects that it is inside of, and their entries
@@ -70,6 +73,20 @@ class Run:
     def committed(self) -> bool:
         """Whether the transaction has committed, and the run has thereby succeeded."""
         return self.state.committed
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report how far this attempt has come, for people who look at it: ``run.progress(1200, 5000, "customers")``.
+
+        Call it as often as you like, from any thread: it takes microseconds, and the latest value is written once a
+        second if it has changed, and when the attempt ends. Each call replaces all three values. ``total`` None is
+        unknown. A ``done`` above ``total`` is shown as it is. A long ``note`` is cut, and a password in it removed. The
+        next attempt starts without progress. Raises Refused for a number that is negative, infinite or NaN, and for
+        values of other types.
+        """
+        if isinstance(note, str):
+            note = self.backend.redact(note)
+        self.state.progress = made = make_progress(done, total, note)
+        self.backend.report(made)
 
     def enqueue(
         self,
@@ -130,6 +147,8 @@ class Run:
             yield connection
             _require_open_transaction(connection)
             result = jsonb.encode_result(self.result, "the result")
+            if state.progress is not None:
+                self.backend.write_progress(connection, state.progress)
             self.backend.succeed(connection, result, state.enqueued)
 
     @asynccontextmanager
@@ -139,6 +158,8 @@ class Run:
                 yield connection
                 _require_open_transaction(connection)
                 result = jsonb.encode_result(self.result, "the result")
+                if state.progress is not None:
+                    await self.backend.write_progress_async(connection, state.progress)
                 await self.backend.succeed_async(connection, result, state.enqueued)
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from yamlsched.times import rfc3339
 if TYPE_CHECKING:
     from yamlsched.operations.history import RunDetails
     from yamlsched.store.history import KeptOutput, RunRow, StoredRun
+    from yamlsched.store.progress import StoredProgress
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,14 @@ class Attempt:
     error: str = ""
     stack: str | None = None
     output: KeptOutput | None = None
+    progress: StoredProgress | None = None
 
 
 def attempts(details: RunDetails) -> list[Attempt]:
     """Return the attempts, oldest first."""
-    return sorted(_attempts(details), key=lambda one: (one.number, one.ended_at is None, one.ended_at))
+    reported = {(one.attempt, one.worker): one for one in details.progress}
+    found = [replace(one, progress=reported.get((one.number, one.worker))) for one in _attempts(details)]
+    return sorted(found, key=lambda one: (one.number, one.ended_at is None, one.ended_at))
 
 
 def _attempts(details: RunDetails) -> Iterator[Attempt]:

@@ -22,7 +22,8 @@ from yamlsched.handling.once import settle_command
 from yamlsched.operations.edits import InForce, in_force
 from yamlsched.runs import Status
 from yamlsched.store import definitions as stored_definitions
-from yamlsched.store import history
+from yamlsched.store import history, progress
+from yamlsched.store.progress import StoredProgress
 
 MAX_CHILDREN = 100
 """Runs enqueued by a run that are shown."""
@@ -51,6 +52,7 @@ class RunDetails:
     failures: list[history.FailedAttempt]
     retried_attempts: list[RetriedAttempt]
     outputs: list[history.KeptOutput]
+    progress: list[StoredProgress]
     effects: list[history.RunEffect]
     children: list[history.ChildRun]
     parent: history.StoredRun | None
@@ -177,12 +179,15 @@ def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
     run = history.run(connection, id)
     if run is None:
         raise Refused(f"there is no run {id}, or it was pruned")
+    reported = progress.of_attempts(connection, id)
+    latest = next((one for one in reported if (one.attempt, one.worker) == (run.attempts, run.worker)), None)
     failures, actions = history.failures(connection, id), history.actions(connection, run.namespace, id)
     return RunDetails(
-        run=run,
+        run=replace(run, progress=latest),
         failures=failures,
         retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
         outputs=history.outputs(connection, id),
+        progress=reported,
         effects=history.effects(connection, id),
         children=history.children(connection, id, MAX_CHILDREN),
         parent=history.run(connection, run.parent_id) if run.parent_id is not None else None,

@@ -18,6 +18,7 @@ REQUIRED_PRIVILEGES = {
     "job_runs": "SELECT,INSERT,UPDATE,DELETE",
     "job_failures": "SELECT,INSERT",
     "attempt_outputs": "SELECT,INSERT,UPDATE",
+    "attempt_progress": "SELECT,INSERT,UPDATE,DELETE",
     "attempt_begins": "SELECT,INSERT,UPDATE",
     "skipped_slots": "SELECT,INSERT,UPDATE",
     "database_identity": "SELECT",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from yamlsched.runs import ON_DEAD_PREFIX
+from yamlsched.runs import ON_DEAD_PREFIX, Status
+from yamlsched.store import progress
+from yamlsched.store.progress import StoredProgress
 from yamlsched.store.rows import fetch, fetch_column
 from yamlsched.store.statements import load
 
@@ -49,6 +51,8 @@ class RunRow:
     error_type: str | None
     dead_run_id: int | None  # of an on_dead call: the run that it reports
     cancelled_at_rest: bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
+    # of the latest attempt; in lists, while it runs
+    progress: StoredProgress | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,10 @@ def runs(
 ) -> list[RunRow]:
     """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise."""
     position = {"namespace": namespace, "low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
-    return fetch(connection, RunRow, load("history")["runs"], {**conditions.parameters(), **position})
+    rows = fetch(connection, RunRow, load("history")["runs"], {**conditions.parameters(), **position})
+    running = [row.id for row in rows if row.status == Status.RUNNING]
+    reported = progress.of_runs(connection, running) if running else {}
+    return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]
 
 
 def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -377,14 +377,17 @@ async def finish_with(
     run: ClaimedRun,
     outcome: Outcome,
     enqueued: Sequence[EnqueueBatch],
+    before: Callable[[], Awaitable[None]],
 ) -> dict[int, datetime | None]:
     """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the run is not ours.
 
-    The outcome comes last: until then the row is not locked, and its lease is renewed however long the rest takes.
+    The outcome comes last, after ``before``: until then the row is not locked, and its lease is renewed however long
+    the rest takes.
     """
     async with connection.transaction():
         for parameters in fan_out(namespace, run.id, enqueued):
             await connection.execute(load("enqueue")["enqueue_many"], parameters)
+        await before()
         written = await finish(connection, [(run, outcome)])
         if not written:
             raise psycopg.Rollback

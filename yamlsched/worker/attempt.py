@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from yamlsched import log
 from yamlsched.definitions.job import Job
+from yamlsched.progress import Progress
 from yamlsched.runs import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
 
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
@@ -25,6 +26,8 @@ class Attempt:
     took: float | None = None  # seconds that it executed, once it has ended
     is_lost: bool = False  # another claim has the run, or it was cancelled: the outcome is discarded
     has_lost_lease: bool = False  # or was about to: it was stopped for that
+    progress: Progress | None = None  # as its handler has reported it last
+    written_progress: Progress | None = None  # what of it is in the database
     is_blocked: bool = False  # the server did not write its outcome, because of a lock or a timeout
 
     @property

@@ -13,6 +13,7 @@ from yamlsched.store import runs as store
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.lanes import Lanes
+from yamlsched.worker.progress import ProgressWriter
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 CHECK_INTERVAL_SECONDS = 0.1
@@ -33,6 +34,7 @@ class Leases:
 
     def __init__(self, session: Session, attempts: set[Attempt], executors: Lanes) -> None:
         self._session, self._attempts, self._executors = session, attempts, executors
+        self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
         self._first_end_at = math.inf  # no lease ends sooner
         self._patience = 0.0  # seconds that the next answer may take on a slow network, or from a slow server
@@ -43,7 +45,7 @@ class Leases:
         self._first_end_at = min([self._first_end_at, *(attempt.lease_ends_at for attempt in attempts)])
 
     async def renew_due(self) -> None:
-        """Renew leases whenever ``check`` has found some that are due, until cancelled."""
+        """Renew leases whenever ``check`` has found some that are due, until cancelled. Also write progress."""
         while True:
             await self._is_due.wait()
             self._is_due.clear()
@@ -57,6 +59,8 @@ class Leases:
                     due[attempt.run.id] = attempt
             if due:
                 await self._renew(due, now)
+            if self._progress.is_due():
+                await self._progress.write(self._session)
 
     async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
         async def renew(connection: Connection) -> tuple[set[int], dict[int, str]]:
@@ -96,7 +100,7 @@ class Leases:
                     run = attempt.run
                     log.warning("lease.unrenewed", job=run.job_type, run=run.id, key=run.key)
                 self._stop(attempt, UNRENEWED, max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS))
-        if due:
+        if due or self._progress.is_due():
             self._is_due.set()
 
     def is_behind(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,7 @@ from yamlsched import log
 from yamlsched.runs import SUCCESS_WITHOUT_RESULT, AttemptEnd, EndKind, Outcome, Status, after_attempt, in_ascii
 from yamlsched.store import runs as store
 from yamlsched.store.connection import reason
-from yamlsched.worker import clock
+from yamlsched.worker import clock, progress
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.sessions import Connection, Session, Unanswered
@@ -214,7 +214,11 @@ class Outcomes:
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
             runs = [attempt.run for attempt in batch]
-            is_written = await self._session.run(partial(store.succeed, runs=runs), TIMEOUT_SECONDS)
+
+            def succeed(connection: Connection) -> Awaitable[bool]:
+                return progress.write_with(connection, batch, partial(store.succeed, connection, runs))
+
+            is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
         if is_written:
             self._unwritten -= len(batch)
             self._events.put(SuccessesRecorded(batch))
@@ -288,11 +292,13 @@ class Outcomes:
                 self._settle(pending)
             if not (batch := [pending for pending in batch if not pending.is_done]):
                 return
+        attempts = [pending.attempt for pending in batch]
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
-            written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued)
+            write_last = partial(progress.write_last, connection, attempts)
+            written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
         else:
-            written = await store.finish(connection, outcomes)
+            written = await progress.write_with(connection, attempts, partial(store.finish, connection, outcomes))
         for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])

@@ -1,57 +1,68 @@
-"""A status line for a terminal: the finished, running and due runs, and the rate."""
+"""Writes the progress that handlers report: of all attempts at once, each second, and last with their outcomes."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from functools import partial
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 import psycopg
 
-from yamlsched.runs import Status
-from yamlsched.store import runs as store
+from yamlsched.store import progress as store
 from yamlsched.worker import clock
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
-from yamlsched.worker.stderr import NonBlockingStderr
-from yamlsched.worker.worker import Worker
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.sessions import Connection, Session, Unanswered
 
-INTERVAL_SECONDS = 0.5
-MAX_COUNTED = 10_000  # due runs
+INTERVAL_SECONDS = 1.0
+TIMEOUT_SECONDS = 5.0
 
-
-async def show(worker: Worker) -> None:
-    """Keep the status line up to date, if stderr is a terminal, until the worker ends."""
-    stderr = sys.stderr
-    if not isinstance(stderr, NonBlockingStderr) or not stderr.isatty():
-        return
-    session = Session(Database(worker.workload.dsn), WORKER_SETTINGS)
-    count_due = partial(store.due, namespace=worker.workload.namespace, most=MAX_COUNTED)
-    finished_before, counted_at = 0, clock.now()
-    rate = 0.0
-    try:
-        while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
-            try:
-                due = await session.run(count_due, INTERVAL_SECONDS)
-            except (Unanswered, psycopg.Error):
-                due = None
-            finished, now = sum(worker.report.states.values()), clock.now()
-            rate += 0.5 * ((finished - finished_before) / (now - counted_at) - rate)
-            finished_before, counted_at = finished, now
-            running = sum(lane.executor.running() for lane in worker.lanes)
-            succeeded = worker.report.states[Status.SUCCEEDED]
-            stderr.show(line(succeeded, finished, running, due, rate))
-    finally:
-        stderr.show("")
-        await session.drop()
+T = TypeVar("T")
 
 
-def line(succeeded: int, finished: int, running: int, due: int | None, rate: float) -> str:
-    """Return the text of the status line.
+class ProgressWriter:
+    """Writes what is new of the progress of ``attempts``, the set of all that are held, which changes in between."""
 
-    >>> line(118, 120, 4, 10_000, 36.4)
-    '120 done (2 not succeeded), 4 running, over 10000 due, 36/s'
-    """
-    others = f" ({finished - succeeded} not succeeded)" if finished > succeeded else ""
-    waiting = "" if due is None else f", {'over ' if due >= MAX_COUNTED else ''}{due} due"
-    return f"{finished} done{others}, {running} running{waiting}, {rate:.0f}/s"
+    def __init__(self, attempts: Collection[Attempt]) -> None:
+        self._attempts = attempts
+        self._next_at = 0.0
+
+    def is_due(self) -> bool:
+        """Return whether there is something to write, and the last time was a second ago."""
+        return clock.now() >= self._next_at and any(attempt.took is None for attempt in _reporting(self._attempts))
+
+    async def write(self, session: Session) -> None:
+        """Write it. What the server does not take is written the next time, or with the outcome."""
+        self._next_at = clock.now() + INTERVAL_SECONDS
+        reporting = [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
+        reported = [attempt.progress for attempt in reporting]
+        with contextlib.suppress(Unanswered, psycopg.OperationalError):
+            written = await session.run(lambda connection: _write(connection, reporting), TIMEOUT_SECONDS)
+            for attempt, progress in zip(reporting, reported, strict=True):
+                if attempt.run.id in written:
+                    attempt.written_progress = progress
+
+
+async def write_with(connection: Connection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]) -> T:
+    """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first their last progress."""
+    if not _reporting(attempts):
+        return await write()
+    async with connection.transaction():
+        await write_last(connection, attempts)
+        return await write()
+
+
+async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> None:
+    """Write the last progress of ``attempts`` in the transaction that is about to write their outcomes."""
+    if reporting := _reporting(attempts):
+        await store.hold(connection, [attempt.run for attempt in reporting])
+        await _write(connection, reporting)
+
+
+async def _write(connection: Connection, attempts: Sequence[Attempt]) -> set[int]:
+    reports = [(attempt.run, attempt.progress) for attempt in attempts if attempt.progress is not None]
+    return await store.report(connection, reports)
+
+
+def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return those of ``attempts`` whose progress is not in the database yet."""
+    return [attempt for attempt in attempts if attempt.progress != attempt.written_progress and not attempt.is_lost]

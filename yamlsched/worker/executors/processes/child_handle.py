@@ -129,10 +129,12 @@ class ChildHandle:
 
     def succeed(self, successes: list[tuple[int, float]]) -> list[Attempt]:
         """Return the attempts at these indexes, which it no longer holds, and set the seconds that they took."""
-        attempts, pop = [], self.assigned.pop
+        attempts, pop, has_reports = [], self.assigned.pop, self.memory.progress.is_used
         for index, took in successes:
             if (attempt := pop(index, None)) is not None:
                 attempt.took = took
+                if has_reports:
+                    self._read_progress(index, attempt)
                 attempts.append(attempt)
             else:
                 self.withdrawn.discard(index)
@@ -142,10 +144,22 @@ class ChildHandle:
     def end(self, index: int) -> Attempt | None:
         """Return the attempt at ``index``, which it holds no more; None: it was withdrawn."""
         attempt = self.assigned.pop(index, None)
+        if attempt is not None and self.memory.progress.is_used:
+            self._read_progress(index, attempt)
         self.withdrawn.discard(index)
         self.memory.clear([index])
         self._finish()
         return attempt
+
+    def read_progress(self) -> None:
+        """Set the progress of the attempts that it has started, as their handlers have reported it."""
+        if self.memory.progress.is_used:
+            for index, attempt in self.assigned.items():
+                if self.memory.state(index) != protocol.NOT_STARTED:
+                    self._read_progress(index, attempt)
+
+    def _read_progress(self, index: int, attempt: Attempt) -> None:
+        attempt.progress = self.memory.progress.read(index, attempt.run) or attempt.progress
 
     def _finish(self) -> None:
         self.is_slow = False

@@ -195,6 +195,7 @@ class ProcessPool:
         self._read_output(child)
         self._failed_forks = 0 if child.memory.is_ready else self._failed_forks + 1
         self._fork_failure = exit_cause(status, "")
+        child.read_progress()
         unstarted, has_started = [], False
         for index, attempt in child.assigned.items():
             state = child.memory.state(index)
@@ -276,9 +277,13 @@ class ProcessPool:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Stop what exceeds its timeout, replace children that hang, return what no child can start soon."""
+        """Stop what exceeds its timeout, replace children that hang, return what no child can start soon.
+
+        Also read what handlers have reported of their progress.
+        """
         now = clock.now()
         for child in list(self._children.values()):
+            child.read_progress()
             self._check_child(child, now)
         self._close_idle(now)
         if not self._waiting or self._total(self._permits.held) > 0:

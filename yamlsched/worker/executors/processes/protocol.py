@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched.runs import AttemptEnd, EndKind, EnqueueBatch
+from yamlsched.worker.executors.progress_slots import ProgressSlots
 
 MAX_TASKS = 2048
 """Tasks that a child can hold at once."""
@@ -81,6 +82,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._bytes = mmap.mmap(-1, GROUP + GROUP_ID.size)
+        self.progress = ProgressSlots(MAX_TASKS)
 
     def set_ready(self) -> None:
         """Child: report that it is set up, and waits for tasks."""

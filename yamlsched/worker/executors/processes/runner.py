@@ -111,7 +111,7 @@ class Runner:
             self._send(time.perf_counter(), Report(index, None))
             return
         self.started, self.import_seconds = time.perf_counter(), 0.0
-        end = self._attempt(target, payload, dead_run_id, timeout, run)
+        end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
         self._flush_output()
@@ -142,7 +142,13 @@ class Runner:
                 self._receive()
 
     def _attempt(
-        self, target: str | tuple[Any, ...], text: str, dead_run_id: int | None, timeout: float, values: tuple[Any, ...]
+        self,
+        index: int,
+        target: str | tuple[Any, ...],
+        text: str,
+        dead_run_id: int | None,
+        timeout: float,
+        values: tuple[Any, ...],
     ) -> AttemptEnd | None:
         """Call the handler, or run the program; return None if it returned nothing and there is nothing else to report.
 
@@ -159,8 +165,11 @@ class Runner:
                 self.import_seconds = time.perf_counter() - self.started
             if is_on_dead_call or takes_run(handler):
                 claimed = ClaimedRun._make(values)
-                fence = (claimed.id, claimed.attempt, claimed.locked_by)
-                run = ends.make_run(claimed, payload, PostgresBackend(self.dsn, self.namespace, *fence, timeout))
+                report = self.memory.progress.reporter(index, claimed)
+                backend = PostgresBackend(
+                    self.dsn, self.namespace, claimed.id, claimed.attempt, claimed.locked_by, timeout, report=report
+                )
+                run = ends.make_run(claimed, payload, backend)
             if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             return ends.returned(self._call(handler, payload, run, dead_run_id), run, self.was_stopped)

@@ -34,7 +34,8 @@ from yamlsched.worker.executors.processes.pool import ProcessPool
 from yamlsched.worker.executors.processes.protocol import Report
 from yamlsched.worker.executors.remote.spec import ticket_of
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, LOST, LOST_GRACE_SECONDS, MIN_MARGIN_SECONDS, margin
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
+from yamlsched.worker.progress import ProgressWriter, write_with
+from yamlsched.worker.sessions import WORKER_SETTINGS, Connection, Database, Session, Unanswered
 from yamlsched.worker.stderr import non_blocking_stderr
 from yamlsched.worker.workload import Workload
 
@@ -95,6 +96,7 @@ class Agent:
         self._check_at = 0.0
         self._checking: asyncio.Task[None] | None = None
         self._was_signalled, self._lifeline = False, lifeline
+        self._progress = ProgressWriter([self.attempt])
 
     async def run(self) -> AgentResult:
         """Begin the attempt if it may begin, execute it, and write its outcome."""
@@ -172,7 +174,7 @@ class Agent:
                         return self.attempt.stopped or NO_PROCESS
 
     async def _watch(self) -> None:
-        """Enforce the timeout, check the lease when it is due, and stop before it ends, until cancelled."""
+        """Enforce the timeout, check the lease when it is due, stop before it ends, write progress, until cancelled."""
         attempt = self.attempt
         while True:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
@@ -180,8 +182,12 @@ class Agent:
             now = clock.now()
             if now >= attempt.lease_ends_at - margin(attempt.run.lease) and not attempt.has_lost_lease:
                 self._stop(UNCHECKED, max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS), is_lost=True)
-            if now >= self._check_at and not attempt.is_lost and (self._checking is None or self._checking.done()):
+            if attempt.is_lost or not (self._checking is None or self._checking.done()):
+                continue
+            if now >= self._check_at:
                 self._checking = asyncio.create_task(self._check())
+            elif self._progress.is_due():
+                self._checking = asyncio.create_task(self._progress.write(self._session))
 
     async def _check(self) -> None:
         attempt, sent_at = self.attempt, clock.now()
@@ -242,15 +248,16 @@ class Agent:
         outcome = encode_outcome(end, self.attempt.took or 0.0)
         while True:
             try:
-                await self._session.run(
-                    lambda connection: begins.end(connection, self.ticket, self.name, outcome),
-                    STATEMENT_TIMEOUT_SECONDS,
-                )
+                await self._session.run(partial(self._write_once, outcome), STATEMENT_TIMEOUT_SECONDS)
                 return AgentResult.ENDED
             except (Unanswered, psycopg.OperationalError):
                 if clock.now() > deadline:
                     return AgentResult.UNREACHABLE
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _write_once(self, outcome: str, connection: Connection) -> None:
+        end = partial(begins.end, connection, self.ticket, self.name, outcome)
+        await write_with(connection, [self.attempt], end)
 
 
 def encode_outcome(end: AttemptEnd, took: float) -> str:

@@ -10,6 +10,8 @@ import mmap
 import struct
 from typing import Any, NamedTuple
 
+from yamlsched.worker.executors.progress_slots import ProgressSlots
+
 START, STOP = "start", "stop"
 NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
 READY_AT, NOTE_AT, MAX_NOTE_BYTES = 0, 16, 8_192
@@ -45,6 +47,7 @@ class Board:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._bytes = mmap.mmap(-1, STATES_AT + capacity)
+        self.progress = ProgressSlots(capacity)
         self._number = 0
 
     # -- the child -------------------------------------------------------------------------------------------------

@@ -95,10 +95,21 @@ class SharedChild:
     def take(self, index: int) -> InFlight | None:
         """Return what was at ``index``, which is free now."""
         if (flight := self.in_flight.pop(index, None)) is not None:
+            self._read_progress(flight)
             self.free.append(index)
             if not self.in_flight:
                 self.idle_since = clock.now()
         return flight
+
+    def read_progress(self) -> None:
+        """Set the progress of its attempts, as their handlers have reported it."""
+        for flight in self.in_flight.values():
+            self._read_progress(flight)
+
+    def _read_progress(self, flight: InFlight) -> None:
+        if self.board.progress.is_used:
+            attempt = flight.attempt
+            attempt.progress = self.board.progress.read(flight.index, attempt.run) or attempt.progress
 
     def state(self, flight: InFlight) -> int:
         return self.board.state(flight.index)

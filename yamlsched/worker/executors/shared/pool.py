@@ -197,6 +197,7 @@ class SharedPool:
         now = clock.now()
         for child in list(self._children.values()):
             if child.in_flight:
+                child.read_progress()
                 self._check_child(child, now)
             if child.kill_at is not None and now >= child.kill_at:
                 child.kill()
@@ -290,6 +291,7 @@ class SharedPool:
     def _handle_exit(self, child: SharedChild) -> None:
         """Handle the end of a child, which has closed its pipe of results."""
         was_ready = child.board.is_ready
+        child.read_progress()
         status = _reap(child)
         del self._children[child.pid]
         self._failed_forks = 0 if was_ready else self._failed_forks + 1

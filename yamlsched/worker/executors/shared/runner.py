@@ -223,7 +223,7 @@ class SharedRunner:
                 why = f"{path} is not an async def, which isolation: shared requires"
                 return AttemptEnd(EndKind.DISCARDED, why, "NotAsync")
             if takes_run(handler):
-                run = ends.make_run(claimed, payload, self._backend(claimed, timeout))
+                run = ends.make_run(claimed, payload, self._backend(executing.index, claimed, timeout))
             if mismatch := payload_mismatch(handler, path, tuple(payload), run is not None):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             value = await (handler(**payload) if run is None else handler(**payload, run=run))
@@ -231,10 +231,17 @@ class SharedRunner:
         except BaseException as error:
             return ends.raised(error, run)
 
-    def _backend(self, run: ClaimedRun, timeout: float) -> SharedBackend:
+    def _backend(self, index: int, run: ClaimedRun, timeout: float) -> SharedBackend:
         sessions = self.sessions
         return SharedBackend(
-            sessions.dsn, sessions.namespace, run.id, run.attempt, run.locked_by, timeout, sessions=sessions
+            sessions.dsn,
+            sessions.namespace,
+            run.id,
+            run.attempt,
+            run.locked_by,
+            timeout,
+            report=self.board.progress.reporter(index, run),
+            sessions=sessions,
         )
 
     def _finish(self, executing: Executing, end: AttemptEnd | None) -> None:

@@ -1,0 +1,78 @@
+"""How far an attempt has come, as its handler reports it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from yamlsched.errors import Refused
+from yamlsched.runs import one_line
+
+MAX_COUNT = 2**53
+"""Up to here every whole number is exact in the database."""
+MAX_NOTE_CHARS = 200
+"""A longer note is cut."""
+
+
+class Progress(NamedTuple):
+    """What ``run.progress`` was given last. Without a ``total`` nobody knows how much is left."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+
+    @property
+    def percent(self) -> int | None:
+        """The part that is done, rounded down: 100 means all of it. None if that is unknown."""
+        if not self.total:
+            return None
+        return 100 if self.done >= self.total else math.floor(100 * self.done / self.total)
+
+    def __str__(self) -> str:
+        """Return it as a line for people.
+
+        >>> str(Progress(12_000, 50_000, "customers")), str(Progress(1.5)), str(Progress(0, 0))
+        ('12,000 of 50,000 (24 %), customers', '1.5', '0 of 0')
+        """
+        text = _shown(self.done)
+        if self.total is not None:
+            text += f" of {_shown(self.total)}"
+        if self.percent is not None:
+            text += f" ({self.percent} %)"
+        return f"{text}, {self.note}" if self.note else text
+
+
+def progress(done: Any, total: Any = None, note: Any = None) -> Progress:
+    """Return the progress that these arguments of a handler mean. Raises Refused for values that have no meaning."""
+    if note is not None and not isinstance(note, str):
+        raise Refused(f"run.progress(): note must be a string, not {_describe(note)}")
+    return Progress(
+        _count("done", done),
+        None if total is None else _count("total", total),
+        one_line(note, MAX_NOTE_CHARS) if note else "",
+    )
+
+
+def _count(name: str, value: Any) -> float:
+    """Return ``value`` as a number. NumPy's numbers, Decimal and Fraction are numbers, too."""
+    if not isinstance(value, bool) and (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
+        try:
+            number = float(value)
+        except (OverflowError, TypeError, ValueError):
+            number = math.nan
+        if 0 <= number <= MAX_COUNT:
+            return number
+    hint = ""
+    if hasattr(type(value), "__iter__") and not isinstance(value, str):
+        hint = ". Report from inside the loop: for done, item in enumerate(items, 1): ...; run.progress(done, total)"
+    raise Refused(f"run.progress(): {name} must be a number from 0 to {MAX_COUNT:,}, not {_describe(value)}{hint}")
+
+
+def _describe(value: Any) -> str:
+    """Return ``value`` for an error message, or its type if that may be long or fail."""
+    is_plain = isinstance(value, (bool, float, str)) or (isinstance(value, int) and abs(value) < 10**30)
+    return one_line(repr(value), 60) if is_plain else f"a value of type {type(value).__name__}"
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.2f}".rstrip("0").rstrip(".")
