@@ -21,7 +21,6 @@ CSV_COLUMNS = (
     *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
 )
 GROUPED_STATUSES = ("dead", "failed")
-
 HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "ERROR")
 MAX_PROGRESS_CHARS = 60
 
