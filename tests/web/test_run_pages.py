@@ -399,6 +399,28 @@ def test_without_actions_there_are_no_buttons(pages: TestClient) -> None:
         assert 'href="/actions/' not in pages.get(path).text
 
 
+# -- groups of failures
+
+
+def test_runs_that_wait_to_be_retried_are_grouped_by_type_of_error(own: tuple[Any, TestClient]) -> None:
+    db, page = own
+    job = a_job(db, "purge", overlap="allow", timezone="Europe/Berlin")
+    runs = [a_run(db, job, "failed", error_type=kind, last_error="<b>") for kind in ("OSError", "OSError", "KeyError")]
+    a_run(db, job, "succeeded", failed_at=datetime.now(UTC), error_type="Recovered")
+    a_run(db, job, "failed", failed_at=datetime.now(UTC) - timedelta(hours=25), error_type="Old")
+
+    shown = page.get("/runs?status=failed").text
+
+    groups = re.findall(r'<a class="large" href="([^"]*)"[^>]*>(\d+)</a>', shown)
+    assert [number for _, number in groups] == ["2", "1"]
+    assert "<b>OSError</b>: &lt;b&gt;" in shown
+    assert f'href="/runs/{runs[1]}"' in shown
+    assert sorted(ids(page.get(html.unescape(groups[0][0])).text), reverse=True) == [runs[1], runs[0]]
+    for path in ("/runs", "/runs?status=dead", "/runs?status=failed&error=x", "/runs?status=failed&before=9999999"):
+        assert "by job and type of error" not in page.get(path).text
+    assert "by job and type of error" in page.get("/runs?status=failed&job=purge").text
+
+
 # -- /dead
 
 

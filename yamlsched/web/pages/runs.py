@@ -12,11 +12,12 @@ from markupsafe import Markup
 
 from yamlsched import times
 from yamlsched.errors import Refused
-from yamlsched.operations import history, overview, search
+from yamlsched.operations import failures, history, overview, search
 from yamlsched.operations.attempts import took
 from yamlsched.operations.overview import Hour
 from yamlsched.operations.search import Filter, RunPage
 from yamlsched.runs import Status, error_text
+from yamlsched.store.failures import FailureGroup
 from yamlsched.store.history import RunRow, jobs
 from yamlsched.web.charts.hours import hours as hours_chart
 from yamlsched.web.pages.job import unknown_job
@@ -26,6 +27,9 @@ from yamlsched.zones import zone_or_utc
 
 PAGE_RUNS = 50
 MAX_OFFERED_JOBS = 500
+MAX_GROUPS = 10
+FAILING_SPAN = timedelta(days=1)
+"""Of runs that wait to be retried, those that failed within it are grouped by type of error."""
 NO_TYPE = "-"
 """In a URL: an error without a type."""
 ON_DEAD = {"": None, "only": True, "none": False}
@@ -60,6 +64,8 @@ class RunsPage:
     timezone: str
     hours: Sequence[Hour]
     chart: Markup | None
+    failing: Sequence[FailureGroup]
+    how_they_ended = staticmethod(failures.how_they_ended)
     statuses = tuple(str(status) for status in Status)
 
     @property
@@ -84,7 +90,7 @@ def show(visit: Visit) -> RunsPage:
     query = {name: visit.text(name) for name in NAMES}
     notes: list[str] = []
     key = query["key"]
-    if key and "*" not in key and not any(value for name, value in query.items() if name != "key"):
+    if key and "*" not in key and not _has_other(query, "key"):
         try:
             raise SeeOther(visit.url("runs", history.find(visit.connection, visit.namespace, key)))
         except Refused as error:
@@ -98,7 +104,8 @@ def show(visit: Visit) -> RunsPage:
     if after is not None and found.newer is None:  # this reaches the newest runs: the first page shows them
         before, found = None, _page(visit, filter, None, None)
     is_first = before is None and (after is None or found.newer is None)
-    has_chart = is_first and not any(value for name, value in query.items() if name != "job")
+    has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
+    has_chart = is_first and not _has_other(query, "job")
     hours = overview.per_hour(visit.connection, visit.namespace, query["job"] or None, visit.now) if has_chart else []
     has_ended = any(hour.ended for hour in hours)
     return RunsPage(
@@ -110,8 +117,21 @@ def show(visit: Visit) -> RunsPage:
         jobs=list(timezones)[:MAX_OFFERED_JOBS],
         timezone=timezone,
         hours=hours,
+        failing=_failing(visit, filter) if has_groups else (),
         chart=hours_chart(hours, zone_or_utc(timezone), _link(visit, query)) if has_ended else None,
     )
+
+
+def _has_other(query: dict[str, str], *names: str) -> bool:
+    """Return whether there is a filter besides those of these names."""
+    return any(value for name, value in query.items() if name not in names)
+
+
+def _failing(visit: Visit, filter: Filter) -> list[FailureGroup]:
+    """Return the largest groups of unfinished runs that failed within a day."""
+    ids = history.definitions(visit.connection, visit.namespace, filter.jobs, ())
+    found = failures.groups(visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids)
+    return sorted((group for group in found.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
 
 
 def _page(visit: Visit, filter: Filter, before: int | None, after: int | None) -> RunPage:
