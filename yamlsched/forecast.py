@@ -207,16 +207,18 @@ def start_minutes(
         return
     earliest = after - shift if not_before is None else max(after - shift, not_before)
     found = slots.slot_minutes(cron, where, earliest, until + shift)
+    # whole seconds since 1970: those that are after `after`, and not after `until`
+    first, end, seconds = ((at - EPOCH) // SECOND for at in (after + SECOND, until, EPOCH + shift))
     slot = next(found, None)
     while slot is not None:
         following = next(found, None)
-        start = EPOCH + slot * MINUTE + shift
+        start = slot * 60 + seconds
         if following is not None:
-            start = min(start, EPOCH + following * MINUTE - SECOND)
-        if start > until:
+            start = min(start, following * 60 - 1)
+        if start > end:
             return
-        if start > after:
-            yield (start - EPOCH) // MINUTE
+        if start >= first:
+            yield start // 60
         slot = following
 
 

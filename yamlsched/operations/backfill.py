@@ -14,7 +14,7 @@ from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
 from yamlsched.operations.history import unknown_job
-from yamlsched.slots import slots
+from yamlsched.slots import Slot, slots
 from yamlsched.store import actions, definitions, files
 from yamlsched.store import slots as store
 from yamlsched.store.actions import ActionRecord
@@ -102,7 +102,7 @@ def select(
 ) -> Selection:
     """Return the slots in [first, last], with ``before_first`` also those from before the job was first applied.
 
-    Slots are not counted beyond ``limit`` + CHUNK_SLOTS. Raises Refused if all of the range is before that.
+    Slots are not counted beyond ``limit`` + 1. Raises Refused if all of the range is before that.
     """
     oldest = first_day(connection, job)
     is_cut = first < oldest and not before_first
@@ -112,12 +112,9 @@ def select(
             f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
         )
     first = oldest if is_cut else first
-    slots = 0
-    for chunk in _chunks(job, first, min(last, store.start_batch(connection, None))):
-        slots += len(chunk)
-        if limit is not None and slots > limit:
-            break
-    return Selection(first, last, slots, day if is_cut else None)
+    found = _slots(job, first, min(last, store.start_batch(connection, None)))
+    counted = sum(1 for _ in islice(found, None if limit is None else limit + 1))
+    return Selection(first, last, counted, day if is_cut else None)
 
 
 def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
@@ -182,10 +179,15 @@ def _check_active(connection: Connection[Any], namespace: str, job: Definition) 
 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
     assert job.schedule is not None
-    cron = parse_cron(job.schedule)
-    found = slots(cron, zone(job.timezone), first - timedelta(microseconds=1), last)
+    cron, found = parse_cron(job.schedule), _slots(job, first, last)
     while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK_SLOTS)]:
         yield chunk
+
+
+def _slots(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
+    """Yield the slots in [first, last]."""
+    assert job.schedule is not None
+    return slots(parse_cron(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), last)
 
 
 def _missing(

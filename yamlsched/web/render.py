@@ -119,7 +119,7 @@ def _asset(name: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the environment of the templates, which are compiled once in a process."""
+    """Return the environment of the templates. All are compiled here, once in a process, so that no request waits."""
     found = Environment(
         loader=PackageLoader("yamlsched.web"),
         autoescape=True,
@@ -134,4 +134,6 @@ def environment() -> Environment:
     )
     found.filters["bytes"] = terminal.show_bytes
     found.globals.update(asset=_asset, count=count, bounded=bounded)
+    for name in found.list_templates(extensions=["html", "svg"]):
+        found.get_template(name)
     return found
