@@ -40,6 +40,12 @@ def confirm(page: TestClient, shown: Any, **more: str) -> Any:
     return page.post(action, data={**hidden(shown), "confirm": "1", **more}, headers=SAME_ORIGIN)
 
 
+def trail(db: Any) -> list[tuple[str, str, str]]:
+    """Return who did what to what, in that order."""
+    rows = db.execute("select who, verb, target from yamlsched.operator_actions order by id").fetchall()
+    return [tuple(row) for row in rows]
+
+
 def result(answer: Any) -> tuple[str, str]:
     """Return the path to which a confirmed action leads, and what is said there."""
     assert answer.status_code == 303, words(answer)

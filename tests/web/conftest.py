@@ -47,6 +47,34 @@ def demo_db(demo_dsn: str) -> Iterator[Any]:
         yield connection
 
 
+@pytest.fixture(scope="module")
+def page_db(page_dsn: str) -> Iterator[Any]:
+    with connect_for_handler(page_dsn) as connection:
+        yield connection
+
+
+@pytest.fixture
+def db(page_db: Any) -> Iterator[Any]:
+    """The module's database without rows: those of actions are deleted after each test."""
+    yield page_db
+    page_db.execute(
+        "delete from yamlsched.operator_actions; delete from yamlsched.effects; delete from yamlsched.used_keys;"
+        "delete from yamlsched.skipped_slots; delete from yamlsched.job_runs; delete from yamlsched.job_definitions"
+    )
+
+
+@pytest.fixture(scope="module")
+def page(page_dsn: str) -> Iterator[TestClient]:
+    """The page with actions on the module's database, used by maria."""
+    app = web.app(
+        page_dsn, actions_dsn=page_dsn, namespace="default", auth="header", trust_proxy=("127.0.0.1",), hosts=("x",)
+    )
+    with TestClient(
+        app, base_url=HOST, client=("127.0.0.1", 1), headers={"X-Forwarded-User": "maria"}, follow_redirects=False
+    ) as client:
+        yield client
+
+
 @pytest.fixture
 def visit() -> Iterator[Callable[..., TestClient]]:
     """A function that opens a browser on the page: ``visit(dsn, auth="basic", client=("10.0.0.9", 1))``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-from support.forms import SAME_ORIGIN, confirm, hidden, result, review, words
+from support.forms import SAME_ORIGIN, confirm, hidden, result, review, trail, words
 from support.rows import a_job, a_run, row
-from yamlsched import web
 from yamlsched.operations import actions, audit, pausing
-from yamlsched.store.connection import connect_for_handler
 from yamlsched.store.statements import load, sql_folder
 from yamlsched.web.actions import backfill as backfill_action
 from yamlsched.web.actions import bulk
@@ -27,43 +26,47 @@ Visit = Callable[..., TestClient]
 Db = psycopg.Connection[Any]
 
 
-@pytest.fixture(scope="module")
-def module_db(page_dsn: str) -> Iterator[Db]:
-    with connect_for_handler(page_dsn) as connection:
-        yield connection
-
-
-@pytest.fixture
-def db(module_db: Db) -> Iterator[Db]:
-    """The module's database, without rows."""
-    yield module_db
-    module_db.execute(
-        "delete from yamlsched.operator_actions; delete from yamlsched.effects; delete from yamlsched.used_keys;"
-        "delete from yamlsched.skipped_slots; delete from yamlsched.job_runs; delete from yamlsched.job_definitions"
-    )
-
-
-@pytest.fixture(scope="module")
-def page(page_dsn: str) -> Iterator[TestClient]:
-    """The page with actions, used by maria."""
-    app = web.app(page_dsn, actions_dsn=page_dsn, namespace="default", auth="header", trust_proxy=("127.0.0.1",))
-    maria = {"X-Forwarded-User": "maria"}
-    with TestClient(
-        app, base_url="http://localhost", client=("127.0.0.1", 1), headers=maria, follow_redirects=False
-    ) as client:
-        yield client
-
-
 def runs(db: Db) -> list[Any]:
     return db.execute("select * from yamlsched.job_runs order by id").fetchall()
 
 
-def trail(db: Db) -> list[tuple[str, str, str]]:
-    rows = db.execute("select who, verb, target from yamlsched.operator_actions order by id").fetchall()
-    return [tuple(row) for row in rows]
-
-
 # -- enqueue
+
+
+def test_a_form_that_was_carried_out_says_so_to_a_browser_that_goes_back(page: TestClient, db: Db) -> None:
+    # given a run that was enqueued by a form
+    a_job(db)
+    asked = page.get("/actions/enqueue?job=purge")
+    form = {**hidden(asked), "payload": '{"days": 3}'}
+    shown = review(page, "enqueue", form)
+    path, _ = result(confirm(page, shown))
+
+    # when what would happen is asked for again, with other values, or to change it
+    for fields in (form, {**form, "payload": "{}"}, {**hidden(shown), "edit": "1"}):
+        again = review(page, "enqueue", fields)
+
+        # then the page says what was done, and has nothing to confirm
+        assert f"Done already, and not repeated You enqueued run {path[6:]} 0s ago." in words(again)
+        assert f'href="{path}"' in again.text
+        assert "confirm" not in again.text
+        assert again.headers["cache-control"] == "no-store"
+    assert len(runs(db)) == 1
+
+    # and a new form creates another run
+    [new] = re.findall(r'href="(/actions/enqueue[^"]*)"', again.text)
+    second = page.get(html.unescape(new))
+    assert hidden(second)["request"] != form["request"]
+    confirm(page, review(page, "enqueue", hidden(second)))
+    assert len(runs(db)) == 2
+
+
+def test_a_form_keeps_its_id_through_mistakes_and_changes(page: TestClient, db: Db) -> None:
+    a_job(db)
+    asked = page.get("/actions/enqueue?job=purge")
+    wrong = review(page, "enqueue", {**hidden(asked), "payload": "{"})
+    shown = review(page, "enqueue", hidden(wrong))
+    changed = review(page, "enqueue", {**hidden(shown), "edit": "1"})
+    assert len({hidden(each)["request"] for each in (asked, wrong, shown, changed)}) == 1
 
 
 def test_enqueue_shows_the_run_that_it_creates_and_creates_it_once(page: TestClient, db: Db) -> None:
@@ -587,5 +590,6 @@ def test_a_form_without_its_subject_asks_for_it(page: TestClient, db: Db) -> Non
         assert '<option value="purge">' in asked.text
     for name in ("retry", "cancel", "settle"):
         assert "required" in page.get(f"/actions/{name}").text
-    assert hidden(page.get("/actions/pause?job=purge")) == {"job": "purge"}
+    shown = hidden(page.get("/actions/pause?job=purge"))
+    assert (shown.keys(), shown["job"]) == ({"job", "request"}, "purge")
     assert page.post("/actions/pause", data={"job": ""}, headers=SAME_ORIGIN).status_code == 422

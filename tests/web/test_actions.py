@@ -14,11 +14,10 @@ from psycopg.types.json import Jsonb
 from starlette.authentication import SimpleUser, UnauthenticatedUser
 from starlette.testclient import TestClient
 
-from support.forms import SAME_ORIGIN, confirm, hidden, result, review, words
+from support.forms import SAME_ORIGIN, confirm, hidden, result, review, trail, words
 from support.rows import a_job, a_run, row
 from yamlsched import web
 from yamlsched.operations import actions, pausing
-from yamlsched.store.connection import connect_for_handler
 from yamlsched.store.statements import sql_folder
 
 Visit = Callable[..., TestClient]
@@ -28,44 +27,11 @@ RESULT = '<p class="result" role="status">'
 
 
 @pytest.fixture(scope="module")
-def module_db(page_dsn: str) -> Iterator[Db]:
-    with connect_for_handler(page_dsn) as connection:
-        yield connection
-
-
-@pytest.fixture
-def db(module_db: Db) -> Iterator[Db]:
-    """The module's database, without rows."""
-    yield module_db
-    module_db.execute(
-        "delete from yamlsched.operator_actions; delete from yamlsched.effects; delete from yamlsched.used_keys;"
-        "delete from yamlsched.skipped_slots; delete from yamlsched.job_runs; delete from yamlsched.job_definitions"
-    )
-
-
-@pytest.fixture(scope="module")
 def pages(page_dsn: str) -> Iterator[TestClient]:
     """The page with actions, without authentication."""
     app = web.app(page_dsn, actions_dsn=page_dsn, namespace="default")
     with TestClient(app, base_url="http://localhost", follow_redirects=False) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def page(page_dsn: str) -> Iterator[TestClient]:
-    """The page with actions, used by maria."""
-    app = web.app(
-        page_dsn, actions_dsn=page_dsn, namespace="default", auth="header", trust_proxy=("127.0.0.1",), hosts=("x",)
-    )
-    with TestClient(
-        app, base_url="http://localhost", client=("127.0.0.1", 1), headers=MARIA, follow_redirects=False
-    ) as client:
-        yield client
-
-
-def trail(db: Db) -> list[tuple[str, str, str]]:
-    rows = db.execute("select who, verb, target from yamlsched.operator_actions order by id").fetchall()
-    return [tuple(row) for row in rows]
 
 
 def state_of(db: Db) -> list[Any]:

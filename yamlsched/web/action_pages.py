@@ -13,7 +13,9 @@ from starlette.responses import RedirectResponse, Response
 
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.operations.audit import sentence as say
 from yamlsched.store import audit
+from yamlsched.store.audit import TrailEntry
 from yamlsched.store.connection import reason
 from yamlsched.store.dsn import redactor
 from yamlsched.web import results
@@ -36,6 +38,7 @@ from yamlsched.web.flow import (
 from yamlsched.web.forms import IS_NOT_A_FORM, FormError, read_form
 from yamlsched.web.options import Options
 from yamlsched.web.pool import ACTION_SETTINGS, Pool
+from yamlsched.web.render import sentence
 from yamlsched.web.results import Result
 from yamlsched.web.security import SAFE_METHODS, Rejection, no_actions
 from yamlsched.web.visit import Visit
@@ -95,15 +98,36 @@ class ActionPages:
             errors = {}
             if is_form and not is_complete and not fields.get("edit"):
                 errors = {name: "This is needed." for name in action.required if not given[name]}
+            form = _form_id(fields) if is_form else new_request()
+            if done := audit.of_request(visit.connection, form, 1) if is_form else []:
+                return self._already_done(request, visit, action, given, done[0])
             if is_complete and not fields.get("edit"):
                 try:
-                    return self._review(request, visit, action, given)
+                    return self._review(request, visit, action, given, form)
                 except Invalid as error:
                     errors = {error.name: str(error)}
-            return self._form(request, visit, action, given, errors)
+            return self._form(request, visit, action, given, form, errors)
+
+    def _already_done(
+        self, request: Request, visit: Visit, action: Action, given: Given, entry: TrailEntry
+    ) -> Response:
+        """Say what the form has done: a browser that goes back sends it again."""
+        return self._show(
+            request,
+            "action_done.html",
+            HTTPStatus.OK,
+            visit=visit,
+            view=sentence(say(entry, visit.now, visit.user)),
+            path=path_of(entry),
+            again=self._again(visit, action, given),
+        )
+
+    def _again(self, visit: Visit, action: Action, given: Given) -> str:
+        """Return the URL of a new form."""
+        return visit.url("actions", action.name, **{name: given[name] for name in action.required})
 
     def _form(
-        self, request: Request, visit: Visit, action: Action, given: Given, errors: Mapping[str, str]
+        self, request: Request, visit: Visit, action: Action, given: Given, form: str, errors: Mapping[str, str]
     ) -> Response:
         try:
             view = action.ask(visit, given)
@@ -113,7 +137,15 @@ class ActionPages:
         given = Given({**view.values, **{name: value for name, value in given.items() if value}})
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
         return self._show(
-            request, "action_form.html", status, visit=visit, view=view, action=action, given=given, errors=errors
+            request,
+            "action_form.html",
+            status,
+            visit=visit,
+            view=view,
+            action=action,
+            given=given,
+            form=form,
+            errors=errors,
         )
 
     def _review(
@@ -122,16 +154,15 @@ class ActionPages:
         visit: Visit,
         action: Action,
         given: Given,
-        fields: Mapping[str, str] | None = None,
+        form: str,
         errors: Mapping[str, str] | None = None,
     ) -> Response:
-        """Show what will happen. ``fields`` are those of a form that was confirmed with ``errors``."""
+        """Show what will happen, or again what was confirmed with ``errors``."""
         view = action.review(visit, given)
         latest = audit.latest(visit.connection, visit.namespace, view.target) if view.target else None
         asked = {field.name for field in view.asks}
         hidden = {name: value for name, value in given.items() if value and name not in asked}
-        hidden |= {**view.carried, "seen": str(latest.id if latest else 0)}
-        hidden["request"] = (fields or {}).get("request") or new_request()
+        hidden |= {**view.carried, "seen": str(latest.id if latest else 0), "request": form}
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
         return self._show(
             request,
@@ -171,9 +202,9 @@ class ActionPages:
             wrong = {error.name: str(error)}
             with self._open_visit(request) as visit:
                 try:
-                    return self._review(request, visit, action, given, fields, wrong)
+                    return self._review(request, visit, action, given, fields["request"], wrong)
                 except Invalid:
-                    return self._form(request, visit, action, given, wrong)
+                    return self._form(request, visit, action, given, fields["request"], wrong)
         except Conflict as error:
             return self._conflict(request, action, given, str(error))
         except Refused as error:
@@ -202,10 +233,16 @@ class ActionPages:
 
     def _conflict(self, request: Request, action: Action, given: Given, what: str) -> Response:
         with self._open_visit(request) as visit:
-            again = visit.url("actions", action.name, **{name: given[name] for name in action.required})
+            again = self._again(visit, action, given)
             return self._show(
                 request, "action_conflict.html", HTTPStatus.CONFLICT, visit=visit, view=what, action=action, again=again
             )
+
+
+def _form_id(fields: Mapping[str, str]) -> str:
+    """Return the id of a form: it keeps the one that it was shown with first, so that it is carried out once."""
+    id = fields.get("request", "")
+    return id if is_request(id) else new_request()
 
 
 def _given(action: Action, fields: Mapping[str, str], is_form: bool) -> Given:

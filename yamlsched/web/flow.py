@@ -5,7 +5,8 @@
     POST /actions/retry  confirm=1         do it, and redirect to the run
 
 The first two read with the read-only session. An action is a module in ``actions/``: what it asks for, what it will do,
-and doing it. Each form has an id, which is recorded with what it does: sent twice, it is done once.
+and doing it. Each form has an id from the first time that it is shown, which is recorded with what it does. So it is
+done once: if it is sent twice, and if a browser goes back to what will happen.
 """
 
 from __future__ import annotations

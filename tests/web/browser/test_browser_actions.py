@@ -285,3 +285,27 @@ def test_a_button_that_is_clicked_twice_is_carried_out_once(tabs: Any, shop: tup
     tab.locator(".result").wait_for()
     created = "select count(*) from yamlsched.job_runs where definition_id = %s"
     assert db.execute(created, [definition]).fetchall() == [(1,)]
+
+
+def test_going_back_to_what_was_confirmed_offers_no_second_time(tabs: Any, shop: tuple[Db, str]) -> None:
+    # given a run that was enqueued
+    db, site = shop
+    definition = a_job(db, "back")
+    tabs.allowed += ["ERR_CACHE_MISS"]  # the page of the browser that asks whether to send the form again
+    tab = tabs.open(f"{site}/actions/enqueue?job=back", http_credentials=USER)
+    tab.get_by_role("button", name="Show what will happen").click()
+    tab.locator("button[name=confirm]").click()
+    tab.locator(".result").wait_for()
+
+    # when the browser goes back, and sends the form for what will happen again
+    tab.evaluate("history.back()")
+    tab.wait_for_url("**/actions/enqueue")
+    tab.reload()
+
+    # then it says what was done, and leads to the run
+    tab.get_by_text("Done already, and not repeated").wait_for()
+    assert tab.locator("button[name=confirm]").count() == 0
+    tab.get_by_role("link", name="Show what it did").click()
+    tab.wait_for_url("**/runs/*")
+    created = "select count(*) from yamlsched.job_runs where definition_id = %s"
+    assert db.execute(created, [definition]).fetchall() == [(1,)]
