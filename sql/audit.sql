@@ -19,7 +19,8 @@ limit %(limit)s;
 -- `limit` entries are examined; they are counted here, because an action on many runs has thousands.
 with examined as materialized (
     select a.id,
-           a.who = %(of_who)s and a.verb = %(of_verb)s and a.job_type is not distinct from %(of_job_type)s::text
+           a.who = %(of_who)s and a.verb = %(of_verb)s
+           and (a.verb in ('pause', 'resume') or a.job_type is not distinct from %(of_job_type)s::text)
            and a.detail ->> 'reason' is not distinct from %(of_reason)s::text
            and a.at > %(since)s::timestamptz as is_same
     from yamlsched.operator_actions a

@@ -20,7 +20,7 @@ from support.rows import a_job, a_run, row
 from yamlsched.operations import actions, audit, pausing
 from yamlsched.store.statements import load, sql_folder
 from yamlsched.web.actions import backfill as backfill_action
-from yamlsched.web.actions import bulk
+from yamlsched.web.actions import bulk, tagged
 
 Visit = Callable[..., TestClient]
 Db = psycopg.Connection[Any]
@@ -284,6 +284,84 @@ def test_the_counting_of_a_backfill_needs_only_the_role_of_readers(
         assert answer.status_code == 403
         assert "permission denied" in words(answer)
     assert runs(db) == []
+
+
+# -- pause and resume by tag
+
+
+def paused(db: Db) -> list[str]:
+    rows = db.execute(
+        "select job_type from yamlsched.job_definitions where paused_at is not null order by 1"
+    ).fetchall()
+    return [name for (name,) in rows]
+
+
+def three_nightly_jobs(db: Db) -> dict[str, int]:
+    jobs = {name: a_job(db, name, tags=["nightly", "mail"]) for name in ("digest", "purge", "report")}
+    a_job(db, "gone", tags=["nightly"], retired_at="2026-01-01")
+    a_job(db, "other", tags=["mail"])
+    return jobs
+
+
+def test_all_jobs_with_a_tag_are_paused_and_resumed_as_they_were_shown(page: TestClient, db: Db) -> None:
+    # given jobs with a tag, of which one is paused
+    jobs = three_nightly_jobs(db)
+    pausing.pause(db, "default", [jobs["purge"]], "jonas", reason="by hand")
+    assert '<option value="nightly">' in page.get("/actions/pause-tag").text
+
+    # when maria pauses them all, the jobs are named and counted first
+    shown = review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking", "until": "2h"})
+    said = words(shown)
+    assert "Pause 3 jobs tagged nightly" in said
+    assert "3 jobs have the tag nightly. All are paused until" in said
+    assert "1 of them is paused already: the reason is replaced, and the end." in said
+    assert "digest purge, paused by jonas, until it is resumed; reason: by hand report" in said
+    assert paused(db) == ["purge"]
+    assert result(confirm(page, shown)) == ("/actions", "3 jobs tagged nightly are paused.")
+
+    # then each is recorded, and the trail shows one action
+    assert paused(db) == ["digest", "purge", "report"]
+    names = ["digest", "purge", "report"]
+    assert trail(db)[1:] == [("maria", "pause", f"job:{name}") for name in names]
+    assert "maria pause web report , purge , digest reason stocktaking" in words(page.get("/actions"))
+    assert result(confirm(page, shown))[1] == "Done already, and not repeated: you paused job digest 0s ago."
+
+    # and the same the other way
+    shown = review(page, "resume-tag", {"tag": "nightly"})
+    assert "3 of them are paused, and resumed." in words(shown)
+    assert result(confirm(page, shown)) == ("/actions", "3 jobs tagged nightly are resumed.")
+    assert paused(db) == []
+    assert "none of them is paused" in words(review(page, "resume-tag", {"tag": "nightly"}))
+
+
+def test_who_pauses_by_tag_learns_who_was_quicker_with_one_of_the_jobs(page: TestClient, db: Db) -> None:
+    jobs = three_nightly_jobs(db)
+    shown = review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking"})
+    pausing.pause(db, "default", [jobs["report"]], "jonas", reason="by hand")
+    answer = confirm(page, shown)
+    assert answer.status_code == 409
+    assert "Nothing was done Jonas paused job report 0s ago." in words(answer)
+    assert paused(db) == ["report"]
+
+
+def test_a_tag_that_other_jobs_have_now_is_not_what_was_confirmed(page: TestClient, db: Db) -> None:
+    three_nightly_jobs(db)
+    shown = review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking"})
+    a_job(db, "new", tags=["nightly"])
+    answer = confirm(page, shown)
+    assert answer.status_code == 409
+    assert "Other jobs have the tag nightly now: schedules.yaml has changed." in words(answer)
+    assert paused(db) == []
+
+
+def test_a_tag_that_no_job_has_is_reported_at_its_field(page: TestClient, db: Db, monkeypatch: Any) -> None:
+    three_nightly_jobs(db)
+    answer = review(page, "pause-tag", {"tag": "nightyl", "reason": "stocktaking"})
+    assert answer.status_code == 422
+    assert 'No job in namespace "default" has the tag "nightyl". Did you mean "nightly"?' in words(answer)
+    monkeypatch.setattr(tagged, "MAX_JOBS", 2)
+    said = words(review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking"}))
+    assert "More than 2 jobs have the tag nightly. The command line has no limit: yamlsched pause --tag nightly" in said
 
 
 # -- settle

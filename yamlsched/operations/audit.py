@@ -24,6 +24,8 @@ PAST = {
     "identity": "renewed the identity of the",
 }
 """What an entry of the trail says that somebody did, by verb."""
+RUN_VERBS, JOB_VERBS = ("retry", "cancel"), ("pause", "resume")
+"""Those that can be done to many runs of a job, or to many jobs, at once."""
 SAME_ACTION = timedelta(seconds=2)
 LONG_ACTION = timedelta(minutes=2)
 READ_ENTRIES = 200
@@ -98,10 +100,11 @@ def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:
 
 def _is_same_action(later: TrailEntry, entry: TrailEntry) -> bool:
     def what(one: TrailEntry) -> tuple[object, ...]:
-        return one.who, one.verb, one.job_type, one.detail.get("reason")
+        job = None if one.verb in JOB_VERBS else one.job_type
+        return one.who, one.verb, job, one.detail.get("reason")
 
     is_near = abs(later.at - entry.at) < SAME_ACTION
-    return entry.verb in ("retry", "cancel") and is_near and what(later) == what(entry)
+    return entry.verb in (*RUN_VERBS, *JOB_VERBS) and is_near and what(later) == what(entry)
 
 
 def sentence(entry: TrailEntry, now: datetime, who: str | None = None) -> str:

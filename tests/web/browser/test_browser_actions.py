@@ -182,6 +182,27 @@ def resume(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[
     return lambda: not pauses(db, job)
 
 
+def pause_tag(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[], bool]:
+    db.execute("update yamlsched.job_definitions set tags = %s where id = %s", [[job], definition])
+    a_job(db, f"{job}_b", tags=[job])
+    ask(hand, site, "/actions", "Pause by tag")
+    hand.write("Tag", job)
+    hand.write("Why", "the provider is down")
+    show(hand)
+    assert f"{job}_b" in hand.tab.inner_text("main")
+    return lambda: bool(pauses(db, job)) and bool(pauses(db, f"{job}_b"))
+
+
+def resume_tag(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[], bool]:
+    other = a_job(db, f"{job}_b", tags=[job])
+    db.execute("update yamlsched.job_definitions set tags = %s where id = %s", [[job], definition])
+    pausing.pause(db, "default", [definition, other], "jonas", reason="by hand")
+    ask(hand, site, "/actions", "Resume by tag")
+    hand.write("Tag", job)
+    show(hand)
+    return lambda: not pauses(db, job) and not pauses(db, f"{job}_b")
+
+
 def settle(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[], bool]:
     run = a_run(db, definition, "dead")
     an_effect_in_doubt(db, run)
@@ -226,6 +247,8 @@ STORIES: dict[str, Callable[..., Callable[[], bool]]] = {
     "cancel-runs": cancel_runs,
     "pause": pause,
     "resume": resume,
+    "pause-tag": pause_tag,
+    "resume-tag": resume_tag,
     "settle": settle,
     "enqueue": enqueue,
     "backfill": backfill,
@@ -253,7 +276,7 @@ def test_an_action_says_what_it_will_do_does_it_and_is_recorded(hand: Any, shop:
     hand.look()
     verb, who = db.execute("select verb, who from yamlsched.operator_actions order by id desc limit 1").fetchall()[0]
     assert who == "maria"
-    assert verb == name.removesuffix("-dead").removesuffix("-runs")
+    assert verb == name.partition("-")[0]
     hand.tab.goto(site + "/actions")
     assert job in hand.tab.inner_text("#trail") or str(definition) in hand.tab.inner_text("#trail")
     db.execute("delete from yamlsched.job_runs where definition_id = %s and status = 'dead'", [definition])

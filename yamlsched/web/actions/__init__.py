@@ -1,6 +1,6 @@
 """The actions, by their names in URLs. Each has a module; see ``flow``."""
 
-from yamlsched.web.actions import backfill, bulk, cancel, enqueue, pause, retry, settle
+from yamlsched.web.actions import backfill, bulk, cancel, enqueue, pause, retry, settle, tagged
 
 ACTIONS = {
     action.name: action
@@ -11,6 +11,8 @@ ACTIONS = {
         bulk.CANCEL,
         pause.PAUSE,
         pause.RESUME,
+        tagged.PAUSE,
+        tagged.RESUME,
         settle.ACTION,
         enqueue.ACTION,
         backfill.ACTION,

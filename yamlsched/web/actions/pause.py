@@ -16,6 +16,7 @@ from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit
 from yamlsched.zones import zone
 
+REASON = Field("reason", "Why", hint="For everyone who wonders why the job does not run.", is_required=True)
 UNTIL = Field(
     "until",
     "Until",
@@ -31,14 +32,13 @@ def ask(visit: Visit, given: Given) -> Asking:
         pause = pause_outlook.read(visit.connection, visit.namespace, job, visit.now, None).pause
         if pause is not None:
             lines.append(f"It is paused {pause_outlook.words(pause, job.timezone)}. This form replaces that.")
-    reason = Field("reason", "Why", hint="For everyone who wonders why the job does not run.", is_required=True)
-    fields = [subjects.job_field(visit, given), reason, UNTIL]
+    fields = [subjects.job_field(visit, given), REASON, UNTIL]
     return Asking(f"Pause {given['job']}" if given["job"] else "Pause a job", fields, lines)
 
 
 def review(visit: Visit, given: Given) -> Review:
     job = subjects.job(visit, given)
-    until = _until(visit, given, job)
+    until = read_until(visit, given, job.timezone)
     found = pause_outlook.read(visit.connection, visit.namespace, job, visit.now, until)
     end = times.show(until, zone(job.timezone)) if until else "it is resumed"
     lines = [f"It stays paused until {end}.", _slot_line(job, found, until), _run_line(found)]
@@ -87,16 +87,17 @@ def _run_line(found: PauseOutlook) -> str:
     return " ".join(parts)
 
 
-def _until(visit: Visit, given: Given, job: Definition) -> datetime | None:
+def read_until(visit: Visit, given: Given, timezone: str) -> datetime | None:
+    """Return the field ``until``, which is read in ``timezone``; None if it is empty."""
     if not given["until"]:
         return None
     try:
         value = times.parse(given["until"])
-        until = times.resolve(value, lambda: zone(job.timezone), visit.now, is_future=True)
+        until = times.resolve(value, lambda: zone(timezone), visit.now, is_future=True)
     except ValueError as error:
         raise Invalid("until", f"{error}.") from None
     if until <= visit.now:
-        raise Invalid("until", f"{times.show(until, zone(job.timezone))} has passed: write a later time.")
+        raise Invalid("until", f"{times.show(until, zone(timezone))} has passed: write a later time.")
     return until
 
 
