@@ -43,11 +43,11 @@ class HostsProject(Project):
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[Network]:
-    """Hosts a, b, c for workers, db for a database, and db1 and db2 for a pair of which one is the standby."""
+    """Hosts a, b, c for workers, db for a database, db1 and db2 for a primary and its standby, and one for Dask."""
     if why := why_unavailable():
         pytest.skip(why)
     sweep()
-    with a_network(*WORKERS, "db", "db1", "db2") as network:
+    with a_network(*WORKERS, "db", "db1", "db2", "scheduler") as network:
         yield network
 
 

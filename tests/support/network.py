@@ -34,7 +34,7 @@ def why_unavailable() -> str:
     """Return why this machine cannot have hosts of its own; empty if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need Linux and root"
-    if missing := [program for program in ("ip", "unshare", "setpriv") if shutil.which(program) is None]:
+    if missing := [program for program in ("ip", "unshare", "nsenter", "setpriv") if shutil.which(program) is None]:
         return f"{missing[0]} is not installed (Debian: iproute2, util-linux)"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "there is no /dev/net/tun"
@@ -56,7 +56,9 @@ class Host:
     fork_server: ForkServer | None = None
 
     def enter(self) -> list[str]:
-        """Return the words before a command that is to run on this host."""
+        """Return the words before a command that is to run on this host: with its host name too, once it has booted."""
+        if self.fork_server is not None:
+            return ["nsenter", f"--target={self.fork_server.pid}", "--net", "--uts"]
         return ["ip", "netns", "exec", self.namespace]
 
     def boot(self, environment: dict[str, str] | None = None) -> None:
@@ -88,7 +90,7 @@ class Network:
 
     def add(self, name: str) -> Host:
         host = Host(name, PREFIX + name, f"10.77.0.{len(self.hosts) + 1}")
-        device = host.namespace
+        device = f"{PREFIX}{len(self.hosts)}"  # at most 15 characters
         ip("netns", "add", host.namespace)
         self.hosts[name] = host
         self._command(f'{{"attach": "{device}", "address": "{host.address}"}}')

@@ -66,6 +66,10 @@ class ForkServer:
                     self._ended[int(pid)] = int(status[0])
                 self._changed.notify_all()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def start(self, **command: Any) -> int:
         """Start a process and return its id."""
         assert self._process.stdin is not None
