@@ -11,6 +11,7 @@ that jobs keep their states while one looks at them, nothing comes due in the 45
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import uuid
@@ -36,6 +37,12 @@ NAMESPACE = "shop"
 SCHEDULE = Path(__file__).with_name("demo_schedules.yaml")
 HISTORY = timedelta(days=21)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+COMMITS = (
+    ("Maria Keller", "Schedule the jobs of the shop"),
+    ("Jonas Wirth", "The old CRM is gone: remove its sync"),
+    ("Maria Keller", "Give the backup two hours: it did not end in time"),
+)
+"""Author and subject of each edit."""
 QUIET = 45 * MINUTE
 """How long after the end of the history no lease or timeout ends, and no slot or retry comes due."""
 RETIRED_JOB, RETIRED_AGO = "sync_old_crm", 6 * DAY
@@ -379,9 +386,17 @@ def fill(
         store.migrations.migrate(connection)
         [[now]] = connection.execute("select clock_timestamp() - %s", [ended]).fetchall()
         text = SCHEDULE.read_text("utf-8") + "".join(_further_jobs(more_jobs))
-        present(connection, text, now - HISTORY)
+        present(connection, as_before(text), now - HISTORY)
         shorter = text.split(f"  {RETIRED_JOB}:")[0] + "".join(_further_jobs(more_jobs))
-        file = present(connection, shorter, now - RETIRED_AGO)
+        present(connection, as_before(shorter), now - RETIRED_AGO)
+        file = present(connection, shorter, now - 3 * DAY)
+        for nth, (author, subject) in enumerate(COMMITS):
+            commit = hashlib.sha1(subject.encode(), usedforsecurity=False).hexdigest()
+            connection.execute(
+                "update yamlsched.edits set commit = %s, author = %s, subject = %s where id = ("
+                "select id from yamlsched.edits order by applied_at limit 1 offset %s)",
+                [commit, author, subject, nth],
+            )
         connection.execute("delete from yamlsched.job_runs; delete from yamlsched.skipped_slots")
         if history:
             with connection.transaction():
@@ -394,6 +409,11 @@ def fill(
             "update yamlsched.schedule_files set presented_for = greatest(presented_for, %s)", [QUIET + MINUTE]
         )
         connection.execute("analyze")
+
+
+def as_before(text: str) -> str:
+    """Return a schedule as it was before the last edit."""
+    return text.replace("timeout: 2h", "timeout: 90m", 1)
 
 
 def _further_jobs(number: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ limit %(limit)s;
 
 -- name: applied
 -- The files that were applied, the one in force first. A place that applied a file again has one row for it.
-select f.id, f.host, f.path, f.environment, f.hash, f.applied_at, f.changes, f.overrides_namespace, f.yamlsched_version,
+select f.id, f.host, f.path, f.environment, f.hash, f.applied_at, f.overrides_namespace, f.yamlsched_version,
        f.tzdata_version, f.retention
 from yamlsched.schedule_files f
 where f.namespace = %(namespace)s and f.applied_at is not null

@@ -298,8 +298,7 @@ update yamlsched.schedule_files f
 set applied_at = %(now)s,
     yamlsched_version = %(yamlsched_version)s,
     tzdata_version = %(tzdata_version)s,
-    retention = %(retention)s,
-    changes = %(changes)s
+    retention = %(retention)s
 where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(environment)s
   and f.host = %(host)s and f.path = %(path)s;
 

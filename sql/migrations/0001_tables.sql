@@ -319,7 +319,6 @@ create table yamlsched.schedule_files (
     last_presented_at  timestamptz not null default clock_timestamp(),
     presented_for      interval not null default '5 minutes',  -- how long that counts: longer if ticks are rare
     applied_at        timestamptz,     -- the latest time this host applied it
-    changes           jsonb,           -- what that changed: {"added": {"jobs": 12, "first": ["cleanup", ...]}, ...}
     refused_at        timestamptz,     -- since when this host has presented an invalid file after it
     mistakes          integer,         -- the number of its errors
     errors            text[],          -- the first ones of them

@@ -111,10 +111,28 @@ def test_how_the_jobs_differ_is_shown_if_the_file_was_applied_and_said_to_be_unk
 
 
 def test_the_history_has_what_each_file_changed(page: TestClient) -> None:
-    shown = words(page.get("/files").text).partition("Applied files")[2]
+    shown = words(page.get("/files").text).partition("Edits")[2]
 
     assert "1 job added added 1 job changed edited 1 job retired removed" in shown
     assert "3 jobs added edited , kept , removed" in shown
+
+
+def test_each_edit_has_its_commit_author_and_subject_and_the_keys_outside_of_jobs(
+    own_dsn: str, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.connect(own_dsn) as db:
+        present(db, "web-1", OLD)
+        monkeypatch.setenv("YAMLSCHED_REVISION", "0123456789abcdef0123456789abcdef01234567")
+        monkeypatch.setenv("YAMLSCHED_AUTHOR", "<b>Maria</b>")
+        present(db, "web-1", OLD + "retention: {dead: 30d}\n")
+        db.execute("update yamlsched.edits set subject = '<script>' where commit is not null")
+    answer = visit(own_dsn, namespace="default").get("/files").text
+    shown = words(answer).partition("Edits")[2]
+
+    assert "01234567 <b>Maria</b> <script> in force 1 key outside of jobs retention.dead web-1" in shown
+    assert re.search("file [0-9a-f]{8} 3 jobs added edited , kept , removed web-1", shown)
+    assert "<script>" not in answer.partition("<main")[2]
+    assert "commit 01234567 <b>Maria</b> <script> sha256" in words(answer)
 
 
 def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_each(page: TestClient) -> None:

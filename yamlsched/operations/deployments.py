@@ -9,16 +9,20 @@ from typing import Any
 
 import psycopg
 
+from yamlsched.operations.edits import edits as edits_of
 from yamlsched.operations.health import refusal
 from yamlsched.store import deployments as store
 from yamlsched.store import files
 from yamlsched.store.deployments import AppliedFile, ChangedJobs, JobCounts, NamespaceInForce, Place
+from yamlsched.store.edits import Edit
 from yamlsched.store.health import RefusedFile
 from yamlsched.sync.in_force import decide, explain
 from yamlsched.sync.model import FileVersion, Verdict
 
 MAX_PLACES = 100
 MAX_APPLIED = 50
+"""Files of places that are known to have been applied."""
+MAX_EDITS = 50
 MAX_NAMESPACES = 100
 MAX_COMPARED = 20
 """Files of hosts that are compared with the one in force: each needs a few statements."""
@@ -49,23 +53,24 @@ class Presented:
 
 @dataclass(frozen=True)
 class Deployments:
-    """The file in force, the places that present files now, those that did, and what was applied before."""
+    """The file in force, the places that present files now, those that did, and the edits that were applied."""
 
     in_force: AppliedFile | None
     counts: JobCounts
     presented: Sequence[Presented]
     former: Sequence[Place]
-    applied: Sequence[AppliedFile]
+    edits: Sequence[Edit]
     namespaces: Sequence[NamespaceInForce]
     has_more_places: bool
-    has_more_applied: bool
+    has_more_edits: bool
     has_more_namespaces: bool
 
 
 def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
     """Read the files of a namespace."""
     places = store.places(connection, namespace, MAX_PLACES + 1)
-    applied = store.applied(connection, namespace, MAX_APPLIED + 1)
+    applied = store.applied(connection, namespace, MAX_APPLIED)
+    edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
     namespaces = store.namespaces(connection, MAX_NAMESPACES + 1)
     in_force = applied[0] if applied else None
     known = {(file.hash, file.environment): file.applied_at for file in reversed(applied)}
@@ -87,10 +92,10 @@ def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> 
         counts=store.job_counts(connection, namespace),
         presented=presented,
         former=[place for place in places[:MAX_PLACES] if not place.is_presented],
-        applied=applied[:MAX_APPLIED],
+        edits=edits[:MAX_EDITS],
         namespaces=namespaces[:MAX_NAMESPACES],
         has_more_places=len(places) > MAX_PLACES,
-        has_more_applied=len(applied) > MAX_APPLIED,
+        has_more_edits=len(edits) > MAX_EDITS,
         has_more_namespaces=len(namespaces) > MAX_NAMESPACES,
     )
 

@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True)
 class AppliedFile:
-    """A file that was applied. ``changes`` is None if a former release applied it."""
+    """A file that was applied, the latest time by this place."""
 
     id: int
     host: str
@@ -43,7 +43,6 @@ class AppliedFile:
     environment: str
     hash: str
     applied_at: datetime
-    changes: dict[str, Any] | None
     overrides_namespace: bool
     yamlsched_version: str
     tzdata_version: str

@@ -137,11 +137,10 @@ def mark_applied(
     namespace: str,
     presented: dict[str, Any],
     retention: dict[str, str],
-    changes: dict[str, Any],
     now: datetime,
 ) -> None:
-    """Record that the file is in force from ``now`` on, and which jobs that changed."""
-    given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "changes": Jsonb(changes), "now": now}
+    """Record that the file is in force from ``now`` on."""
+    given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
     connection.execute(load("files")["mark_applied"], given)
 
 

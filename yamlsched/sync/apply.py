@@ -179,9 +179,7 @@ class FileSync:
         changes = converge.converge(connection, namespace, loaded.jobs, self.now, recompute, is_behind)
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            store.mark_applied(
-                connection, namespace, self.schedule.presented(), retention, changes.summary(), changes.now
-            )
+            store.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
         elif state.in_force_id is not None:
             # The newest of each version: hosts with crossed versions would otherwise renew the file in turns forever.
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -95,8 +95,11 @@ class Axis:
             wall += step
 
 
-def timeline(shown: Timeline, zone: ZoneInfo, link: Link) -> Markup:
-    """Return the chart of the slots. Each bar and each band is a link to its explanation."""
+def timeline(shown: Timeline, zone: ZoneInfo, link: Link, edits: Sequence[tuple[datetime, str]] = ()) -> Markup:
+    """Return the chart of the slots. Each bar and each band is a link to its explanation.
+
+    ``edits`` are the instants at which the job was edited, and by which commits.
+    """
     axis = Axis(shown.start, shown.end, zone)
     width = _bar_width(shown, axis)
     parts = [*_axis(axis, BARS_TOP, AXIS_TOP), *_now(axis, shown, MARKS_TOP + 10, AXIS_TOP)]
@@ -105,7 +108,9 @@ def timeline(shown: Timeline, zone: ZoneInfo, link: Link) -> Markup:
     for cell in shown.cells:
         parts.append(_linked(_bar(cell, axis, width, zone), link(cell), describe(cell, zone)))
     parts += _reasons(shown, axis, width)
-    return _svg(parts, TIMELINE_HEIGHT, "timeline", summary(shown, zone))
+    parts += [_edit(axis.x(at), f"edited {at.astimezone(zone):%a %-d %b %H:%M %Z}: {by}") for at, by in edits]
+    words = summary(shown, zone) + (f"; {count(len(edits), 'edit')}" if edits else "")
+    return _svg(parts, TIMELINE_HEIGHT, "timeline", words)
 
 
 def took(shown: Timeline, zone: ZoneInfo, timeout: timedelta | None) -> Markup | None:
@@ -237,6 +242,17 @@ def _now(axis: Axis, shown: Timeline, top: float, base: float) -> Iterator[Marku
         x = axis.x(shown.now)
         yield element("line", class_="now", x1=x, x2=x, y1=top, y2=base)
         yield element("text", "now", class_="label now", x=x, y=top - 4, text_anchor="middle")
+
+
+def _edit(x: float, words: str) -> Markup:
+    """Mark an edit: a line, and a triangle on the axis."""
+    return element(
+        "g",
+        element("title", words),
+        element("line", x1=x, x2=x, y1=BARS_TOP - 4, y2=AXIS_TOP),
+        element("path", d="M0 0l4 7h-8z", transform=f"translate({x:.1f} {AXIS_TOP})"),
+        class_="edit",
+    )
 
 
 def _svg(parts: list[Markup], height: float, name: str, words: str) -> Markup:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yamlsched.operations import deployments
+from yamlsched.operations import deployments, edits
 from yamlsched.operations.deployments import Deployments
 from yamlsched.store.deployments import ChangedJobs
+from yamlsched.store.edits import Edit
 from yamlsched.web.visit import Page, Visit
 
 STYLES = {
@@ -29,7 +30,8 @@ class Files:
 
     found: Deployments
     problems: int
-    history: Sequence[tuple[object, Sequence[ChangedJobs] | None]]
+    history: Sequence[tuple[Edit, Sequence[ChangedJobs], Sequence[str]]]  # with the keys outside of jobs that changed
+    commit = staticmethod(edits.commit)
     styles = STYLES
 
 
@@ -38,15 +40,15 @@ def show(visit: Visit) -> Files:
     return Files(
         found=found,
         problems=sum(one.state != "in force" for one in found.presented),
-        history=[(file, _changes(file.changes)) for file in found.applied],
+        history=[
+            (
+                edit,
+                [ChangedJobs(kind, **jobs) for kind, jobs in edit.jobs.items()],
+                [one.field for one in edits.fields(edit.before, edit.after)],
+            )
+            for edit in found.edits
+        ],
     )
-
-
-def _changes(stored: dict[str, dict[str, object]] | None) -> list[ChangedJobs] | None:
-    """Return what applying a file changed; None if that was not recorded."""
-    if stored is None:
-        return None
-    return [ChangedJobs(kind, **found) for kind, found in stored.items()]  # type: ignore[arg-type]
 
 
 PAGE = Page("/files", "files.html", show, title="Files")

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from yamlsched import durations
 from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import ScheduleError
-from yamlsched.operations import health, search
+from yamlsched.operations import edits, health, search
 from yamlsched.operations import timeline as operations
 from yamlsched.operations.health import JobHealth, Problem, Thresholds
 from yamlsched.operations.timeline import Cell, Gap, Timeline
+from yamlsched.preview.model import Change
+from yamlsched.preview.text import before_and_after, field_name
 from yamlsched.store import definitions
 from yamlsched.store import timeline as store
+from yamlsched.store.edits import Edit
 from yamlsched.store.timeline import JobFacts
 from yamlsched.times import rfc3339
 from yamlsched.web.charts import timeline as charts
@@ -24,8 +28,21 @@ from yamlsched.web.problems import target
 from yamlsched.web.visit import BadRequest, NotFound, Page, Visit
 from yamlsched.zones import zone_or_utc
 
+MAX_EDITS = 10
+"""Edits of the job that are listed."""
+MAX_MARKS = 50
+"""Edits that the timeline marks."""
 MAX_RUNS = 100
 """Runs of a job without slots that are shown."""
+
+
+class JobEdit(NamedTuple):
+    """An edit of the job: its commit as it is shown, what it did, and the keys that it changed, in words."""
+
+    edit: Edit
+    commit: str | None
+    change: str
+    fields: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,8 @@ class JobPage:
     timeline: Timeline | None
     chart: Markup | None
     took: Markup | None
+    edits: Sequence[JobEdit] = ()
+    has_more_edits: bool = False
     why_not: str = ""
     earlier: str | None = None
     later: str | None = None
@@ -77,6 +96,7 @@ def show(visit: Visit) -> JobPage:
         )
         shown = operations.of_runs(runs.runs, visit.now)
     where = zone_or_utc(facts.timezone)
+    edited = _edits(visit, name)
     return JobPage(
         facts=facts,
         health=job,
@@ -88,12 +108,34 @@ def show(visit: Visit) -> JobPage:
         ],
         details=_details(facts),
         timeline=shown,
-        chart=charts.timeline(shown, where, _link(visit, facts)) if shown else None,
+        chart=charts.timeline(shown, where, _link(visit, facts), _marks(visit, name, shown)) if shown else None,
         took=charts.took(shown, where, facts.timeout) if shown else None,
+        edits=edited[:MAX_EDITS],
+        has_more_edits=len(edited) > MAX_EDITS,
         why_not=why_not,
         earlier=earlier,
         later=later,
     )
+
+
+def _edits(visit: Visit, name: str) -> list[JobEdit]:
+    """Return the latest edits of the job, and one more if there are more."""
+    found = edits.edits(visit.connection, visit.namespace, limit=MAX_EDITS + 1, job_type=name)
+    changes = edits.changes(visit.connection, found, job_type=name)
+    kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
+    listed = []
+    for edit in found:
+        [change] = changes[edit.id]
+        kind = kinds.get(change.change, Change.CHANGED)
+        fields = [(field_name(one), before_and_after(one, kind)) for one in edits.fields(change.before, change.after)]
+        listed.append(JobEdit(edit, edits.commit(edit), change.change, fields))
+    return listed
+
+
+def _marks(visit: Visit, name: str, shown: Timeline) -> list[tuple[datetime, str]]:
+    """Return when the job was edited in the span of the timeline, and by which commits."""
+    found = edits.edits(visit.connection, visit.namespace, shown.start, shown.end, limit=MAX_MARKS, job_type=name)
+    return [(edit.applied_at, edits.label(edit)) for edit in found]
 
 
 def unknown_job(visit: Visit, name: str) -> NotFound:

@@ -12,7 +12,7 @@ from yamlsched import terminal
 from yamlsched.errors import Refused
 from yamlsched.handling.once import settle_command
 from yamlsched.operations import attempts as operations
-from yamlsched.operations import history
+from yamlsched.operations import edits, history
 from yamlsched.operations.attempts import Attempt
 from yamlsched.operations.history import MAX_CHILDREN, RunDetails
 from yamlsched.runs import Status, error_text
@@ -51,6 +51,7 @@ class RunPage:
     result: Json | None
     on_dead_calls: Sequence[ChildRun]
     max_children = MAX_CHILDREN
+    commit = staticmethod(edits.commit)
     open_attempts = OPEN_ATTEMPTS
 
     @property
