@@ -15,6 +15,7 @@ PARTS = [
     "drain",
     "backlog",
     "slots",
+    "io",
     "enqueue",
     "latency",
     "idle",

@@ -270,6 +270,9 @@ def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_kill
         return
     assert error(project, blocking) == f"blocked the event loop for 3s{at}"
     assert project.row(blocking).error_type == "Blocked"
+    if how == "sleep":
+        [stack] = [failure.stack for failure in project.failures(blocking)]
+        assert [line.split(", ")[2] for line in stack.splitlines()[::2]] == ["in blocks", "in sleeps_long"]
     assert failure.error.startswith(f"its process ended because of run {blocking} (blocks), which shared it: blocked")
     assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
 

@@ -40,7 +40,7 @@ def nap(n):
 
 
 async def awaits(n):
-    await asyncio.sleep(float(os.environ["BENCH_MS"]) / 1000)
+    await asyncio.sleep(0.1)
 
 
 def arrive(sent):
@@ -68,6 +68,7 @@ class Yamlsched:
     max_jobs: int | None = None
     single_worker: bool = False
     command_seconds: float = field(default=0.0, init=False)  # of the last drain, from start to exit
+    pids: list[int] = field(default_factory=list, init=False)  # of the workers that were started
 
     def check(self) -> None: ...
 
@@ -99,6 +100,7 @@ class Yamlsched:
     def drain(
         self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0, job: str = "nap", *words: str
     ) -> Drained:
+        """Execute everything. With ``ms``, the runs become those of ``job``, whose handler takes a time of its own."""
         with psycopg.connect(dsn) as connection:
             if ms:
                 connection.execute(
@@ -119,7 +121,7 @@ class Yamlsched:
     def start(self, dsn: str, host: int = 0, concurrency: int | None = None, *words: str) -> subprocess.Popen[str]:
         """Start a worker as if on the host with this number."""
         more = ["--concurrency", str(concurrency)] if concurrency else []
-        return subprocess.Popen(
+        worker = subprocess.Popen(
             command("work", "-q", "--dsn", dsn, *more, *words),
             cwd=self.folder / str(host),
             env=self.environment(dsn),
@@ -127,6 +129,8 @@ class Yamlsched:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.pids.append(worker.pid)
+        return worker
 
     def start_loop(self, dsn: str, file: Path) -> subprocess.Popen[str]:
         if "--loop" not in run(command("work", "--help")):

@@ -1,7 +1,8 @@
 """What a shared child writes into memory that its parent reads, correct at any instant at which the child dies.
 
-Frames on pipes are those of the other pool (``processes/protocol.py``). Parent to child: ``(START, tasks)`` and
-``(STOP, indexes)``. Child to parent: a ``Batch``.
+Frames on pipes are those of the other pool (``processes/protocol.py``). Parent to child: ``(START, limit, tasks)``,
+where no more than ``limit`` tasks execute at once and the others wait; ``(STOP, indexes)``; and ``(WITHDRAW,)``, for
+those that wait. Child to parent: a ``Batch``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from yamlsched.worker.executors.progress_slots import ProgressSlots
 
-START, STOP = "start", "stop"
+START, STOP, WITHDRAW = "start", "stop", "withdraw"
 NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
 READY_AT, NOTE_AT, MAX_NOTE_BYTES = 0, 16, 8_192
 STEP, STEP_AT = struct.Struct("=IIB"), 4
@@ -23,13 +24,15 @@ STATES_AT = NOTE_AT + NOTE_LENGTH.size + MAX_NOTE_BYTES
 class Batch(NamedTuple):
     """What a child reports at once, in this order: what attempts printed, plain successes, and other ends.
 
-    ``outputs`` are indexes and bytes, ``successes`` indexes and seconds, ``reports`` encoded ``Report``s.
+    ``outputs`` are indexes and bytes, ``successes`` indexes and seconds, ``reports`` encoded ``Report``s, ``returned``
+    the indexes of tasks that were not started, and will not be.
     ``is_leaking``: a task that a handler had left behind does not end, so that the child is to be replaced.
     """
 
     outputs: list[tuple[int, bytes]]
     successes: list[tuple[int, float]]
     reports: list[tuple[Any, ...]]
+    returned: list[int]
     is_leaking: bool = False
 
 
@@ -90,6 +93,10 @@ class Board:
 
     def state(self, index: int) -> int:
         return self._bytes[STATES_AT + index]
+
+    def started_count(self) -> int:
+        """Return how many attempts have started, and not ended."""
+        return self._bytes[STATES_AT:].count(STARTED)
 
     def clear(self, index: int) -> None:
         """Prepare ``index`` for another task."""

@@ -16,7 +16,7 @@ from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executors.processes.bootstrap import Environment
 from yamlsched.worker.executors.processes.output import Output
 from yamlsched.worker.executors.processes.protocol import Frames, frame
-from yamlsched.worker.executors.shared.board import START, STOP, Batch, Board
+from yamlsched.worker.executors.shared.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.worker.executors.shared.watchdog import Stall
 from yamlsched.worker.forking import Pipe
 
@@ -31,7 +31,8 @@ class InFlight:
 
     index: int
     attempt: Attempt
-    times_out_at: float
+    sent_at: float
+    times_out_at: float | None = None  # once it has started
     output: Output | None = None  # once it has printed something
     kill_at: float | None = None  # it is stopped; by then it must have ended
 
@@ -58,27 +59,31 @@ class SharedChild:
     kill_at: float | None = None
     killed_for: tuple[Attempt | None, str] | None = None  # the attempt that was the reason, and what it did
 
-    def send(self, attempts: Iterable[Attempt]) -> None:
-        """Have ``attempts`` started, of which there are no more than free indexes."""
+    def send(self, attempts: Iterable[Attempt], limit: int) -> None:
+        """Have ``attempts``, no more than free indexes, started as soon as fewer than ``limit`` are executing."""
         tasks: list[Any] = []
         size, now = 0, clock.now()
         for attempt in attempts:
             index, run, job = self.free.pop(), attempt.run, attempt.job
             self.board.clear(index)
             timeout = job.timeout.total_seconds()
-            self.in_flight[index] = InFlight(index, attempt, now + timeout)
+            self.in_flight[index] = InFlight(index, attempt, now)
             tasks.append((index, job.handler or "", run.payload, timeout, tuple(run)))
             size += len(run.payload)
             if size > MAX_MESSAGE_BYTES:
-                self._write(frame((START, tasks)))
+                self._write(frame((START, limit, tasks)))
                 tasks, size = [], 0
             self.sent_count += 1
         if tasks:
-            self._write(frame((START, tasks)))
+            self._write(frame((START, limit, tasks)))
 
     def stop(self, indexes: list[int]) -> None:
         """Have the attempts at ``indexes`` cancelled."""
         self._write(frame((STOP, indexes)))
+
+    def withdraw(self) -> None:
+        """Have what has not started returned."""
+        self._write(frame((WITHDRAW,)))
 
     def receive(self) -> Iterator[Batch]:
         """Yield what it reports. Raises ValueError or TypeError for what no child sends."""
@@ -113,6 +118,9 @@ class SharedChild:
 
     def state(self, flight: InFlight) -> int:
         return self.board.state(flight.index)
+
+    def has_started(self, flight: InFlight) -> bool:
+        return self.board.state(flight.index) != NOT_STARTED
 
     def executing(self) -> Attempt | None:
         """Return the attempt whose code is executing, or was when the child died."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 from collections import Counter, deque
@@ -42,7 +43,9 @@ MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 CLOSE_TIMEOUT_SECONDS = 2.0
 START_TIMEOUT_SECONDS = 10.0  # for a child to be ready
 BLOCKED_MARGIN_SECONDS = 0.5  # after which the parent kills a child whose watchdog has not
-AHEAD_SECONDS = 0.05  # for which attempts are held that wait for others to end
+AHEAD_SECONDS = 0.1  # for which children have attempts that wait for others to end
+MAX_WAIT_SECONDS = 1.0  # for attempts while all others take long: then they are returned
+MESSAGE_SIZE = 50  # attempts that are handed over together
 RETURNED = AttemptEnd(EndKind.RETURNED)
 
 
@@ -64,6 +67,7 @@ class SharedPool:
         self._failed_starts: Counter[Attempt] = Counter()
         self._is_dispatching = self._is_draining = False
         self._failed_forks = 0
+        self._waiting_since = 0.0
 
     # -- handing out -----------------------------------------------------------------------------------------------
 
@@ -74,18 +78,21 @@ class SharedPool:
 
     def capacity(self) -> Capacity:
         """Return how many attempts the pool can take, with all permits that are free on this host."""
-        permits, held = self._permits.fill(self._permits.count), self.running() + len(self._waiting)
+        permits, held = self._permits.fill(self._permits.count), self._held()
         ahead = min(permits, int(self._rate.per_second(clock.now()) * AHEAD_SECONDS))
         # counted as idle before it is: by the time that more is claimed, it will be
         return Capacity(permits, max(0, permits + ahead // 2 - held), permits + ahead, held)
 
     def running(self) -> int:
         """Return how many attempts are executing."""
-        return sum([len(child.in_flight) for child in self._children.values()])
+        return sum([child.board.started_count() for child in self._children.values()])
+
+    def _held(self) -> int:
+        return len(self._waiting) + sum([len(child.in_flight) for child in self._children.values()])
 
     def release_idle_capacity(self) -> None:
         """Free the permits that nothing is executed or waits for."""
-        self._permits.shrink(self.running() + len(self._waiting))
+        self._permits.shrink(self._held())
 
     def _dispatch_soon(self) -> None:
         if self._waiting and not self._is_dispatching:
@@ -97,23 +104,25 @@ class SharedPool:
         if self._is_draining:
             self._return_waiting()
         try:
-            running = self.running()
-            room = self._permits.fill(min(self._permits.count, running + len(self._waiting))) - running
-            while self._waiting and room > 0:
-                child = self._child()
-                count = min(len(self._waiting), room, max(1, MAX_PER_CHILD - len(child.in_flight)), len(child.free))
-                child.send([self._waiting.popleft() for _ in range(count)])
+            permits = self._permits.fill(min(self._permits.count, self._held()))
+            retired = sum([len(child.in_flight) for child in self._children.values() if child.is_retired])
+            able = permits - retired  # may execute at once in the other children, which share it
+            limit = math.ceil(able / min(os.cpu_count() or 1, math.ceil(self._permits.count / MAX_PER_CHILD)))
+            while self._waiting and able > 0:
+                child = self._child(limit)
+                count = min(len(self._waiting), max(MESSAGE_SIZE, limit - len(child.in_flight)), len(child.free))
+                child.send([self._waiting.popleft() for _ in range(count)], limit)
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
-                room -= count
         except EnvironmentFailed as error:
-            if not self.running():  # otherwise it is tried again when something ends
+            if not any(child.in_flight for child in self._children.values()):  # else it is tried again when one ends
                 self._events.put(ExecutorFailed(error))
 
-    def _child(self) -> SharedChild:
-        """Return the child to hand an attempt to: the one with the fewest, or a new one if all have many."""
+    def _child(self, limit: int) -> SharedChild:
+        """Return the child to hand attempts to: the one with the fewest, or a new one if all execute ``limit``."""
         able = [child for child in self._children.values() if not child.is_retired and child.free]
         best = min(able, key=lambda child: len(child.in_flight), default=None)
-        if best is not None and (len(best.in_flight) < MAX_PER_CHILD or len(able) >= (os.cpu_count() or 1)):
+        wanted = min(os.cpu_count() or 1, math.ceil(self._permits.count / MAX_PER_CHILD))
+        if best is not None and (len(best.in_flight) < limit or len(able) >= wanted):
             return best
         if self._failed_forks >= MAX_FAILED_FORKS:
             raise EnvironmentFailed("shared child processes die before they are ready for a run")
@@ -125,7 +134,7 @@ class SharedPool:
             return best
 
     def _fork(self) -> SharedChild:
-        child = fork(self._environment, self._permits.count)
+        child = fork(self._environment, 2 * self._permits.count)
         self._children[child.pid] = child
         child.loop.add_reader(child.results, self._read, child)
         child.loop.add_reader(child.output.descriptor, self._read_output, child)
@@ -160,6 +169,8 @@ class SharedPool:
         """Return what no child has got; hand out nothing any more."""
         self._is_draining = True
         self._return_waiting()
+        for child in self._children.values():
+            child.withdraw()
 
     def reload(self, workload: Workload) -> None:
         """Let children exit after what they have. New ones import the handlers of ``workload``."""
@@ -169,6 +180,8 @@ class SharedPool:
     def _retire_all(self) -> None:
         for child in self._children.values():
             child.is_retired = True
+            if child.in_flight:
+                child.withdraw()
         self._close_idle(clock.now())
 
     def _close_idle(self, now: float) -> None:
@@ -202,10 +215,24 @@ class SharedPool:
             if child.kill_at is not None and now >= child.kill_at:
                 child.kill()
         self._close_idle(now)
+        if not self._waiting:
+            self._waiting_since = now
+        elif now - self._waiting_since > MAX_WAIT_SECONDS:
+            self._return_waiting()
         self._dispatch_soon()
 
     def _check_child(self, child: SharedChild, now: float) -> None:
-        late = [flight.attempt for flight in child.in_flight.values() if now > flight.times_out_at]
+        late, is_stuck = list[Attempt](), False
+        for flight in child.in_flight.values():
+            if flight.times_out_at is not None:
+                if now > flight.times_out_at:
+                    late.append(flight.attempt)
+            elif child.has_started(flight):
+                flight.times_out_at = now + flight.attempt.job.timeout.total_seconds()
+            elif now - flight.sent_at > MAX_WAIT_SECONDS:
+                is_stuck = True
+        if is_stuck and child.board.is_ready:
+            child.withdraw()
         if late := [attempt for attempt in late if attempt.stopped is None]:
             for attempt in late:
                 why = f"still running after {durations.show(attempt.job.timeout)}, stopped"
@@ -222,7 +249,7 @@ class SharedPool:
 
     def _kill_if_due(self, child: SharedChild, now: float) -> None:
         for flight in child.in_flight.values():
-            if flight.kill_at is not None and now >= flight.kill_at and child.state(flight) != states.NOT_STARTED:
+            if flight.kill_at is not None and now >= flight.kill_at and child.has_started(flight):
                 attempt = flight.attempt
                 if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:
                     why = f"{attempt.stopped.error}; it did not end, and was killed with its process"
@@ -268,6 +295,9 @@ class SharedPool:
             if (flight := child.take(report.number)) is not None:
                 flight.attempt.took = report.took
                 self._end(flight, report.end or RETURNED)
+        returned = [flight.attempt for index in batch.returned if (flight := child.take(index)) is not None]
+        if returned:
+            self._events.put(ReturnedUnstarted(returned))
         self._rate.count(len(batch.successes) + len(batch.reports), clock.now())
         if batch.is_leaking:
             child.is_retired = True

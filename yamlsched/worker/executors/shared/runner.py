@@ -29,7 +29,7 @@ from yamlsched.worker.executors.processes import bootstrap
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
 from yamlsched.worker.executors.processes.runner import FAILED_EXIT
 from yamlsched.worker.executors.shared import board as states
-from yamlsched.worker.executors.shared.board import START, Batch, Board
+from yamlsched.worker.executors.shared.board import START, STOP, Batch, Board
 from yamlsched.worker.executors.shared.executing import Executing
 from yamlsched.worker.executors.shared.loop import SharedLoop, Steps
 from yamlsched.worker.executors.shared.streams import current, stream
@@ -42,6 +42,7 @@ LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, on
 MAX_LISTED_TASKS = 5
 MAX_OUTPUT_BYTES = 1 << 18  # of one attempt, unsent: more is sent at once
 MAX_UNSENT_BYTES = 1 << 22  # then what prints waits for the parent
+FLUSH_SECONDS = 0.004  # for which the report of a success is held back
 MAX_REPORTS = 200  # in one frame
 MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
 OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -95,13 +96,17 @@ class SharedRunner:
         self.watchdog = Watchdog(self.board)
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
         self.executing: dict[int, Executing] = {}
+        self.waiting: dict[int, Any] = {}  # tasks that are to start when others have ended, by index
+        self.limit = 1  # of what executes at once
         self.frames = Frames()
         self.successes: list[tuple[int, float]] = []  # not sent yet
         self.reports: list[Report] = []
+        self.returned: list[int] = []
         self.printing: dict[int, Executing] = {}  # attempts with unsent output
         self.is_leaking = False
         self.unsent = bytearray()
         self.is_flush_due = self.is_beating = False
+        self.flush_timer: Any = None
         self.idle_beats = 0
 
     def main(self) -> NoReturn:
@@ -138,13 +143,27 @@ class SharedRunner:
             os._exit(0)
         for number in OWN_SIGNALS:
             signal.signal(number, forking.ignore)  # a handler may have set its own
-        for kind, content in self.frames.feed(piece):
+        for kind, *content in self.frames.feed(piece):
             if kind == START:
-                for task in content:
-                    self._start(*task)
-            else:
-                for index in content:
+                self.limit, tasks = content
+                self.waiting.update((task[0], task) for task in tasks)
+                self._start_waiting()
+            elif kind == STOP:
+                for index in content[0]:
                     self._stop(index)
+            else:
+                self._return(list(self.waiting))
+
+    def _start_waiting(self) -> None:
+        while self.waiting and len(self.executing) < self.limit:
+            self._start(*self.waiting.pop(next(iter(self.waiting))))
+
+    def _return(self, indexes: list[int]) -> None:
+        """Return tasks that have not started."""
+        for index in indexes:
+            del self.waiting[index]
+        self.returned += indexes
+        self._flush_soon()
 
     def _start(self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]) -> None:
         """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those of a ClaimedRun."""
@@ -170,6 +189,9 @@ class SharedRunner:
 
     def _stop(self, index: int) -> None:
         """Cancel the handler at ``index``, and again while it catches that: the parent kills what does not end."""
+        if index in self.waiting:
+            self._return([index])
+            return
         executing = self.executing.get(index)
         if executing is None or executing.has_ended or executing.task is None:
             return
@@ -270,9 +292,14 @@ class SharedRunner:
         if executing.end is None:
             self.board.set_state(index, states.SUCCEEDED)
             self.successes.append((index, executing.took))
+            if self.executing:
+                self._start_waiting()
+                self._flush_later()
+                return
         else:
             self.board.set_state(index, states.ENDED)
             self.reports.append(Report(index, executing.end, executing.took))
+        self._start_waiting()
         self._flush_soon()
 
     def _on_exit(self, executing: Executing, error: BaseException) -> None:
@@ -311,6 +338,11 @@ class SharedRunner:
         else:
             self._flush_soon()
 
+    def _flush_later(self) -> None:
+        """Report successes together, if the process is busy."""
+        if not self.is_flush_due and self.flush_timer is None:
+            self.flush_timer = self.loop.call_later(FLUSH_SECONDS, self._flush)
+
     def _flush_soon(self) -> None:
         if not self.is_flush_due:
             self.is_flush_due = True
@@ -319,6 +351,9 @@ class SharedRunner:
     def _flush(self) -> None:
         """Send what there is to report. What an attempt has printed comes before its end."""
         self.is_flush_due = False
+        if self.flush_timer is not None:
+            self.flush_timer.cancel()
+            self.flush_timer = None
         outputs, printing = [], self.printing
         while printing:
             index, executing = printing.popitem()
@@ -327,12 +362,12 @@ class SharedRunner:
             outputs.append((index, content))
         fan_outs = [report for report in self.reports if report.end is not None and report.end.enqueued]
         plain = [report.encode() for report in self.reports if report.end is None or not report.end.enqueued]
-        self.unsent += frame(tuple(Batch(outputs, self.successes, plain[:MAX_REPORTS], self.is_leaking)))
+        self.unsent += frame(tuple(Batch(outputs, self.successes, plain[:MAX_REPORTS], self.returned, self.is_leaking)))
         for start in range(MAX_REPORTS, len(plain), MAX_REPORTS):
-            self.unsent += frame(tuple(Batch([], [], plain[start : start + MAX_REPORTS])))
+            self.unsent += frame(tuple(Batch([], [], plain[start : start + MAX_REPORTS], [])))
         for report in fan_outs:
-            self.unsent += ends.bounded(report, lambda one: frame(tuple(Batch([], [], [one.encode()]))))
-        self.successes, self.reports = [], []
+            self.unsent += ends.bounded(report, lambda one: frame(tuple(Batch([], [], [one.encode()], []))))
+        self.successes, self.reports, self.returned = [], [], []
         self._write()
 
     def _write(self) -> None:

@@ -16,6 +16,7 @@ from yamlsched.worker.executors.shared.board import Board, Step
 BLOCKED_SECONDS = 3.0  # for which one step of a coroutine may take
 IMPORT_SECONDS = 60.0  # for which the import of a handler may take
 INTERVAL_SECONDS = 0.25
+MAX_FRAMES = 60
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -60,7 +61,7 @@ class Watchdog(threading.Thread):
             step = self._board.step()
             stall.observe(step, time.monotonic())
             if stall.is_over() and (frame := sys._current_frames().get(self._watched)) is not None:
-                stack = "".join(traceback.format_stack(frame, limit=50))
+                stack = handler_stack(frame)
                 if self._board.step() == step:  # else it has ended this moment
                     self._board.write_note(f"{place(frame)}\n{stack}")
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -75,3 +76,10 @@ def place(frame: FrameType) -> str:
             return f"{file}:{found.f_lineno}"
         found = found.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def handler_stack(frame: FrameType) -> str:
+    """Return the stack of ``frame``, without our own frames and those of the event loop before the handler's."""
+    stack = traceback.extract_stack(frame, limit=MAX_FRAMES)
+    own = [place for place, each in enumerate(stack) if each.filename.startswith(OWN_FOLDER)]
+    return "".join(traceback.format_list(stack[own[-1] + 1 if own else 0 :] or stack))
