@@ -93,8 +93,15 @@ def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn:
     assert (code, "not found" in mail) == (127, True)
 
 
-def test_the_morning_report_is_mailed_only_if_something_needs_attention(application: Path, own_dsn: str) -> None:
+@pytest.mark.parametrize("place", ["README", "deploy/crontab", "docs/operations.md"])
+def test_the_morning_report_is_mailed_only_if_something_needs_attention(
+    application: Path, own_dsn: str, place: str
+) -> None:
     tick, morning = commands((DEPLOY / "crontab").read_text("utf-8"))
+    if place != "deploy/crontab":
+        page = ROOT / ("README.md" if place == "README" else place)
+        [line] = re.findall(r"(?m)^0 8 \* \* \* +(.*report --since 1d 2>&1.*)$", page.read_text("utf-8"))
+        morning = line
     as_cron(tick, application, own_dsn)
     assert as_cron(morning, application, own_dsn) == (0, "")
 
@@ -107,6 +114,29 @@ def test_the_morning_report_is_mailed_only_if_something_needs_attention(applicat
         "1 problem needs attention",
         "  bad: 1 run died: RuntimeError: no route to host",
     ]
+
+
+def test_the_html_report_is_mailed_only_if_something_needs_attention(application: Path, own_dsn: str) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    [line] = re.findall(r"(?m)^0 8 \* \* \* +(.*--format html.*)$", page)
+    mail = application / "mail"
+    mail.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >mailed\ncat >>mailed\n')
+    mail.chmod(0o755)
+    line = line.replace("| mail ", f"| {mail} ")
+    tick = commands((DEPLOY / "crontab").read_text("utf-8"))[0]
+    as_cron(tick, application, own_dsn)
+    assert as_cron(line, application, own_dsn) == (0, "")
+    assert not (application / "mailed").exists()
+
+    as_cron("cd /srv/app && .venv/bin/yamlsched enqueue bad", application, own_dsn)
+    as_cron(tick, application, own_dsn)
+
+    assert as_cron(line, application, own_dsn)[1] == ""
+    mailed = (application / "mailed").read_text("utf-8")
+    assert mailed.startswith(
+        "-s\nyamlsched\n-a\nContent-Type: text/html; charset=utf-8\noncall@example.com\n<!doctype html>"
+    )
+    assert "bad: 1 run died: RuntimeError: no route to host" in mailed
 
 
 # -- init --deploy -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -131,6 +132,26 @@ def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
 
     assert "job_runs" not in list(scans(plan))
     assert pages(plan) <= 2 * PAGES_PER_RUN * LIMIT
+
+
+@pytest.mark.slow
+def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(million: Any) -> None:
+    # a million runs ended just now, and none in the day before that
+    connection, _ = million
+    now = connection.execute("select clock_timestamp() as now").fetchone().now
+    given = {"namespace": "default", "max_late": timedelta(minutes=15), "jobs": [], "limits": [], "limit": 50_000}
+    given |= {"definitions": None, "only_dead": False}
+
+    for hours, of_job in ((24, 10), (24, 100)):
+        span = {**given, "since": now - timedelta(hours=hours), "until": now, "of_job": of_job}
+        ended = explained(connection, load("report")["ended"], span)
+        assert "job_runs" not in list(scans(ended))
+        assert pages(ended) <= PAGES_PER_RUN * 100 * of_job
+    before = {**given, "since": now - timedelta(hours=48), "until": now - timedelta(hours=24), "of_job": 1_000}
+    for name, statement in (("report", "ended"), ("failures", "groups"), ("failures", "attempts")):
+        plan = explained(connection, load(name)[statement], before)
+        assert "job_runs" not in list(scans(plan)), statement
+        assert pages(plan) <= 100 * PAGES_PER_RUN, statement
 
 
 TYPES = {
