@@ -200,7 +200,7 @@ def _ended(
     ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
     busy = sum(job.examined >= of_job for job in ended)
     spare = MAX_RUNS - sum(job.examined for job in ended)
-    if busy and spare // busy:
+    if busy and spare >= busy:
         of_job += spare // busy
         ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
     return ended, of_job
