@@ -109,13 +109,14 @@ select (select max(m.version) from yamlsched.migrations m) as version,
            order by r.definition_id, r.priority, r.run_at, r.id
            limit 1
        ), false) as has_claimable_runs,
-       coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - interval '5 minutes', true), false)
-           as needs_housekeeping,
+       coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true), false) as needs_housekeeping,
        (select e.namespace from elsewhere e) as other_namespace
 from clock c
 cross join known k
 left join lateral (
-    select f.id, f.hash, f.environment, f.yamlsched_version, f.tzdata_version, f.housekept_at
+    select f.id, f.hash, f.environment, f.yamlsched_version, f.tzdata_version, f.housekept_at,
+           -- an archive gets a file each time
+           case when f.retention ? 'archive' then interval '1 hour' else interval '5 minutes' end as pause
     from yamlsched.schedule_files f
     where f.namespace = k.namespace and f.applied_at is not null
     order by f.applied_at desc, f.id desc

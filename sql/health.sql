@@ -119,7 +119,7 @@ group by e.namespace, e.job_type, e.waits_for;
 -- The file in force, and those that hosts present: the latest one of each place, while it counts.
 with in_force as materialized (
     select distinct on (f.namespace) f.namespace, f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version,
-           f.tzdata_version
+           f.tzdata_version, f.prune_failing_since, f.prune_error
     from yamlsched.schedule_files f
     where f.namespace = any(%(namespaces)s) and f.applied_at is not null
     order by f.namespace, f.applied_at desc, f.id desc
@@ -139,7 +139,8 @@ select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash)
        coalesce(i.environment, p.environment) as environment,
        i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
        i.tzdata_version, e.commit, coalesce(e.is_dirty, false) as is_dirty, e.author, e.subject,
-       p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by
+       p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by,
+       i.prune_failing_since, i.prune_error
 from in_force i
 full join presented p on p.namespace = i.namespace and p.hash = i.hash and p.environment = i.environment
 left join lateral (  -- the edit that brought it into force

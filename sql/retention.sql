@@ -1,4 +1,5 @@
--- Pruning in small batches. Unfinished runs are never touched; a key outlives its run.
+-- Pruning in small batches. Unfinished runs are never touched; a key outlives its run. What is to be deleted is locked
+-- first, so that it can be archived in between. `ids` are the literal of an array, which is passed on as it is.
 
 -- name: in_force
 -- The retention of the file in force.
@@ -12,10 +13,10 @@ left join lateral (
     limit 1
 ) f on true;
 
--- name: runs
--- Prune finished runs of a namespace, job by job, oldest first. A batch starts where the previous one ended, at a job and
--- an instant, so that runs that are kept longer (the dead) are skipped once and not once per batch. A run that is locked
--- (an operator retries it) is left for the next time.
+-- name: hold_runs
+-- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch starts where the previous
+-- one ended, at a job and an instant, so that runs that are kept longer (the dead) are skipped once and not once per
+-- batch. A run that is locked (an operator retries it) is left for the next time.
 with aged as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
@@ -43,13 +44,23 @@ with aged as materialized (
                                         else %(cancelled)s::timestamptz end
     order by r.id
     for update skip locked
-), gone as (
+)
+select (select count(*) from aged) as seen,
+       (select count(*) from held) as rows,
+       array(select h.id from held h)::text as ids,
+       (select max(a.definition_id) from aged a) as definition,
+       (select max(a.finished_at) from aged a
+        where a.definition_id = (select max(b.definition_id) from aged b)) as last;
+
+-- name: delete_runs
+-- Delete the runs that are held. Their failures, outputs and tickets go with them; their keys stay.
+with gone as (
     delete from yamlsched.job_runs r
-    where r.id = any (array(select h.id from held h))
-    returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for, r.status
+    where r.id = any (%(ids)s::bigint[])
+    returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for
 ), progress as (
     delete from yamlsched.attempt_progress p
-    where p.run_id = any (array(select h.id from held h))
+    where p.run_id = any (%(ids)s::bigint[])
 ), kept as (
     insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for, pruned_at)
     select g.namespace, g.idempotency_key, g.id, g.job_type, g.scheduled_for, %(now)s
@@ -57,35 +68,48 @@ with aged as materialized (
     where g.idempotency_key is not null
     on conflict (namespace, idempotency_key) do nothing
 )
-select (select count(*) from aged) as seen,
-       (select count(*) from gone) as pruned,
-       (select max(a.definition_id) from aged a) as definition,
-       (select max(a.finished_at) from aged a
-        where a.definition_id = (select max(b.definition_id) from aged b)) as last;
+select count(*) as pruned from gone;
 
--- name: keys
-delete from yamlsched.used_keys u
-where (u.namespace, u.idempotency_key) in (
-    select k.namespace, k.idempotency_key
-    from yamlsched.used_keys k
-    where k.namespace = %(namespace)s and k.pruned_at < %(keys)s
-    order by k.pruned_at
+-- name: hold_keys
+-- Lock keys that are to be forgotten. Nothing else has their ids: they are found again by their place.
+with held as materialized (
+    select u.ctid
+    from yamlsched.used_keys u
+    where u.namespace = %(namespace)s and u.pruned_at < %(keys)s
+    order by u.pruned_at
     limit %(limit)s
-    for update skip locked);
+    for update skip locked
+)
+select count(*) as rows, coalesce(array_agg(h.ctid), '{}')::text as ids from held h;
 
--- name: effects
+-- name: delete_keys
+delete from yamlsched.used_keys u
+where u.ctid = any (%(ids)s::tid[]);
+
+-- name: hold_effects
 -- An effect outlives its run: as long as the run exists, it can be retried, and must find its effects.
-delete from yamlsched.effects e
-where e.id = any (array(
+with held as materialized (
     select o.id
     from yamlsched.effects o
     where o.namespace = %(namespace)s and o.claimed_at < %(effects)s
       and not exists (select from yamlsched.job_runs r where r.id = o.run_id)
     order by o.claimed_at
     limit %(limit)s
-    for update of o skip locked));
+    for update of o skip locked
+)
+select count(*) as rows, coalesce(array_agg(h.id), '{}')::text as ids from held h;
+
+-- name: delete_effects
+delete from yamlsched.effects e
+where e.id = any (%(ids)s::bigint[]);
+
+-- name: failed
+-- Pruning cannot continue before somebody acts. The first such instant is kept until it works again.
+update yamlsched.schedule_files f
+set prune_failing_since = coalesce(f.prune_failing_since, %(now)s), prune_error = %(error)s
+where f.id = %(in_force)s;
 
 -- name: done
 update yamlsched.schedule_files f
-set housekept_at = %(now)s
+set housekept_at = %(now)s, prune_failing_since = null, prune_error = null
 where f.id = %(in_force)s;

@@ -323,6 +323,8 @@ create table yamlsched.schedule_files (
     mistakes          integer,         -- the number of its errors
     errors            text[],          -- the first ones of them
     housekept_at      timestamptz,     -- when retention last ran, on the file in force
+    prune_failing_since timestamptz,   -- since when it could not, until somebody acts
+    prune_error       text,
     unique (namespace, hash, environment, host, path),
     constraint refused_for_mistakes
         check ((refused_at is null) = (mistakes is null) and (refused_at is not null or errors is null))

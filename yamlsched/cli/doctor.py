@@ -25,6 +25,7 @@ def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
         settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
     )
     if loaded is not None:
+        checks += doctor.archive(loaded, settings.file)
         checks += doctor.executors(loaded, settings.file, settings.database())
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:

@@ -3,38 +3,86 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import Refused
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from yamlsched.operations.retention import HousekeepingReport
+    from yamlsched.store.retention import Archive
+
+STDOUT = "-"
 
 HELP = """Delete what is older than the retention in schedules.yaml.
 
 Ticks do the same every few minutes, in small batches. Keys outlive their runs; unfinished runs are never pruned.
+
+With retention.archive in the file, or --archive, each batch is first written as lines of JSON.
 """
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @click.option("--seconds", type=click.FloatRange(0), help="Stop after this many seconds; later ticks prune the rest.")
+@click.option(
+    "--archive",
+    metavar="DIR|-",
+    help="Write what is deleted to files in DIR, or to stdout. Overrides retention.archive.",
+)
+@click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
 @click.pass_obj
-def command(settings: Settings, /, seconds: float | None) -> int:
+def command(settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool) -> int:
     from yamlsched.operations import retention
 
+    is_stdout = archive == STDOUT
+    if is_forgotten and archive is not None:
+        raise click.UsageError("pass --archive or --no-archive")
+    if is_stdout and settings.wants_json:
+        raise click.UsageError("--archive - writes the archive to stdout: leave out --format json")
+    if archive == "":
+        raise click.UsageError("--archive: pass a folder, or - for stdout")
     with settings.connect_in() as (connection, namespace):
+        kept = None if is_forgotten else _archive(settings, connection, namespace, archive)
         budget = float("inf") if seconds is None else seconds
         with _output.live_line() as show:
-            done = retention.housekeep(connection, namespace, budget, progress=lambda done: show(pruned(done)))
+            done = retention.housekeep(
+                connection, namespace, budget, progress=lambda done: show(pruned(done)), archive=kept
+            )
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, **asdict(done)))
     else:
         rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
-        click.echo(f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of removed jobs{rest}")
+        text = f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of removed jobs{rest}"
+        click.echo(text, err=is_stdout)
     return 0
+
+
+def _archive(settings: Settings, connection: Connection[Any], namespace: str, given: str | None) -> Archive | None:
+    """Return the archive to use: the one ``given``, else the one of the file. Raises Refused if it cannot be found."""
+    from yamlsched.definitions import schedule_file
+    from yamlsched.operations import archive, retention
+
+    if given == STDOUT:
+        return archive.StdoutArchive()
+    if given is not None:
+        return archive.FolderArchive(Path(given), namespace)
+    if not retention.is_archived(connection, namespace):
+        return None
+    found = None
+    if settings.file.is_file():
+        found = archive.own_archive(schedule_file.read(settings.file), settings.file, namespace)
+    if found is None:
+        raise Refused(
+            f"the file in force archives what is pruned, and {settings.file} does not say where: pass --file, "
+            "--archive DIR, or --no-archive to delete without an archive"
+        )
+    return found
 
 
 def pruned(done: HousekeepingReport) -> str:

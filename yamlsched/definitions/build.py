@@ -239,8 +239,10 @@ def build_retention(root: Spot, reader: Reader) -> Retention:
     spot = root.get("retention")
     if spot is None or not reader.found.is_valid(spot):
         return Retention()
-    values = {str(item.path[-1]): reader.duration(item) for item in spot.children()}
-    return Retention(**{key: value for key, value in values.items() if value is not None})
+    folder = spot.get("archive")
+    ages = {str(item.path[-1]): reader.duration(item) for item in spot.children() if item.path[-1] != "archive"}
+    archive = None if folder is None else folder.value
+    return Retention(**{key: value for key, value in ages.items() if value is not None}, archive=archive)
 
 
 def build_jobs(

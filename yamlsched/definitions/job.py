@@ -20,6 +20,7 @@ from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.definitions.executors import Engine
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs import LOCAL, SHARED, Keep, Priority
+from yamlsched.times import MAX_DURATION
 from yamlsched.zones import zone
 
 
@@ -62,10 +63,22 @@ class Retention:
     cancelled: timedelta = timedelta(days=30)
     keys: timedelta = timedelta(days=365)
     effects: timedelta = timedelta(days=365)
+    archive: str | None = None  # the folder to which what is pruned is written, relative to the file
+
+    def ages(self) -> dict[str, timedelta]:
+        """Return how long each kind of row is kept."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "archive"}
 
     def to_row(self) -> dict[str, str]:
         """Return the JSON object that schedule_files stores: durations as the file writes them."""
-        return {item.name: durations.show(getattr(self, item.name)) for item in fields(self)}
+        ages = {name: durations.show(age) for name, age in self.ages().items()}
+        return ages if self.archive is None else {**ages, "archive": self.archive}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str]) -> Retention:
+        """Return the retention of ``to_row``. What another version has added is left out."""
+        ages = {name: min(durations.parse(row[name]), MAX_DURATION) for name in cls().ages() if name in row}
+        return cls(**ages, archive=row.get("archive"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ def database(
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
+            yield from pruning(now)
     except EnvironmentFailed as error:
         yield Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
 
@@ -347,6 +348,25 @@ def files(
         yield Check("time zones", "warn", what, "pip install --upgrade tzdata")
     else:
         yield Check("time zones", "ok", f"data of {tzdata}")
+
+
+def pruning(now: health.Health) -> Iterator[Check]:
+    """Check whether old rows are deleted."""
+    if (current := health.in_force(now)) is not None and (what := health.pruning(current)):
+        yield Check("pruning", "fail", what, "correct the folder or retention.archive, then: yamlsched prune")
+
+
+def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
+    """Check whether this host can write to the archive of the file."""
+    if (folder := loaded.retention.archive) is None:
+        return
+    place = file.resolve().parent / folder
+    nearest = place if place.exists() else place.parent
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        yield Check("archive", "ok", f"{place} can be written")
+    else:
+        remedy = "create it, or let the user of the crontab line write there: until then nothing is pruned"
+        yield Check("archive", "fail", f"{place} cannot be written", remedy)
 
 
 def in_force(now: health.Health, sha256: str | None, is_valid: bool, environment: str | None) -> Check:

@@ -67,7 +67,7 @@ class Thresholds:
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, stuck, in_doubt, dead, late, old, failing.
+    ``kind`` is one of: tick, file, prune, stuck, in_doubt, dead, late, old, failing.
     """
 
     kind: str
@@ -79,8 +79,8 @@ class Problem:
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
-    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_stuck(health), *_in_doubt(health)]
-    found += _dead_total(health, thresholds)
+    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
+    found += [*_in_doubt(health), *_dead_total(health, thresholds)]
     for job in health.jobs:
         if job.dead_within or job.overdue_since is not None or job.tags or job.attempt_streak or job.failing:
             # or no check finds anything
@@ -163,6 +163,18 @@ def _files(health: Health) -> Iterator[Problem]:
                 f"{first_places(file)} has presented another file ({file.hash[:8]}) for {time}; in force is {of}",
                 "deploy the same version to all hosts, or run yamlsched sync with the right file",
             )
+
+
+def _pruning(health: Health) -> Iterator[Problem]:
+    if (current := in_force(health)) is not None and (what := pruning(current)):
+        yield Problem("prune", None, what, "correct the folder or retention.archive, then: yamlsched prune")
+
+
+def pruning(file: PresentedFile) -> str:
+    """Return why nothing is pruned by the file in force; "" if pruning works."""
+    if file.prune_failing_since is None:
+        return ""
+    return f"nothing has been pruned since {rfc3339(file.prune_failing_since, 'seconds')}: {file.prune_error}"
 
 
 def first_places(file: PresentedFile) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from yamlsched import durations, log
+from yamlsched import log
 from yamlsched.definitions.job import Retention
+from yamlsched.operations.archive import ArchiveFailed
 from yamlsched.store import definitions, files, retention
-from yamlsched.times import MAX_DURATION
+from yamlsched.store.retention import Archive
 
 BATCH_ROWS = 1_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
@@ -35,29 +37,23 @@ class HousekeepingReport:
     complete: bool = False
 
 
-def retention_of(stored: dict[str, str]) -> Retention:
-    """Return the retention that is stored with the file in force."""
-    known = {field.name for field in fields(Retention)}
-    return Retention(
-        **{name: min(durations.parse(text), MAX_DURATION) for name, text in stored.items() if name in known}
-    )
-
-
 def housekeep(
     connection: psycopg.Connection[Any],
     namespace: str,
     budget_seconds: float,
     now: datetime | None = None,
     progress: Callable[[HousekeepingReport], None] = lambda report: None,
+    archive: Archive | None = None,
 ) -> HousekeepingReport:
     """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in force.
 
     Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls share the work.
+    What is pruned is given to ``archive``, in the transaction that deletes it.
     """
     started = time.monotonic()
     deadline = started + budget_seconds
     report = HousekeepingReport()
-    for rests in _batches(connection, namespace, now, report):
+    for rests in _batches(connection, namespace, now, report, archive):
         progress(report)
         if time.monotonic() > deadline:
             return report
@@ -69,7 +65,11 @@ def housekeep(
 
 
 def _batches(
-    connection: psycopg.Connection[Any], namespace: str, now: datetime | None, report: HousekeepingReport
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    now: datetime | None,
+    report: HousekeepingReport,
+    archive: Archive | None,
 ) -> Iterator[bool]:
     """Execute one batch at a time and add it to ``report``; yield whether to rest before the next one."""
     after = (0, 0)
@@ -83,19 +83,31 @@ def _batches(
         after = (runs[-1].definition_id, runs[-1].id)
         yield True
     file = retention.in_force(connection, namespace, now)
-    before = {name: file.now - age for name, age in asdict(retention_of(file.retention)).items()}
+    before = {name: file.now - age for name, age in Retention.from_row(file.retention).ages().items()}
     position: retention.PrunePosition | None = retention.PrunePosition()
     while position is not None:
-        pruned, following = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now)
+        pruned, following = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now, archive)
         position = following if pruned or following != position else None  # others may have locked the whole batch
         report.runs += pruned
         yield position is not None
-    while pruned := retention.keys(connection, namespace, before["keys"], BATCH_ROWS):
+    while pruned := retention.keys(connection, namespace, before["keys"], BATCH_ROWS, file.now, archive):
         report.keys += pruned
         yield False
-    while pruned := retention.effects(connection, namespace, before["effects"], BATCH_ROWS):
+    while pruned := retention.effects(connection, namespace, before["effects"], BATCH_ROWS, file.now, archive):
         report.effects += pruned
         yield False
     report.files = files.prune_unapplied(connection, namespace, now)
     if file.id is not None:
         retention.done(connection, file.id, file.now)
+
+
+def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
+    """Return whether the file in force says that what is pruned is archived."""
+    return Retention.from_row(retention.in_force(connection, namespace, None).retention).archive is not None
+
+
+def record_failure(connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed) -> None:
+    """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
+    file = retention.in_force(connection, namespace, None)
+    if file.id is not None:
+        retention.failed(connection, file.id, f"{socket.gethostname()}: {error}", file.now)

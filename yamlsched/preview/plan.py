@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import durations
 from yamlsched.definitions.job import Job, Retention, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.preview import model, slot_changes
@@ -51,7 +50,7 @@ def read(
         kept = preview.retention(connection, namespace)
         base = Side(DATABASE, namespace, _entries(one.job for one in stored if one.retired_at is None))
         if kept:
-            base = replace(base, retention=Retention(**{name: durations.parse(text) for name, text in kept.items()}))
+            base = replace(base, retention=Retention.from_row(kept))
         head = Side(
             schedule.path,
             namespace,

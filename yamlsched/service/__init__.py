@@ -116,15 +116,25 @@ def sync_if_needed(connection: Connection[Any], schedule: ScheduleFile, snapshot
     return known
 
 
-def housekeep(dsn: str, namespace: str, snapshot: Snapshot) -> bool:
+def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Prune a little if it is time to, and return False if that failed. A failure stops nothing else."""
     if not snapshot.needs_housekeeping:
         return True
+    from yamlsched.operations import archive as archives
     from yamlsched.operations import retention
 
     try:
         with store.connect(dsn, HOUSEKEEPING_SESSION) as connection:
-            retention.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS)
+            archive = None
+            if retention.is_archived(connection, namespace):
+                archive = archives.own_archive(schedule.data, Path(schedule.path), namespace)
+                if archive is None:
+                    return True  # the file in force archives, and this host's does not say where: others will prune
+            try:
+                retention.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS, archive=archive)
+            except archives.ArchiveFailed as error:
+                retention.record_failure(connection, namespace, error)
+                raise
     except (psycopg.Error, YamlschedError) as error:
         log.warning("housekeeping.failed", error=failure(error))
         return False

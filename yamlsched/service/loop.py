@@ -188,7 +188,7 @@ class SyncTask:
             file, scope = self._claimable(connection, schedule, result)
         if not result.is_readable:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
-        if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot):
+        if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot, schedule):
             result.has_findings = True
         return SyncUpdate(
             snapshot.now, result.messages, result.has_findings, result.may_claim, result.namespace, file, scope

@@ -48,4 +48,4 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
                     from yamlsched.service.workers import create_worker, run_worker
 
                     run_worker(create_worker(connection, dsn, namespace, jobs, target, options), target, result)
-        result.has_findings |= not housekeep(dsn, namespace, snapshot)
+        result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)
