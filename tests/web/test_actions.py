@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,8 +18,11 @@ from starlette.testclient import TestClient
 from support.forms import SAME_ORIGIN, confirm, hidden, result, review, trail, words
 from support.rows import a_job, a_run, row
 from yamlsched import web
+from yamlsched.handling.once import settle_command
 from yamlsched.operations import actions, pausing
 from yamlsched.store.statements import sql_folder
+from yamlsched.web import render
+from yamlsched.web.visit import url_under
 
 Visit = Callable[..., TestClient]
 Db = psycopg.Connection[Any]
@@ -546,3 +550,47 @@ def test_behind_a_proxy_forms_and_results_are_below_the_prefix(visit: Visit, pag
     location = answer.headers["location"]
     assert location.startswith("/scheduler/jobs/purge?result=")
     assert RESULT in page.get(location.removeprefix("/scheduler") if not kept else location).text
+
+
+# -- next steps
+
+
+@pytest.mark.parametrize(
+    ("text", "link", "label"),
+    [
+        ("it waits until the job is resumed: yamlsched resume purge.", "/actions/resume?job=purge", "resume purge"),
+        ("Run 7 is dead: yamlsched retry 7.", "/actions/retry?run=7", "retry run 7"),
+        ("Wait until it ends; yamlsched cancel 7 ends it", "/actions/cancel?run=7", "cancel run 7"),
+        (settle_command("shop", "run:7:it's"), "/actions/settle?key=run%3A7%3Ait%27s", "settle run:7:it's"),
+        (settle_command("default", "-x"), "/actions/settle?key=-x", "settle -x"),
+        ("see yamlsched show 7", "/runs/7", "show run 7"),
+    ],
+)
+def test_a_command_in_a_message_is_a_link_to_the_page_that_does_the_same(text: str, link: str, label: str) -> None:
+    def shown(has_actions: bool) -> str:
+        template = render.environment().from_string("{{ text|steps }}")
+        return template.render(text=text, url=url_under(""), has_actions=has_actions)
+
+    [linked] = re.findall(r'<a href="([^"]*)">([^<]*)</a>', shown(True))
+    assert tuple(map(html.unescape, linked)) == (link, label)
+    assert "yamlsched" not in shown(True)
+    # a page that changes nothing names the command
+    assert link == "/runs/7" or "<code>yamlsched" in shown(False)
+
+
+def test_a_message_is_escaped_around_its_commands() -> None:
+    template = render.environment().from_string("{{ text|steps }}")
+    text = "<b>\u202e; yamlsched retry 7x; yamlsched settle --done '<i>' (or --not-done); yamlsched doctor"
+    shown = template.render(text=text, url=url_under(""), has_actions=True)
+    assert shown == (
+        "&lt;b&gt;\\u202e; yamlsched retry 7x; "
+        '<a href="/actions/settle?key=%3Ci%3E">settle &lt;i&gt;</a>; <code>yamlsched doctor</code>'
+    )
+
+
+def test_a_retry_that_waits_for_a_pause_leads_to_its_end(page: TestClient, db: Db) -> None:
+    job = a_job(db)
+    run = a_run(db, job, "dead")
+    pausing.pause(db, "default", [job], "jonas")
+    done = confirm(page, page.get(f"/actions/retry?run={run}"))
+    assert '<a href="/actions/resume?job=purge">resume purge</a>' in page.get(done.headers["location"]).text

@@ -9,7 +9,8 @@ from datetime import date
 from markupsafe import Markup
 
 from yamlsched.forecast import Hour
-from yamlsched.web.render import count, element
+from yamlsched.web.markup import element
+from yamlsched.web.render import count
 
 LABEL, CELL, ROW, GAP, HEAD = 96, 44, 30, 2, 20
 WIDTH = LABEL + 24 * CELL

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from yamlsched.operations.overview import HOUR, Hour
-from yamlsched.web.render import count, element
+from yamlsched.web.markup import element
+from yamlsched.web.render import count
 
 WIDTH, LEFT, RIGHT = 1200.0, 52.0, 1188.0
 TOP, HEIGHT = 20, 64

@@ -8,7 +8,7 @@ from functools import cache
 from markupsafe import Markup
 
 from yamlsched.operations.strips import Day
-from yamlsched.web.render import element
+from yamlsched.web.markup import element
 
 CELL, GAP, HEIGHT = 9, 3, 22
 MARKS = {"dead": "M2 2l5 5m0-5l-5 5", "retrying": "M4.5 1v4M4.5 7v1", "cancelled": "M2 7l5-5"}

@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from yamlsched import durations
 from yamlsched.operations.timeline import Cell, Gap, Timeline
-from yamlsched.web.render import count, element
+from yamlsched.web.markup import element
+from yamlsched.web.render import count
 
 WIDTH, LEFT, RIGHT = 1200.0, 52.0, 1188.0
 MARKS_TOP, BARS_TOP, BARS_HEIGHT = 4, 30, 44
