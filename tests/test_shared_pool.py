@@ -6,45 +6,18 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.database import temporary_database
-from support.project import Process, Project, a_project, is_alive, until
+from support.project import Project, a_project, is_alive, until
+from support.shared_jobs import child_of, error, once, shared, start
 
 
 @pytest.fixture
 def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
     with temporary_database(server, template) as dsn, a_project(tmp_path, dsn) as project:
         yield project
-
-
-def shared(handler: str, **job: Any) -> dict[str, Any]:
-    return {"handler": f"support.shared_handlers.{handler}", "isolation": "shared", "max_attempts": 2, **job}
-
-
-def once(handler: str, **job: Any) -> dict[str, Any]:
-    """A shared job without retries."""
-    return shared(handler, max_attempts=1, **job)
-
-
-def child_of(project: Project, run: int) -> int:
-    """Return the process that has started ``run`` last."""
-    lines = [line.split() for line in (project.folder / "calls").read_text().splitlines()]
-    return next(int(pid) for kind, number, _, pid in reversed(lines) if kind == "started" and int(number) == run)
-
-
-def error(project: Project, run: int) -> str:
-    return str(project.row(run).last_error)
-
-
-def start(project: Project, *runs: int, more: tuple[str, ...] = ()) -> Process:
-    """Start a worker, and wait until all ``runs`` have started."""
-    worker = project.start("work", *more)
-    for run in runs:
-        project.until_started(run)
-    return worker
 
 
 # -- normal ------------------------------------------------------------------------------------------------------------
@@ -250,7 +223,9 @@ def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases
 # -- faults of the process ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["sleep", "lock", "task", "callback"])
+@pytest.mark.parametrize(
+    "how", ["sleep", "lock", *(pytest.param(how, marks=pytest.mark.slow) for how in ("task", "callback"))]
+)
 def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_killed(project: Project, how: str) -> None:
     project.sync(blocks=once("blocks"), naps=shared("naps"))
     [blocking], [neighbour] = project.enqueue("blocks", {"how": how}), project.enqueue("naps", {"seconds": 600})
@@ -292,7 +267,7 @@ def test_a_coroutine_that_yields_within_three_seconds_blocks_nothing(project: Pr
     [
         ("_exit", "the process exited with status 0 during the run"),
         ("abort", "killed by signal 6 (SIGABRT)"),
-        ("close", "the handler closed file descriptors that it did not open"),
+        pytest.param("close", "the handler closed file descriptors that it did not open", marks=pytest.mark.slow),
     ],
 )
 def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_attempt_and_not_two(
@@ -346,7 +321,7 @@ def test_the_children_of_a_worker_that_is_killed_die_with_it(project: Project) -
     assert {project.summary(run)[:2] for run in runs} == {("succeeded", 2)}
 
 
-@pytest.mark.parametrize("how", ["waits", "fails", "exits", "spawns", "deaf"])
+@pytest.mark.parametrize("how", ["waits", "fails", "exits", "deaf", pytest.param("spawns", marks=pytest.mark.slow)])
 def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, how: str) -> None:
     project.sync(leaves=once("leaves_tasks", output={"keep": "always"}), waits=shared("waits"))
     [leaving], [neighbour] = project.enqueue("leaves", {"how": how}), project.enqueue("waits")

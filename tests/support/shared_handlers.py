@@ -267,3 +267,32 @@ async def reports_then(run: Run, then: str) -> None:
                 run.progress(3, 3, "in the transaction")
         elif then == "fail":
             raise OSError("no route to host")
+
+
+async def prints_much(run: Run, megabytes: int = 40) -> None:
+    record("started", run)
+    line = "x" * 1023
+    for _ in range(megabytes * 1024):
+        print(line)
+    record("completed", run)
+
+
+async def sets_signal_handlers(run: Run) -> None:
+    record("started", run)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    await asyncio.sleep(0)
+    record("completed", run)
+
+
+async def transacts(run: Run) -> None:
+    """Use both kinds of sessions at once."""
+    async with run.transaction() as connection:
+        await connection.execute("select pg_sleep(0.05)")
+        async with run.once("mail", in_doubt="skip"):
+            pass
+
+
+async def fans_out(run: Run, count: int) -> None:
+    for number in range(count):
+        await run.enqueue("nothing", key=f"{run.id}:{number}")

@@ -1,0 +1,135 @@
+"""Shared jobs when the database is away, a worker reloads or is short of connections, and when much is printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.database import temporary_database
+from support.project import Project, a_project, is_alive, until
+from support.proxy import a_proxy
+from support.shared_jobs import child_of, once, shared, start
+
+
+@pytest.fixture
+def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
+    with temporary_database(server, template) as dsn, a_project(tmp_path, dsn) as project:
+        yield project
+
+
+def test_a_coroutine_that_cannot_be_stopped_is_killed_if_its_lease_cannot_be_renewed(project: Project) -> None:
+    project.sync(deaf=shared("hangs_deaf", lease="4s"))
+    [run] = project.enqueue("deaf")
+    with a_proxy(project.dsn) as proxy:
+        worker = project.start("work", "--loop", dsn=proxy.dsn)
+        project.until_started(run)
+        child = child_of(project, run)
+
+        proxy.is_silent = True
+        until(lambda: not is_alive(child))
+
+        assert project.calls("caught", run) >= 1
+        worker.signal(signal.SIGTERM)
+        proxy.is_silent = False
+        assert worker.wait() == 0
+    assert project.row(run).status == "queued"
+    assert project.row(run).attempts == 0
+
+
+def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_new_one(project: Project) -> None:
+    project.sync(waits=shared("waits"))
+    [before] = project.enqueue("waits")
+    worker = start(project, before, more=("--loop",))
+
+    worker.signal(signal.SIGHUP)
+    until(lambda: "worker.reloading" in worker.text)
+    [after] = project.enqueue("waits")
+    project.until_started(after)
+    assert child_of(project, after) != child_of(project, before)
+    project.touch("go")
+
+    for run in (before, after):
+        project.until_status(run, "succeeded")
+    until(lambda: not is_alive(child_of(project, before)))
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert [project.row(run).attempts for run in (before, after)] == [1, 1]
+
+
+def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project: Project) -> None:
+    project.sync(waits=shared("waits"), naps=shared("naps"))
+    quick = project.enqueue("naps", {"seconds": 0.001}, count=300)
+    long = project.enqueue("waits", count=10)
+    worker = project.start("work", "--async-concurrency", "2")
+    until(lambda: project.statuses().get("succeeded") == len(quick))
+    until(lambda: project.statuses().get("running") == 2)
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert sorted(project.row(run).attempts for run in long) == [0] * 8 + [1] * 2
+    assert project.statuses() == {"succeeded": len(quick) + 2, "queued": 8}
+
+
+def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has_set(project: Project) -> None:
+    project.sync(sets=once("sets_signal_handlers"), waits=shared("waits"))
+    [setting] = project.enqueue("sets")
+    worker = start(project, setting, more=("--loop",))
+    project.until_status(setting, "succeeded")
+    [waiting] = project.enqueue("waits")
+    project.until_started(waiting)
+
+    for pid in (child_of(project, waiting), worker.pid):
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    project.touch("go")
+
+    assert child_of(project, waiting) == child_of(project, setting)
+    assert worker.wait() == 0
+    assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_the_sessions_of_many_coroutines_stay_within_max_connections(project: Project) -> None:
+    project.sync(transacts=once("transacts"))
+    runs = project.enqueue("transacts", count=12)
+    worker = project.start("work", "--max-connections", "8")
+    most = 0
+    while worker.is_alive:
+        found = project.db.execute(
+            "select count(*) as sessions from pg_stat_activity where datname = current_database() "
+            "and pid <> pg_backend_pid() and backend_type = 'client backend'"
+        ).fetchone()
+        most = max(most, found.sessions)
+
+    assert worker.wait() == 0, worker.text
+    assert {project.row(run).status for run in runs} == {"succeeded"}
+    assert most <= 8
+
+
+def test_a_coroutine_that_prints_much_keeps_its_last_lines_and_its_neighbour_is_not_delayed(project: Project) -> None:
+    project.sync(much=once("prints_much", output={"keep": "always"}), naps=once("naps"))
+    [much] = project.enqueue("much", {"megabytes": 8})
+    naps = project.enqueue("naps", count=5)
+
+    worker = project.work()
+
+    assert {project.row(run).status for run in (much, *naps)} == {"succeeded"}
+    [output] = project.outputs(much)
+    assert len(output.output.encode()) == 65_536
+    assert output.omitted_bytes == 8 * 1024 * 1024 - 65_536
+    assert "of output" in worker.text
+
+
+def test_a_coroutine_enqueues_thousands_of_runs(project: Project) -> None:
+    project.sync(fans_out=once("fans_out"), nothing=shared("nothing"))
+    project.enqueue("fans_out", {"count": 3_000})
+
+    project.work()
+
+    assert project.statuses() == {"succeeded": 3_001}
