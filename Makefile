@@ -1,14 +1,17 @@
 # On a machine with Python 3.11 or newer, `make run` runs the example and `make test` runs the tests.
-# `make chaos` injects faults, `make screenshots` takes the pictures of the docs. The environment is created in .venv by uv,
-# or by venv and pip if uv is not installed.
+# `make cluster` runs a schedule on a Dask cluster of this machine. `make chaos` injects faults, `make screenshots` takes the
+# pictures of the docs. The environment is created in .venv by uv, or by venv and pip if uv is not installed.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
 
-.PHONY: run test chaos lint bench screenshots clean
+.PHONY: run cluster test chaos lint bench screenshots clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
+
+cluster: .venv/ready-dask
+	@sh examples/dask/cluster.sh $(BIN)
 
 test: .venv/ready-dev
 	$(BIN)/python -m pytest -n auto $(ARGS)
@@ -35,6 +38,11 @@ clean:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "yamlsched needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make run PYTHON=python3.12")'
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,web]'; \
 	else $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,web]'; fi
+	@touch $@
+
+.venv/ready-dask: .venv/ready
+	@if command -v uv >/dev/null; then VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,dask]'; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dask]'; fi
 	@touch $@
 
 .venv/ready-dev: .venv/ready

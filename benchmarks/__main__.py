@@ -26,6 +26,7 @@ PARTS = [
     "diff",
     "prune",
     "web",
+    "executors",
 ]
 LONG = ["soak"]  # run only if named
 HERE = Path(__file__).parent

@@ -55,6 +55,8 @@ class Sizes:
     ticks: int = 10
     io: int = 10_000
     at_once: tuple[int, ...] = (200, 2_000)
+    in_flight: int = 1_000
+    tasks: int = 20
     soak_minutes: float = 60
 
     @classmethod
@@ -62,6 +64,7 @@ class Sizes:
         return cls(
             drain=(200,), finished=2_000, backlog=200, concurrency=(2,), busy_seconds=0.2, bulk=200, singles=10,
             latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1, io=20, at_once=(5,),
+            in_flight=10, tasks=3,
             soak_minutes=0.05,
         )  # fmt: skip
 

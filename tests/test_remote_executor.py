@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -581,3 +582,23 @@ def test_doctor_starts_an_agent_on_each_executor_and_reports_what_it_finds(proje
     project.sync(nothing=on_engine())
     assert found["executor engine"].startswith("fail")
     assert reported()["executor engine"].startswith("ok")
+
+
+@pytest.mark.slow
+def test_doctor_reports_code_that_differs_on_the_engine(project: Project) -> None:
+    engine(project, 'cd there && exec "$@"')
+    (project.folder / "there").mkdir()
+    (project.folder / "tasks.py").write_text("def run(): pass")
+    (project.folder / "there" / "tasks.py").write_text("def run(): return 1")
+    project.sync(task=on_engine(handler="tasks.run"))
+
+    def reported() -> str:
+        project.start("doctor").wait()
+        lines = (project.folder / f"out-{project.number}").read_text().splitlines()
+        return next(line for line in lines if "executor engine" in line)
+
+    found = reported()
+    assert found.startswith("warn")
+    assert "the code of 1 of 1 handler differs from that of this host: tasks is " in found
+    shutil.copy(project.folder / "tasks.py", project.folder / "there")
+    assert reported().startswith("ok")

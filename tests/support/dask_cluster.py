@@ -32,6 +32,7 @@ class Cluster:
         }
         self._project_folder = project.folder
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._with_nanny: list[subprocess.Popen[bytes]] = []
         self.scheduler, self.address = self.start_scheduler()
 
     def start_scheduler(self, port: int = 0, *options: str) -> tuple[subprocess.Popen[bytes], str]:
@@ -44,14 +45,39 @@ class Cluster:
         until(file.exists, "the scheduler has started")
         return process, str(json.loads(until(file.read_text))["address"])
 
-    def start_worker(self, *options: str, has_nanny: bool = False) -> subprocess.Popen[bytes]:
-        """Start a worker with four threads, and return its process: that of the nanny, if it has one."""
+    def restart_scheduler(self) -> None:
+        """Start another scheduler at the same address."""
+        self.scheduler, _ = self.start_scheduler(int(self.address.rpartition(":")[2]))
+
+    def tasks(self) -> str:
+        """Return the keys of all tasks that the scheduler knows."""
+        from distributed import Client
+
+        with Client(self.address, set_as_default=False) as client:
+            return " ".join(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)))
+
+    def start_worker(
+        self, *options: str, has_nanny: bool = False, python_path: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker with four threads, and return its process: that of the nanny, if it has one.
+
+        ``python_path`` comes before the tests in its PYTHONPATH.
+        """
+        environment = {**self._environment, "PYTHONPATH": f"{python_path}:{TESTS}"} if python_path else None
         threads = () if "--nthreads" in options else ("--nthreads", "4")
         words = ("--local-directory", str(self.folder), "--no-dashboard", *threads, *options)
-        process = self._start("worker", self.address, *words, *(() if has_nanny else ("--no-nanny",)))
+        words += () if has_nanny else ("--no-nanny",)
+        process = self._start("worker", self.address, *words, environment=environment)
         log = self.folder / f"log-{len(self._processes)}"
         until(lambda: "Registered to" in log.read_text(), "the worker has registered")
         return process
+
+    def keep_workers(self, count: int) -> None:
+        """Start workers with nannies until ``count`` are alive: those that were killed are not, nor the scheduler's."""
+        alive = [process for process in self._with_nanny if process.poll() is None]
+        while len(alive) < count:
+            alive.append(self.start_worker(has_nanny=True))
+        self._with_nanny = alive
 
     def _start(self, kind: str, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         with (self.folder / f"log-{len(self._processes) + 1}").open("wb") as log:
@@ -92,13 +118,3 @@ def a_cluster(project: Project) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
-
-
-def child_of(pid: int, seconds: float | None = None) -> int:
-    """Return the process id of the only child of a process that is not a helper of multiprocessing."""
-
-    def children() -> list[int]:
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(child) for child in found if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-    return int(until(lambda: len(children()) == 1 and children(), "one child", seconds)[0])

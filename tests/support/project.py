@@ -62,6 +62,7 @@ class ForkServer:
             with self._changed:
                 if what == "started":
                     self._started.append(int(pid))
+                    self._ended.pop(int(pid), None)  # of an earlier process with the same id
                 else:
                     self._ended[int(pid)] = int(status[0])
                 self._changed.notify_all()

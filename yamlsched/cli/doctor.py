@@ -17,7 +17,7 @@ from yamlsched.cli._settings import Settings, Verb
 @_filters.path_option
 @click.pass_obj
 def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
-    from yamlsched.operations import doctor
+    from yamlsched.operations import doctor, executor_checks
 
     loaded, checks = doctor.schedule(settings.file, settings.env, paths)
     is_valid = loaded is None or not loaded.has_errors
@@ -26,7 +26,7 @@ def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
     )
     if loaded is not None:
         checks += doctor.archive(loaded, settings.file)
-        checks += doctor.executors(loaded, settings.file, settings.database())
+        checks += executor_checks.check(loaded, settings.file, paths, settings.database())
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
         click.echo(_output.document(healthy=not failed, checks=checks))

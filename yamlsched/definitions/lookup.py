@@ -7,6 +7,7 @@ does not determine is unknown, and not an error.
 from __future__ import annotations
 
 import ast
+import hashlib
 import sys
 import warnings
 from functools import cache
@@ -41,6 +42,14 @@ def split_path(dotted: str) -> tuple[str, str]:
     """Return module and name of ``pkg.mod.func``, ``pkg.mod:func`` or ``pkg.mod:Class.method``."""
     module, _, name = dotted.partition(":") if ":" in dotted else dotted.rpartition(".")
     return module, name
+
+
+def source_hash(dotted: str, path: tuple[Path, ...]) -> str | None:
+    """Return a short hash of the source file of the module in a dotted path; None if there is no such file."""
+    file = _find(split_path(dotted)[0], path)
+    if not isinstance(file, Path) or not isfile(file):
+        return None
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
 @cache

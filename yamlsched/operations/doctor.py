@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import __version__, store
+from yamlsched import store
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import health, history
@@ -130,60 +130,6 @@ def database(
             yield from pruning(now)
     except EnvironmentFailed as error:
         yield Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
-
-
-def executors(loaded: Loaded, file: Path, opened: AbstractContextManager[str]) -> Iterator[Check]:
-    """Start an agent on each executor, and check what it finds there. ``opened`` gives the DSN of this host."""
-    from yamlsched.worker.executors.remote import probe
-
-    own_identity = None
-    if loaded.executors:
-        try:
-            with opened as dsn, store.connect(dsn) as connection:
-                own_identity = doctor.identity(connection) if doctor.can_read(connection) else None
-        except (EnvironmentFailed, psycopg.Error):
-            pass  # the checks of the database report it
-    for name, executor in loaded.executors.items():
-        jobs = [job for job in loaded.jobs.values() if job.executor == name]
-        handlers = sorted({path for job in jobs for path in (job.handler, job.on_dead) if path is not None})
-        try:
-            found = probe.ask(executor, file.resolve().parent, handlers, loaded.paths)
-        except EnvironmentFailed as error:
-            remedy = "run its command by hand, followed by: yamlsched --version (docs/executors.md)"
-            yield Check(f"executor {name}", "fail", str(error), remedy)
-            continue
-        yield _executor(name, found, len(handlers), own_identity)
-
-
-def _executor(name: str, found: dict[str, Any], handlers: int, own_identity: str | None) -> Check:
-    """Judge the answer of an agent."""
-    name, host = f"executor {name}", found["host"]
-    where = f"{host}, Python {found['python']}, yamlsched {found['yamlsched']}"
-    if error := found.get("database_error"):
-        remedy = "the agent takes the DSN from the environment of its own host, never from this one"
-        return Check(name, "fail", f"{where}: the database cannot be reached from there: {error}", remedy)
-    if found["lacks"]:
-        what = f"{where}: {found['role']} lacks {', '.join(found['lacks'])}"
-        return Check(name, "fail", what, f"grant yamlsched_worker to {found['role']}")
-    if own_identity is not None and found["identity"] not in (None, own_identity):
-        remedy = "set the YAMLSCHED_DSN of this host there"
-        return Check(name, "fail", f"{where}: its DSN leads to another database", remedy)
-    if problems := found["handlers"]:
-        path, problem = next(iter(problems.items()))
-        count = f"{len(problems)} of {_handlers(handlers)}"
-        what = f"{where}: {count} cannot be imported in {found['folder']}: {path}: {problem}"
-        return Check(name, "fail", what, "deploy the code there, and let the agent start in its folder")
-    if found["yamlsched"] != __version__:
-        remedy = "install the same version on both"
-        return Check(name, "warn", f"{where}, but yamlsched {__version__} here", remedy)
-    if abs(found["skew"]) > MAX_CLOCK_SKEW.total_seconds():
-        what = f"{where}: its clock is {approximate(timedelta(seconds=abs(found['skew'])))} off the database's"
-        return Check(name, "warn", what, "synchronize it by NTP: log lines of handlers follow it")
-    return Check(name, "ok", f"{where}, database role {found['role']}, {_handlers(handlers)}")
-
-
-def _handlers(count: int) -> str:
-    return f"{count} handler{'' if count == 1 else 's'}"
 
 
 def server(connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = "") -> Iterator[Check]:

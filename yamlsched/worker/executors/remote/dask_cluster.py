@@ -27,7 +27,8 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = 1.0  # after a connection was refused
 CLOSE_TIMEOUT_SECONDS = 2.0
 MAX_ERROR_CHARS = 300
-NOT_INSTALLED = 'Dask is not installed on this host: pip install "yamlsched[dask]"'
+INSTALL = 'pip install "yamlsched[dask]"'
+NOT_INSTALLED = f"Dask is not installed on this host: {INSTALL}"
 CONNECTION_ERRORS = (OSError, ImportError, RuntimeError, TypeError, ValueError)
 """What Dask raises if it cannot connect: refused, a missing or wrong certificate, another protocol version."""
 
@@ -58,8 +59,6 @@ async def connect(address: str) -> Any:
 
 async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, str]:
     """Start an agent with ``words`` on a Dask worker; return its exit code and output. Raises EnvironmentFailed."""
-    if not is_installed():
-        raise EnvironmentFailed(NOT_INSTALLED)
     try:
         client = await connect(address)
     except CONNECTION_ERRORS as error:

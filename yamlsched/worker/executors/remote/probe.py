@@ -20,7 +20,8 @@ import psycopg
 
 from yamlsched import __version__, store
 from yamlsched.definitions.executors import CommandExecutor, DaskExecutor, Engine
-from yamlsched.definitions.paths import search_path
+from yamlsched.definitions.lookup import source_hash
+from yamlsched.definitions.paths import import_path, search_path
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.programs import describe_exit, signal_group
 from yamlsched.store import doctor
@@ -54,6 +55,7 @@ def answer(argument: str, dsn: str | None, file: Path) -> str:
         "python": platform.python_version(),
         "host": socket.gethostname(),
         "folder": str(file.parent),
+        "sources": {path: source_hash(path, import_path(file, paths)) for path in handlers},
         "handlers": {path: problem for path in handlers if (problem := _import_problem(path))},
         **_database(dsn),
     }
