@@ -93,7 +93,8 @@ def _compare(bench: Bench, dsn: str) -> None:
                 function, *words = (subprocess.check_call, command) if command else (int,)
                 client.submit(function, *words, pure=False).result()
                 delays.append(time.monotonic() - started)
-            bench.add(PART, "one at a time", f"client.submit, {case}", "ms p50", statistics.median(delays) * 1000)
+            value = statistics.median(delays) * 1000
+            bench.add(PART, "one at a time", f"client.submit, {case}", "ms p50", value, more_is_better=False)
         for concurrency in (1, 16):
             engine = {"type": "dask", "address": address, "concurrency": concurrency}
             file = _prepare(bench, dsn, engine, count)

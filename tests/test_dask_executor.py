@@ -5,7 +5,9 @@ Leases last 2 seconds unless a test needs longer ones. Faults of the cluster are
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +181,47 @@ def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(proj
     assert project.summary(remote) == ("queued", 0, 0, 0, 0)
     assert 'pip install \\"yamlsched[dask]\\"' in worker.text
     project.start("cancel", str(remote)).wait()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_a_cluster_with_tls_is_reached_with_the_certificates_of_the_configuration_of_dask(
+    server: str, template: str, tmp_path: Path
+) -> None:
+    settings = certificates(tmp_path)
+    with (
+        temporary_database(server, template) as dsn,
+        a_project(tmp_path, dsn) as project,
+        a_cluster(project, "tls", settings) as cluster,
+    ):
+        cluster.start_worker()
+        project.sync(nothing=on_cluster())
+        [run] = project.enqueue("nothing")
+
+        without = project.start("work")
+        until(lambda: "executor.unreachable" in without.text)
+        without.signal(signal.SIGTERM)
+        assert without.wait() == 0
+        project.work(**settings)
+
+        assert cluster.address.startswith("tls://")
+        assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def certificates(folder: Path) -> dict[str, str]:
+    """Make an authority and one certificate that it signed; return the settings of Dask that use them."""
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for line in (
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca",
+        "req -newkey rsa:2048 -nodes -keyout node.key -out node.csr -subj /CN=127.0.0.1",
+        "x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out node.pem -days 2 -extfile names",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+    prefix = "DASK_DISTRIBUTED__COMM__TLS__"
+    settings = {f"{prefix}CA_FILE": str(folder / "ca.pem")}
+    for role in ("SCHEDULER", "WORKER", "CLIENT"):
+        settings[f"{prefix}{role}__CERT"] = str(folder / "node.pem")
+        settings[f"{prefix}{role}__KEY"] = str(folder / "node.key")
+    return settings
 
 
 def test_doctor_reports_what_it_finds_on_the_cluster(project: Project) -> None:

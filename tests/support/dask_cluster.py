@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from support.project import TESTS, Project, until
 class Cluster:
     """The processes of a cluster whose workers reach the database of ``project`` and can import its handlers.
 
-    Dask's settings are its defaults, except that the dashboard is left out.
+    Dask's settings are its defaults, except that the dashboard is left out, and what ``settings`` sets: environment
+    variables. ``protocol`` is that of its addresses.
     """
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, protocol: str = "tcp", settings: Mapping[str, str] | None = None) -> None:
         self.folder = project.folder / "dask"
         self.folder.mkdir()
         self._environment = {
@@ -28,9 +29,9 @@ class Cluster:
             "YAMLSCHED_DSN": project.dsn,
             "PYTHONPATH": str(TESTS),
             "TEST_FOLDER": str(project.folder),
-            "OMP_NUM_THREADS": "1",
+            **(settings or {}),
         }
-        self._project_folder = project.folder
+        self._project_folder, self._protocol = project.folder, protocol
         self._processes: list[subprocess.Popen[bytes]] = []
         self._with_nanny: list[subprocess.Popen[bytes]] = []
         self.scheduler, self.address = self.start_scheduler()
@@ -38,7 +39,8 @@ class Cluster:
     def start_scheduler(self, port: int = 0, *options: str) -> tuple[subprocess.Popen[bytes], str]:
         """Start a scheduler; return its process and its address."""
         file = self.folder / f"scheduler-{len(self._processes)}.json"
-        words = ("--host", "127.0.0.1", "--port", str(port), "--scheduler-file", str(file), "--no-dashboard")
+        words = ("--protocol", self._protocol, "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        words += ("--scheduler-file", str(file))
         # without our DSN and code: a scheduler needs neither
         environment = {name: value for name, value in self._environment.items() if name != "PYTHONPATH"}
         process = self._start("scheduler", *words, *options, environment=environment)
@@ -110,9 +112,9 @@ class Cluster:
 
 
 @contextmanager
-def a_cluster(project: Project) -> Iterator[Cluster]:
+def a_cluster(project: Project, protocol: str = "tcp", settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """Yield a cluster without workers, and make it the executor ``cluster`` of the project."""
-    cluster = Cluster(project)
+    cluster = Cluster(project, protocol, settings)
     project.executors = {"cluster": {"type": "dask", "address": cluster.address}}
     try:
         yield cluster
