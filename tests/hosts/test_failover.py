@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from support.project import until
+from support.project import is_alive, until
 
 from .conftest import Pair
-from .handlers import effects_of
+from .handlers import beats_of, effects_of
 
 pytestmark = pytest.mark.hosts
 
@@ -29,12 +29,17 @@ def slots(pair: Pair) -> list[Any]:
     ).fetchall()
 
 
-def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(pair: Pair) -> None:
-    # given a pair whose commits wait for the standby
-    project = pair.project
+def replicate_synchronously(pair: Pair) -> None:
+    """Let each commit wait for the standby."""
     pair.primary.execute("alter system set synchronous_standby_names = '*'")
     pair.primary.execute("select pg_reload_conf()")
     until(lambda: pair.primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'"), "it is")
+
+
+def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(pair: Pair) -> None:
+    # given a pair whose commits wait for the standby
+    project = pair.project
+    replicate_synchronously(pair)
     project.sync(works={"lease": "5m"}, yearly={**SLOT, "lease": "5m"})
     project.db.execute(BEFORE_LAST_SLOT)
     doctor = project.start("doctor", host="a")
@@ -125,3 +130,32 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
     assert pair.primary.execute("select max(last_presented_at) from yamlsched.schedule_files") == last_file
     loop.signal(signal.SIGTERM)
     assert loop.wait() == 0
+
+
+def test_while_a_synchronous_standby_is_lost_no_handler_outlives_its_lease_and_nothing_is_doubled(pair: Pair) -> None:
+    # given a handler with a short lease and one with a long lease
+    project = pair.project
+    replicate_synchronously(pair)
+    handler = "hosts.handlers.beats_until_go"
+    project.sync(short={"handler": handler}, long={"handler": handler, "lease": "5m"})
+    [short], [long] = project.enqueue("short"), project.enqueue("long")
+    worker = project.start("work", "--loop", host="a")
+    for run in (short, long):
+        until(lambda run=run: beats_of(project.folder, run, 1), "it is alive")
+    handlers = worker.children()
+
+    # when commits wait for a standby that does not answer
+    project.network.separate(["db1"], ["db2"])
+    until(lambda: not all(map(is_alive, handlers)), "a handler was stopped", seconds=120)
+    assert f"lease.unrenewed job=short run={short}" in worker.text
+    project.network.heal()
+    project.touch("go")
+
+    # then both succeed, and the long lease was kept
+    for run in (short, long):
+        until(lambda run=run: project.row(run).finished_at, "it has ended", seconds=120)
+    assert project.summary(long) == ONCE
+    assert (project.row(short).status, project.calls("started", short)) == ("succeeded", 2)
+    assert project.calls("completed", short) == 1
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0

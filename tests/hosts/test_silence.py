@@ -67,13 +67,12 @@ def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(project: H
         connecting = project.start("tick", host="a")
 
         assert [tick.wait(150) for tick in (executing, asking, connecting)] == [3, 3, 3]
-    [*log, last] = executing.text.splitlines()
+    *_, last = executing.text.splitlines()
     assert "the database was lost and did not return" in last
     assert "its unfinished runs (1) are retried when their leases expire" in last
-    assert ["database.away" in log[0], "lease.unrenewed" in log[1], len(log)] == [True, True, 2]
+    assert "lease.unrenewed" in executing.text
     [line] = asking.text.splitlines()
-    assert line.startswith("yamlsched: the database failed: ")
-    assert "timed out" in line
+    assert line.startswith("yamlsched: the database failed: ")  # either end may be the first to close the connection
     assert connecting.text == "yamlsched: no connection to the database: connection timeout expired\n"
 
     # and the next tick continues where they ended
@@ -101,3 +100,30 @@ def test_the_server_ends_the_sessions_of_a_host_that_has_vanished(project: Hosts
 
     # then they do not use up the connections of the server
     until(lambda: not project.db.execute(sessions).fetchall(), "the server has ended the sessions", seconds=120)
+
+
+def test_an_outcome_whose_answer_is_lost_is_not_written_again(project: HostsProject) -> None:
+    # given a worker that has written outcomes before: another one is a single message
+    project.sync(beats_until_go={"lease": "2m"})
+    worker = project.start("work", "--loop", "--concurrency", "1", host="a")
+    project.touch("go")
+    for _ in range(3):
+        [run] = project.enqueue("beats_until_go")
+        project.until_status(run, "succeeded")
+    (project.folder / "go").unlink()
+    [run] = project.enqueue("beats_until_go")
+    until(lambda: beats_of(project.folder, run, 1), "the handler is alive")
+
+    # when the server gets it, and its answer is lost
+    silence(project, "from the server")
+    project.touch("go")
+    written = project.until_status(run, "succeeded")
+    until(lambda: "database.away" in worker.text, "the worker notices", seconds=120)
+    project.network.heal()
+
+    # then the worker reads what became of it
+    until(lambda: f"attempt.succeeded job=beats_until_go run={run} " in worker.text, "the worker knows", seconds=120)
+    assert project.row(run) == written
+    assert project.summary(run) == ONCE
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.text
