@@ -102,10 +102,17 @@ class Pair:
     standby: Server
     project: HostsProject
 
-    def fail_over(self) -> None:
-        """Kill the primary, and promote the standby, to which the test turns as well."""
+    def fail_over(self, is_silent: bool = False) -> None:
+        """Kill the primary, and promote the standby, to which the test turns as well.
+
+        ``is_silent``: as when the host of the primary loses its power, and refuses no connection.
+        """
+        network = self.project.network
+        if is_silent:
+            network.separate(["db1"], [name for name in network.hosts if name != "db1"])
         self.primary.kill()
-        self.project.network.heal()
+        if not is_silent:
+            network.heal()
         self.standby.promote()
         self.project.db.close()
         self.project.db = connect_for_handler(self.standby.local_dsn)

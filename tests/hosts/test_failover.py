@@ -36,7 +36,8 @@ def replicate_synchronously(pair: Pair) -> None:
     until(lambda: pair.primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'"), "it is")
 
 
-def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(pair: Pair) -> None:
+@pytest.mark.parametrize("is_silent", [False, True], ids=["killed", "vanished"])
+def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(pair: Pair, is_silent: bool) -> None:
     # given a pair whose commits wait for the standby
     project = pair.project
     replicate_synchronously(pair)
@@ -50,7 +51,7 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(p
     runs = project.enqueue("works", count=300)
     workers = [project.start("work", "--loop", "--concurrency", "2", host=host) for host in ("a", "b", "c")]
     until(lambda: project.calls("completed") >= 60, "60 runs have completed")
-    pair.fail_over()
+    pair.fail_over(is_silent)
     until(lambda: set(project.statuses()) == {"succeeded"}, "all runs have ended", seconds=180)
     tick = project.start("tick", host="a")
     assert tick.wait() == 0, tick.text
