@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -235,6 +236,22 @@ def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(db: Db, cli: C
             "  other: 1 run died: no route to host",
             f"      yamlsched show {run + 1}; then yamlsched retry {run + 1}",
         ]
+
+
+def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(db: Db, cli: Cli) -> None:
+    a_file_row(db)
+    job = a_job(db, next_slot_at=datetime.now(UTC) + HOUR)
+    now = datetime.now(UTC)
+    for at in (now - HOUR, now - HOUR, now - 48 * HOUR):
+        ended(db, job, "dead", at, error_type="Weird; Type")
+    call = ended(db, job, "dead", now - HOUR, error_type="OfCall", idempotency_key="on_dead:1")
+
+    [of_runs, of_call] = [problem.remedy for problem in report.read(db, "default", now - 12 * HOUR).problems]
+
+    assert of_call == f"yamlsched show {call}; then yamlsched retry {call}"
+    words = shlex.split(of_runs.partition("; then yamlsched ")[2])
+    assert words[:6] == ["retry", "--dead", "--job", "purge", "--error-type", "Weird; Type"]
+    assert "2 runs" in cli(*words, "--dry-run").out
 
 
 def test_a_dead_run_that_was_retried_and_succeeded_needs_no_attention(db: Db, cli: Cli) -> None:

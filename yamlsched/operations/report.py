@@ -294,7 +294,7 @@ def _dead(
         if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
             found.append((sum(group.dead for group in groups), _of_many_jobs(error_type, groups, since)))
         else:
-            found += [(group.dead, _of_one_job(group, failed.is_bounded(group))) for group in groups]
+            found += [(group.dead, _of_one_job(group, failed.is_bounded(group), since)) for group in groups]
     yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
 
 
@@ -307,19 +307,19 @@ def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: dateti
     return Problem("dead", None, what, remedy, groups[0].example_id)
 
 
-def _of_one_job(group: FailureGroup, is_bounded: bool) -> Problem:
+def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
     number = f"{group.dead}{'+' if is_bounded else ''}"
     runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
     what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
-    return Problem("dead", group.job_type, what, _retry(group), group.example_id)
+    return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
 
 
-def _retry(group: FailureGroup) -> str:
+def _retry(group: FailureGroup, since: datetime) -> str:
     if group.dead == 1 == group.runs:
         return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
     of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
-    calls = " --on-dead" if group.is_call else ""
-    return f"yamlsched show {group.example_id}; then yamlsched retry --dead --job {group.job_type}{of_type}{calls}"
+    which = f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since {short_utc(since)}"
+    return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"
 
 
 def _not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
