@@ -531,6 +531,35 @@ def test_the_dead_runs_of_all_jobs_have_a_limit_of_their_own(
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
 
 
+@pytest.mark.parametrize(("limit", "unhealthy"), [(1, True), (2, False), (3, False), (None, True)])
+def test_the_dead_runs_of_one_job_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
+    job = a_healthy_job(db, schedule=None, next_slot_at=None)
+    for _ in range(2):
+        a_run(db, job, "dead")
+
+    shown = cli("status", "--check", *(() if limit is None else ("--max-dead", limit)))
+
+    expected = "purge: 2 runs died within 1h: OSError: no route to host\n"
+    assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
+
+
+@pytest.mark.parametrize(("minutes", "unhealthy"), [(19, True), (21, False), (None, True)])
+@pytest.mark.parametrize("option", ["--max-late", "--max-tick-age"])
+def test_lateness_and_the_age_of_the_last_tick_have_limits(
+    db: Db, cli: Cli, option: str, minutes: int | None, unhealthy: bool
+) -> None:
+    # given a run that has been due for 20 minutes, or a tick that long ago
+    ago = datetime.now(UTC) - timedelta(minutes=20)
+    a_file_row(db, **({"last_presented_at": ago} if option == "--max-tick-age" else {}))
+    job = a_job(db, schedule=None)
+    if option == "--max-late":
+        a_run(db, job, run_at=ago, created_at=ago)
+
+    shown = cli("status", "--check", *(() if minutes is None else (option, f"{minutes}m")))
+
+    assert (shown.code, shown.out.startswith("ok: ")) == ((1, False) if unhealthy else (0, True))
+
+
 @pytest.mark.parametrize(("limit", "unhealthy"), [(1, True), (2, False), (3, False), (None, False)])
 def test_runs_whose_attempts_fail_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
     # given two runs that have failed and are retried, one of which runs again; a run without a failure;
