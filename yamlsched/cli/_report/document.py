@@ -184,7 +184,7 @@ def _sections(report: Report) -> Iterator[Section]:
             (_time(edit.applied_at, report.timezone, report), edits.counts(edit.jobs), edits.label(edit))
             for edit in report.edits[:MAX_EDITS]
         ],
-        _more(len(report.edits) - MAX_EDITS, _all_problems(report)),
+        _more(len(report.edits) - MAX_EDITS, f"yamlsched log --since {times.short_utc(report.since)}"),
     )
 
 
