@@ -133,3 +133,45 @@ def test_a_coroutine_enqueues_thousands_of_runs(project: Project) -> None:
     project.work()
 
     assert project.statuses() == {"succeeded": 3_001}
+
+
+def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(project: Project) -> None:
+    project.db.execute("create table shop (run bigint)")
+    project.sync(
+        sleeps=shared("sleeps_in_server", timeout="1s"),
+        breaks=once("session_breaks"),
+        writes=once("writes"),
+        nothing={},
+    )
+    sleeping = project.enqueue("sleeps", count=11)  # more than there are sessions
+    [breaking], written = project.enqueue("breaks"), project.enqueue("writes", count=5)
+
+    worker = project.work()
+
+    assert {(project.row(run).status, project.row(run).attempts) for run in sleeping} == {("succeeded", 2)}
+    assert (project.row(breaking).status, project.row(breaking).attempts) == ("succeeded", 1)
+    assert f"attempt.released job=breaks run={breaking}" in worker.text
+    rows = project.db.execute("select run from shop order by 1").fetchall()
+    assert [row.run for row in rows] == sorted([*sleeping, *written])
+
+
+def test_an_effect_of_a_stopped_coroutine_is_recorded_and_an_error_is_reported_once(project: Project) -> None:
+    project.sync(mails=shared("mails", timeout="1s"), doubts=shared("doubts"))
+    [mailing], [doubting] = project.enqueue("mails", {"hangs": True}), project.enqueue("doubts")
+
+    text = project.work(code=1).text
+
+    assert project.row(mailing).status == "succeeded"  # in_doubt="skip"
+    assert project.calls("mailed", mailing) == 1
+    assert "effect in doubt" in project.row(doubting).last_error
+    assert "never retrieved" not in text
+
+
+def test_many_runs_whose_handler_cannot_be_imported_fail_one_by_one(project: Project) -> None:
+    project.sync(missing=once("does_not_exist"))
+    runs = project.enqueue("missing", count=500)
+
+    project.work("--async-concurrency", "500", code=1)
+
+    assert project.statuses() == {"dead": 500}
+    assert "has no attribute 'does_not_exist'" in project.row(runs[0]).last_error

@@ -296,3 +296,29 @@ async def transacts(run: Run) -> None:
 async def fans_out(run: Run, count: int) -> None:
     for number in range(count):
         await run.enqueue("nothing", key=f"{run.id}:{number}")
+
+
+async def sleeps_in_server(run: Run) -> None:
+    record("started", run)
+    async with run.transaction() as connection:
+        await connection.execute("insert into shop values (%s)", [run.id])
+        await connection.execute("select pg_sleep(case when %s = 1 then 600 else 0 end)", [run.attempt])
+    record("completed", run)
+
+
+async def session_breaks(run: Run) -> None:
+    """The first time, the server ends the session of the transaction."""
+    record("started", run)
+    is_first = not (FOLDER / "broken").exists()
+    (FOLDER / "broken").touch()
+    async with run.transaction() as connection:
+        if is_first:
+            await connection.execute("select pg_terminate_backend(pg_backend_pid())")
+    record("completed", run)
+
+
+async def doubts(run: Run) -> None:
+    """Leave an effect in doubt, and look it up."""
+    record("started", run)
+    async with run.once("charge", in_doubt="raise"):
+        raise ValueError("perhaps charged")

@@ -95,17 +95,17 @@ class SharedSessions:
         """
         job: Future[T] = self._threads.submit(contextvars.copy_context().run, call)
         future, cancelled = asyncio.wrap_future(job), None
-        while not job.done():
+        while not future.done():
             try:
                 await asyncio.wait([future])
             except asyncio.CancelledError as error:
                 if not must_finish and job.cancel():
                     raise
                 cancelled = error
-        if cancelled is not None:
-            job.exception()  # the cancellation is what the handler gets
-            raise cancelled
-        return job.result()
+        failure = future.exception()
+        if cancelled is not None or failure is not None:
+            raise cancelled or failure  # type: ignore[misc]
+        return future.result()
 
     def close_idle(self, loop: asyncio.AbstractEventLoop, is_all: bool) -> None:
         """Close the sessions that were not used for a moment; ``is_all``: nothing is executing."""

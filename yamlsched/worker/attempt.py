@@ -9,6 +9,7 @@ from yamlsched.definitions.job import Job
 from yamlsched.progress import Progress
 from yamlsched.runs import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
 
+SHARED_CANCEL_GRACE_SECONDS = 3.0
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
 PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
 """The error types of attempts that ended with their process: it died, or was killed because of one of its runs."""
@@ -49,6 +50,11 @@ class Attempt:
     def kill_after(self) -> float:
         """Seconds between SIGTERM and SIGKILL to a program."""
         return self.job.kill_after.total_seconds()
+
+    @property
+    def cancel_grace(self) -> float:
+        """Seconds that a handler has to end whose run an operator has cancelled, if its process has other runs."""
+        return SHARED_CANCEL_GRACE_SECONDS if self.lane == SHARED else 0.0
 
     def keeps_output(self, end: AttemptEnd) -> bool:
         """Return whether what it printed is kept, now that its handler has ended with ``end``."""

@@ -118,8 +118,9 @@ class Leases:
     def _lose(self, attempt: Attempt, why: str) -> None:
         if attempt.mark_lost(why):
             grace = LOST_GRACE_SECONDS
-            if attempt.is_command and why == Status.CANCELLED:  # nobody else gets the run before the lease would end
-                grace = max(grace, min(attempt.kill_after, attempt.lease_ends_at - clock.now()))
+            if why == Status.CANCELLED:  # nobody else gets the run before the lease would end
+                wanted = attempt.kill_after if attempt.is_command else attempt.cancel_grace
+                grace = max(grace, min(wanted, attempt.lease_ends_at - clock.now()))
             self._stop(attempt, LOST, grace)
 
     def _stop(self, attempt: Attempt, end: AttemptEnd, grace: float) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import signal
+import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -41,6 +42,7 @@ MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
 MAX_PER_CHILD = 500  # attempts at once, before another child is forked
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 CLOSE_TIMEOUT_SECONDS = 2.0
+REAP_TIMEOUT_SECONDS = 0.5
 START_TIMEOUT_SECONDS = 10.0  # for a child to be ready
 BLOCKED_MARGIN_SECONDS = 0.5  # after which the parent kills a child whose watchdog has not
 AHEAD_SECONDS = 0.1  # for which children have attempts that wait for others to end
@@ -231,7 +233,7 @@ class SharedPool:
                 flight.times_out_at = now + flight.attempt.job.timeout.total_seconds()
             elif now - flight.sent_at > MAX_WAIT_SECONDS:
                 is_stuck = True
-        if is_stuck and child.board.is_ready:
+        if is_stuck and child.board.is_ready and not child.board.step().is_import:
             child.withdraw()
         if late := [attempt for attempt in late if attempt.stopped is None]:
             for attempt in late:
@@ -387,11 +389,12 @@ def _of_neighbour(culprit: Attempt | None, why: str, count: int) -> str:
 def _reap(child: SharedChild) -> int:
     """Return the wait status of a child that has closed its pipe; one that lives on has lost it, and is killed."""
     with contextlib.suppress(ChildProcessError):
-        deadline = clock.now() + 0.05  # its pipes close a moment before it can be reaped
+        deadline = clock.now() + REAP_TIMEOUT_SECONDS  # its pipes close a moment before it can be reaped
         while clock.now() < deadline:
             ended, status = os.waitpid(child.pid, os.WNOHANG)
             if ended:
                 return status
+            time.sleep(0.001)
         child.kill()
         os.waitpid(child.pid, 0)
     return CLOSED_PIPES << 8

@@ -105,7 +105,7 @@ class SharedRunner:
         self.printing: dict[int, Executing] = {}  # attempts with unsent output
         self.is_leaking = False
         self.unsent = bytearray()
-        self.is_flush_due = self.is_beating = False
+        self.is_flush_due = self.is_beating = self.is_starting = False
         self.flush_timer: Any = None
         self.idle_beats = 0
 
@@ -155,8 +155,12 @@ class SharedRunner:
                 self._return(list(self.waiting))
 
     def _start_waiting(self) -> None:
+        if self.is_starting:
+            return  # one that cannot be imported ends at once, and calls this
+        self.is_starting = True
         while self.waiting and len(self.executing) < self.limit:
             self._start(*self.waiting.pop(next(iter(self.waiting))))
+        self.is_starting = False
 
     def _return(self, indexes: list[int]) -> None:
         """Return tasks that have not started."""
