@@ -325,6 +325,8 @@ def test_all_jobs_with_a_tag_are_paused_and_resumed_as_they_were_shown(page: Tes
     assert trail(db)[1:] == [("maria", "pause", f"job:{name}") for name in names]
     assert "maria pause web report , purge , digest reason stocktaking" in words(page.get("/actions"))
     assert result(confirm(page, shown))[1] == "Done already, and not repeated: you paused job digest 0s ago."
+    again = review(page, "pause-tag", {**hidden(shown), "reason": "another one"})
+    assert "You paused job digest 0s ago. This form was carried out, also on 2 others." in words(again)
 
     # and the same the other way
     shown = review(page, "resume-tag", {"tag": "nightly"})

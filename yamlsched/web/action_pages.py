@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from http import HTTPStatus
 
@@ -38,12 +38,14 @@ from yamlsched.web.flow import (
 from yamlsched.web.forms import IS_NOT_A_FORM, FormError, read_form
 from yamlsched.web.options import Options
 from yamlsched.web.pool import ACTION_SETTINGS, Pool
-from yamlsched.web.render import sentence
+from yamlsched.web.render import bounded, sentence
 from yamlsched.web.results import Result
 from yamlsched.web.security import SAFE_METHODS, Rejection, no_actions
 from yamlsched.web.visit import Visit
 
 ACTION_SESSIONS = 2
+MAX_COUNTED = 1_000
+"""Entries of the audit trail by one form that are counted."""
 LACKS_PRIVILEGE = (
     'Grant it yamlsched_worker: "yamlsched migrate --roles" prints the script that creates the roles. '
     "yamlsched doctor lists what a role lacks."
@@ -99,8 +101,8 @@ class ActionPages:
             if is_form and not is_complete and not fields.get("edit"):
                 errors = {name: "This is needed." for name in action.required if not given[name]}
             form = _form_id(fields) if is_form else new_request()
-            if done := audit.of_request(visit.connection, form, 1) if is_form else []:
-                return self._already_done(request, visit, action, given, done[0])
+            if done := audit.of_request(visit.connection, form, MAX_COUNTED + 1) if is_form else []:
+                return self._already_done(request, visit, action, given, done)
             if is_complete and not fields.get("edit"):
                 try:
                     return self._review(request, visit, action, given, form)
@@ -109,7 +111,7 @@ class ActionPages:
             return self._form(request, visit, action, given, form, errors)
 
     def _already_done(
-        self, request: Request, visit: Visit, action: Action, given: Given, entry: TrailEntry
+        self, request: Request, visit: Visit, action: Action, given: Given, entries: Sequence[TrailEntry]
     ) -> Response:
         """Say what the form has done: a browser that goes back sends it again."""
         return self._show(
@@ -117,8 +119,9 @@ class ActionPages:
             "action_done.html",
             HTTPStatus.OK,
             visit=visit,
-            view=sentence(say(entry, visit.now, visit.user)),
-            path=path_of(entry),
+            view=sentence(say(entries[0], visit.now, visit.user)),
+            more=bounded(len(entries) - 1, MAX_COUNTED, "other") if len(entries) > 1 else "",
+            path=path_of(entries[0]) if len(entries) == 1 else "/actions",
             again=self._again(visit, action, given),
         )
 
