@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
 import importlib.util
 import logging
 import secrets
@@ -62,7 +63,7 @@ async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, 
     try:
         client = await connect(address)
     except CONNECTION_ERRORS as error:
-        raise EnvironmentFailed(f"the scheduler at {address} cannot be reached: {first_line(error)}") from error
+        raise EnvironmentFailed(f"the scheduler at {address} cannot be reached: {why_not_connected(error)}") from error
     try:
         if not (await client.scheduler.identity())["workers"]:
             raise EnvironmentFailed(f"the scheduler at {address} has no workers")
@@ -82,6 +83,14 @@ async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, 
 def first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0][:MAX_ERROR_CHARS] if text else type(error).__name__
+
+
+def why_not_connected(error: BaseException) -> str:
+    """Say why the scheduler cannot be reached, and what to look at if the network is not the reason."""
+    if isinstance(error, OSError):
+        return first_line(error)
+    version = importlib.metadata.version("distributed")
+    return f"{first_line(error)} (the scheduler needs Dask {version}, as here; tls:// needs certificates)"
 
 
 class DaskLauncher:
@@ -175,7 +184,7 @@ class DaskCluster:
             try:
                 client = await connect(self._address)
             except CONNECTION_ERRORS as error:
-                why = first_line(error)
+                why = why_not_connected(error)
                 if why != reported:
                     log.warning("executor.unreachable", executor=self._name, address=self._address, error=why)
                 reported = why

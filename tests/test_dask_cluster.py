@@ -1,0 +1,40 @@
+"""The connection to a Dask scheduler: what users read if there is none."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from yamlsched.worker.executors.remote import dask_cluster, dask_task
+
+VERSION = importlib.metadata.version("distributed")
+REASONS = [
+    (ConnectionRefusedError(111, "Connection refused"), "[Errno 111] Connection refused"),
+    (TimeoutError("Timed out\nafter 10 s"), "Timed out"),
+    (OSError(), "OSError"),
+    (
+        TypeError("got an unexpected keyword"),
+        f"got an unexpected keyword (the scheduler needs Dask {VERSION}, as here;",
+    ),
+]
+
+
+@pytest.mark.parametrize("error, start", REASONS, ids=[type(error).__name__ for error, _ in REASONS])
+def test_why_a_scheduler_cannot_be_reached_is_one_line(error: BaseException, start: str) -> None:
+    reason = dask_cluster.why_not_connected(error)
+
+    assert reason.startswith(start)
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize("argument", ["eJw-_9", "it's", 'a "b"', "\\", "é\n"])
+def test_what_is_submitted_calls_the_function_with_its_arguments(
+    argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(dask_task, "execute", lambda *words: calls.append(words))
+
+    eval(dask_cluster.call("execute", "key", argument))
+
+    assert calls == [("key", argument)]
