@@ -13,6 +13,8 @@ from pathlib import Path
 
 from support.project import TESTS, Project, until
 
+START_TIMEOUT_SECONDS = 300.0  # a worker with a nanny starts Python twice, and imports Dask
+
 
 class Cluster:
     """The processes of a cluster whose workers reach the database of ``project`` and can import its handlers.
@@ -44,7 +46,7 @@ class Cluster:
         # without our DSN and code: a scheduler needs neither
         environment = {name: value for name, value in self._environment.items() if name != "PYTHONPATH"}
         process = self._start("scheduler", *words, *options, environment=environment)
-        until(file.exists, "the scheduler has started")
+        until(file.exists, "the scheduler has started", START_TIMEOUT_SECONDS)
         return process, str(json.loads(until(file.read_text))["address"])
 
     def restart_scheduler(self) -> None:
@@ -71,7 +73,7 @@ class Cluster:
         words += () if has_nanny else ("--no-nanny",)
         process = self._start("worker", self.address, *words, environment=environment)
         log = self.folder / f"log-{len(self._processes)}"
-        until(lambda: "Registered to" in log.read_text(), "the worker has registered")
+        until(lambda: "Registered to" in log.read_text(), "the worker has registered", START_TIMEOUT_SECONDS)
         return process
 
     def keep_workers(self, count: int) -> None:

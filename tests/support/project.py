@@ -24,7 +24,7 @@ from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 
 TESTS = Path(__file__).resolve().parents[1]
-TIMEOUT_SECONDS = 60.0  # how long to wait for a condition
+TIMEOUT_SECONDS = 120.0  # how long to wait for a condition
 
 
 def until(condition: Callable[[], Any], what: str = "", seconds: float | None = None) -> Any:
