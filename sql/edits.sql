@@ -59,7 +59,8 @@ limit %(limit)s;
 
 -- name: changes
 -- How edits changed jobs: those that one edit changed in the same way together, so that an edit of defaults is one row.
--- At most `limit` rows of each edit, in the order of the first job; `groups` is how many it has, `jobs` how many jobs.
+-- At most `limit` rows of each edit, in the order of the first job; `groups` is how many it has, `jobs` how many jobs. A
+-- null job_type does not filter.
 select g.edit_id, g.change, g.before, g.after, g.jobs, g.first, g.groups
 from unnest(%(ids)s::bigint[]) as i (id)
 cross join lateral (
@@ -67,7 +68,12 @@ cross join lateral (
            (array_agg(d.job_type order by d.job_type))[:%(names)s] as first, (count(*) over ())::integer as groups
     from yamlsched.edited_jobs c
     join yamlsched.job_definitions d on d.id = c.definition_id
-    where c.edit_id = i.id and (%(job_type)s::text is null or d.job_type = %(job_type)s)
+    where c.edit_id = i.id
+      and (%(job_type)s::text is null or c.definition_id = (
+          select j.id
+          from yamlsched.edits e
+          join yamlsched.job_definitions j on j.namespace = e.namespace
+          where e.id = i.id and j.job_type = %(job_type)s))
     group by c.edit_id, c.change, c.before, c.after
     order by min(d.job_type)
     limit %(limit)s

@@ -34,6 +34,7 @@ TESTS = {
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
     "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],
+    "sql/edits.sql": ["edits", "edits_shown"],
     "sql/files.sql": ["sync_files", "sync"],
     "sql/effects.sql": ["fences", "effects"],
     "sql/retention.sql": ["operations_retention"],

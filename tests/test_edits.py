@@ -276,3 +276,62 @@ def test_edits_are_listed_newest_first_by_time_job_and_page(db: Db) -> None:
     assert hours(job_type="y") == [4, 3, 0]
     assert hours(before=10**9) == []
     assert operations.edits(db, "other") == []
+
+
+def test_a_new_release_that_reads_the_same_file_differently_is_an_edit(db: Db) -> None:
+    # given a file that an older release applied, with another value for a key
+    file = a_file(x=HOURLY)
+    apply(db, file)
+    db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
+    sync(db, file, NOON + MINUTE)
+    assert len(edits(db)) == 1  # nothing differs
+    db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
+    db.execute("update yamlsched.job_definitions set lease = '3 minutes'")
+
+    # when this release applies it again
+    sync(db, file, NOON + 2 * MINUTE)
+
+    # then that is on record
+    assert [edit.hash for edit in edits(db)] == [file.sha256, file.sha256]
+    assert changes(db)[1] == ("x", "changed", {"lease": "3m"}, {"lease": "2m"})
+
+
+def test_a_stored_job_that_cannot_be_read_is_changed_and_its_cron_is_on_record(db: Db) -> None:
+    apply(db, a_file(x=HOURLY, y=HOURLY))
+    db.execute("update yamlsched.job_definitions set schedule = '61 * * * *' where job_type = 'x'")
+    db.execute("""update yamlsched.job_definitions set backoff = '{"policy": "new"}' where job_type = 'y'""")
+
+    apply(db, a_file(x={"cron": "5 * * * *"}, y={"cron": "5 * * * *"}), NOON + MINUTE)
+
+    [x, y] = changes(db)[2:]
+    assert x == ("x", "changed", {"cron": "61 * * * *"}, {"cron": "5 * * * *"})
+    assert (y[1], y[2]["cron"], y[3]["cron"]) == ("changed", None, "5 * * * *")
+
+
+def test_namespaces_have_edits_of_their_own(db: Db) -> None:
+    apply(db, a_file(x=HOURLY))
+    apply(db, a_file("web-2", x={**HOURLY, "timeout": "5m"}, top="namespace: other"), NOON + MINUTE)
+
+    [other] = operations.edits(db, "other", job_type="x")
+    [group] = operations.changes(db, [other], job_type="x")[other.id]
+    assert (group.change, group.first, other.before) == ("added", ["x"], None)
+    in_force = operations.in_force(db, "default", None, "x")
+    assert in_force is not None
+    assert in_force.file.applied_at == NOON
+
+
+def test_the_same_edit_is_recorded_for_thousands_of_jobs_in_one_statement(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def counted(self: Any, query: Any, *given: Any, **more: Any) -> Any:
+        statements.append(query.decode() if isinstance(query, bytes) else str(query))
+        return execute(self, query, *given, **more)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", counted)
+    apply(db, a_file(**{f"job_{nth}": HOURLY for nth in range(1_000)}))
+
+    assert sum("yamlsched.edited_jobs" in statement for statement in statements) == 1
+    assert len(changes(db)) == 1_000
