@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support.network import Network, a_network, a_public_folder, sweep, why_unavailable
-from support.project import Process, Project
+from support.project import Process, Project, until
 from support.servers import Server, a_server, a_standby
 from yamlsched import store
 from yamlsched.store.connection import connect_for_handler
@@ -39,6 +39,11 @@ class HostsProject(Project):
         super().write(
             **{name: {"handler": f"hosts.handlers.{name}", "lease": "6s", **job} for name, job in jobs.items()}
         )
+
+    def check(self, expected: Mapping[int, tuple[str, int, int, int, int]]) -> None:
+        """Check summaries of runs. A handler that commits its run itself returns a moment later."""
+        until(lambda: all(self.calls("completed", run) >= each[3] for run, each in expected.items()), "handlers return")
+        assert {run: self.summary(run) for run in expected} == expected
 
 
 @pytest.fixture(scope="session")
