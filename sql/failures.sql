@@ -5,7 +5,7 @@
 -- and unless `only_dead` those that did not. The newest of each job are read, at most `of_job` of both kinds, and `limit`
 -- in all. Calls of on_dead are groups of their own: their errors are those of another handler. `examined` is how many runs
 -- of the job were read, of the kind that more were read of. Failed attempts are counted unless `only_dead`. The example is
--- the run that failed last.
+-- the run that failed last, a dead one if there is any, else one that is not finished.
 with failed as materialized (
     select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead
     from yamlsched.job_definitions d
@@ -46,7 +46,8 @@ with failed as materialized (
            (count(*) filter (where x.status in ('queued', 'running', 'failed')))::integer as failing,
            (count(*) filter (where x.status = 'succeeded'))::integer as recovered,
            sum(greatest(x.attempts, 1))::integer as attempts, min(x.first_at) as first_at, max(x.last_at) as last_at,
-           (array_agg(x.id order by x.last_at desc, x.id desc))[1] as example_id,
+           (array_agg(x.id order by x.status = 'dead' desc, x.status in ('queued', 'running', 'failed') desc, x.last_at desc, x.id desc))[1]
+               as example_id,
            max(x.examined)::integer as examined, max(x.total)::integer as total
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s

@@ -116,8 +116,21 @@ def test_a_group_counts_its_failed_attempts_and_what_became_of_the_runs(db: Db) 
 
     assert (group.runs, group.dead, group.failing, group.recovered, group.attempts) == (5, 1, 2, 1, 7)
     assert (group.first_at, group.last_at) == (NOW - 61 * MINUTE, NOW - 5 * MINUTE)
-    assert (group.example_id, group.example_error) == (runs[4], "no route to host")
+    assert (group.example_id, group.example_error) == (runs[0], "no route to host")
     assert how_they_ended(group) == "1 dead, 2 failing, 1 recovered, 1 cancelled"
+
+
+def test_the_example_is_the_worst_run_and_of_these_the_latest(db: Db) -> None:
+    job = a_job(db, overlap="allow")
+    found = []
+    for status, ago in (("succeeded", 0), ("cancelled", 1), ("failed", 9), ("queued", 8), ("dead", 20), ("dead", 19)):
+        at = NOW - ago * MINUTE
+        more = {"finished_at": at} if status in ("succeeded", "cancelled", "dead") else {}
+        run = a_run(db, job, status, failed_at=at, error_type="OSError", **more)
+        [group] = failures.groups(db, "default", None).groups
+        found.append(group.example_id == run)
+
+    assert found == [True, False, True, True, True, True]
 
 
 def test_only_attempts_within_the_span_count(db: Db) -> None:

@@ -315,7 +315,7 @@ def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Probl
 
 
 def _retry(group: FailureGroup, since: datetime) -> str:
-    if group.dead == 1 == group.runs:
+    if group.dead == 1:  # it is the example
         return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
     of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
     which = f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since {short_utc(since)}"
