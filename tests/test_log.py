@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
-from datetime import UTC, datetime
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from support.command_line import command_line, yamlsched
+from support.command_line import ROOT, command_line, yamlsched
 from support.rows import a_job, a_run
 from yamlsched import cli, log
 from yamlsched.cli import _output
 from yamlsched.cli._flow import show_messages
+from yamlsched.cli._json_stderr import Wrapper
 
 AT = datetime(2026, 1, 14, 2, tzinfo=UTC)
 HOSTILE = "a\x1b[2Jb\x85c\u2028d\x9be\u202ef\ng"
@@ -156,3 +165,166 @@ def test_output_of_handlers_is_json(tmp_path: Path, own_dsn: str) -> None:
     assert [line["line"] for line in printed] == ["one", "tw\x1bo", "last"]
     assert all((line["job"], line["run"]) == ("x", 1) for line in printed)
     assert "attempt.succeeded" in [line["event"] for line in lines]
+
+
+def test_numbers_are_numbers_in_json() -> None:
+    fields = {
+        "attempt": log.NumberOf(1, 10),
+        "took": timedelta(seconds=1.4),
+        "grace": timedelta(minutes=2),
+        "rate": 0.5,
+        "next": AT,
+        "unknown": None,
+        "nan": float("nan"),
+    }
+    line = json.loads(log.format_line("info", "a.b", fields, AT, as_json=True), parse_constant=pytest.fail)
+    assert line == {
+        "at": "2026-01-14T02:00:00Z",
+        "level": "info",
+        "event": "a.b",
+        "attempt": 1,
+        "max_attempts": 10,
+        "took": 1.4,
+        "grace": 120.0,
+        "rate": 0.5,
+        "next": "2026-01-14T02:00:00Z",
+        "nan": "nan",
+    }
+    text = log.format_line("info", "a.b", fields, AT)
+    assert text.endswith("a.b attempt=1/10 took=1.4s grace=2m rate=0.5 next=2026-01-14T02:00:00Z nan=nan")
+
+
+def logged_events() -> dict[str, tuple[set[str], set[str]]]:
+    """Return the levels and the names of fields of each event, from the calls in the source."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for path in (ROOT / "yamlsched").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("log" | "event_log"), function), arguments, keywords):
+                    values = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
+                    level = function if function in log.LEVELS else values.pop(0) if values else ""
+                    if level in log.LEVELS and values and re.fullmatch(r"\w+\.\w+", str(values[0])):
+                        levels, fields = found.setdefault(values[0], (set(), set()))
+                        levels.add(level)
+                        fields |= {keyword.arg for keyword in keywords if keyword.arg} - {"as_json"}
+    return found
+
+
+def test_every_event_is_documented_and_every_documented_event_exists() -> None:
+    rows = re.findall(r"^\| `(\w+\.\w+)` \| ([\w, ]+) \|(.*)\|$", (ROOT / "docs" / "cli.md").read_text(), re.M)
+    documented = {
+        event: (set(levels.split(", ")), set(re.findall(r"`(\w+)`", fields))) for event, levels, fields in rows
+    }
+    logged = logged_events()
+
+    assert set(documented) == set(logged)
+    for event, (levels, fields) in logged.items():
+        assert documented[event][0] == levels, event
+        assert fields <= documented[event][1], event
+
+
+# -- what others write to stderr
+
+
+def wrapped(*pieces: bytes) -> list[dict[str, Any]]:
+    wrapper = Wrapper()
+    found = [line for piece in pieces for line in wrapper.feed(piece)] + list(wrapper.flush())
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in found)
+    return [json.loads(line) for line in found]
+
+
+EVENT = log.format_line("info", "a.b", {"line": HOSTILE}, AT, as_json=True).encode()
+
+
+@pytest.mark.parametrize(
+    "pieces, lines",
+    [
+        ((b"one\ntwo",), ["one", "two"]),
+        ((b"half ", b"a line\r\n\n  \n"), ["half a line"]),
+        ((b"a\x00b\xff\n",), ["a\x00b\\xff"]),
+        ((EVENT + b"\n",), [None]),
+        ((EVENT[:20], EVENT[20:] + b"\nthen\n"), [None, "then"]),
+        ((b"half a line" + EVENT + b"\n",), ["half a line", None]),
+        ((b'{"at": "no event"}\n',), ['{"at": "no event"}']),
+        ((b'{"at": "' + EVENT + b"\n",), ['{"at": "', None]),
+        ((EVENT[:-1],), [EVENT[:-1].decode()]),
+        ((b"x" * 20_000 + b"\n",), ["x" * 8_192, "x" * 8_192, "x" * 3_616]),
+        ((b"[" * 100_000,), ["[" * 8_192] * 12 + ["[" * 1_696]),
+    ],
+)
+def test_whatever_is_written_becomes_lines_of_json(pieces: tuple[bytes, ...], lines: list[str | None]) -> None:
+    found = wrapped(*pieces)
+    assert [line["line"] if line["event"] == "stderr.line" else None for line in found] == lines
+    assert [line for line in found if line["event"] == "a.b"] == [json.loads(EVENT)] * lines.count(None)
+
+
+@given(st.lists(st.binary() | st.just(EVENT) | st.just(b"\n") | st.just(log.JSON_START)))
+def test_no_bytes_break_a_line(pieces: list[bytes]) -> None:
+    for line in wrapped(*pieces):
+        assert list(line)[:3] == ["at", "level", "event"]
+
+
+DEATHS = {
+    "a crash of the interpreter": "import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)",
+    "a C library": "import ctypes; ctypes.CDLL(None).perror(b'libsomething'); os._exit(3)",
+    "half a line": "os.write(2, b'half a line'); os._exit(3)",
+    "a warning": "import warnings; warnings.warn('something is old'); os._exit(3)",
+    "a traceback": "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join(); os._exit(3)",
+    "a kill": "os.write(2, b'half a line'); os.kill(os.getpid(), 9)",
+    "bytes": "os.write(2, bytes(range(256)) * 100); os._exit(3)",
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_process_that_dies_leaves_only_json_on_stderr(death: str) -> None:
+    code = (
+        "import os, sys; from yamlsched import log; from yamlsched.cli import _json_stderr; "
+        f"log.configure(as_json=True); _json_stderr.start(); log.info('a.b'); {DEATHS[death]}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+
+    found = events(done.stderr.decode())
+    assert found[0] == "a.b"
+    assert "stderr.line" in found
+    assert set(found) == {"a.b", "stderr.line"}
+
+
+def test_the_rest_is_written_before_the_command_exits() -> None:
+    code = (
+        "import sys; from yamlsched import log; from yamlsched.cli import _json_stderr; "
+        "log.configure(as_json=True); _json_stderr.start(); sys.stderr.write('x' * 60000 + chr(10)); "
+        "log.error('a.b'); sys.exit(7)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+
+    assert done.returncode == 7
+    assert events(done.stderr.decode())[-1] == "a.b"
+
+
+def test_a_process_that_was_left_behind_does_not_hold_up_the_end_of_stderr() -> None:
+    # the shell waits for the end of stderr, which the sleeper holds, if at all, through the pipe only
+    code = (
+        "import subprocess, os; from yamlsched.cli import _json_stderr; _json_stderr.CLOSE_TIMEOUT_SECONDS = 0.1; "
+        "_json_stderr.start(); print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    os.kill(int(done.stdout), signal.SIGKILL)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "words, variable, is_json",
+    [
+        (["runs", "--bogus"], "json", True),
+        (["--log-format", "text", "runs", "--bogus"], "json", False),
+        (["--log-format", "json", "runs", "--bogus"], "text", True),
+        (["runs", "--bogus"], "", False),
+    ],
+)
+def test_the_variable_sets_the_format_for_every_verb(words: list[str], variable: str, is_json: bool) -> None:
+    done = yamlsched(*words, YAMLSCHED_LOG_FORMAT=variable)
+    assert done.returncode == 2
+    assert (done.stderr[:1] == "{") is is_json
+    if is_json:
+        assert events(done.stderr) == ["command.failed"]

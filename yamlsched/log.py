@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from yamlsched import durations, times
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+JSON_START = b'{"at": "'
+"""How each line of JSON starts."""
 _state: dict[str, Any] = {"threshold": 20, "json": False}
+
+
+class NumberOf(NamedTuple):
+    """A number and its limit: ``attempt=1/10``, in JSON ``"attempt": 1, "max_attempts": 10``."""
+
+    number: int
+    limit: int
 
 
 def configure(verbosity: int = 0, as_json: bool = False) -> None:
@@ -69,15 +79,16 @@ def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = N
 
 
 def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as_json: bool = False) -> str:
-    """Return the line. Fields that are None are omitted.
+    """Return the line. Fields that are None are omitted. In JSON numbers are numbers, and durations are seconds.
 
     >>> format_line("info", "run.dead", {"job": "purge", "run": 119}, datetime(2026, 1, 14, 2, tzinfo=UTC))
     '2026-01-14T02:00:00Z INFO    run.dead job=purge run=119'
     """
     given = {key.rstrip("_"): value for key, value in fields.items() if value is not None}
     if as_json:
-        plain = {key: value if isinstance(value, int | float) else _text(value) for key, value in given.items()}
-        line = {"at": _text(at), "level": level, "event": event, **plain}
+        line: dict[str, Any] = {"at": _text(at), "level": level, "event": event}
+        for key, value in given.items():
+            line.update(_plain(key, value))
         return printable_json(json.dumps(line, ensure_ascii=False))
     pairs = "".join(f" {key}={_quoted(_text(value))}" for key, value in given.items())
     return f"{_text(at)} {level.upper():<7} {event}{pairs}"
@@ -88,7 +99,32 @@ def printable_json(line: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
+def is_event(line: bytes) -> bool:
+    """Return whether a line is what ``format_line`` returns as JSON.
+
+    >>> is_event(b'{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "a.b"}'), is_event(b'{"at": "x"')
+    (True, False)
+    """
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and list(found)[:3] == ["at", "level", "event"]
+
+
+def _plain(key: str, value: Any) -> dict[str, Any]:
+    """Return a field as JSON has it."""
+    if isinstance(value, NumberOf):
+        return {key: value.number, f"max_{key}s": value.limit}
+    if isinstance(value, timedelta):
+        return {key: round(value.total_seconds(), 3)}
+    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return {key: value if is_number else _text(value)}
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, NumberOf):
+        return f"{value.number}/{value.limit}"
     if isinstance(value, datetime):
         return times.rfc3339(value, "seconds")
     if isinstance(value, timedelta):

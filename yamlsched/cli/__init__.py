@@ -82,7 +82,13 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     _open_standard_streams()
-    event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
+    if _wants_json_log(sys.argv[1:]):
+        from yamlsched.cli import _json_stderr
+
+        event_log.configure(as_json=True)
+        _json_stderr.start()
+    else:
+        event_log.configure()
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -126,9 +132,14 @@ def _open_standard_streams() -> None:
 
 
 def _wants_json_log(arguments: list[str]) -> bool:
-    """Return whether --log-format json was passed, also in a command line that is wrong elsewhere."""
+    """Return whether --log-format json applies, also in a command line that is wrong elsewhere.
+
+    >>> _wants_json_log(["tick", "--log-format=json"]), _wants_json_log(["--log-format", "text", "tick"])
+    (True, False)
+    """
     words = " ".join(arguments).replace("--log-format=", "--log-format ").split(" ")
-    return ("--log-format", "json") in itertools.pairwise(words)
+    given = [value for name, value in itertools.pairwise(words) if name == "--log-format"]
+    return (given[-1] if given else os.environ.get("YAMLSCHED_LOG_FORMAT")) == "json"
 
 
 def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:

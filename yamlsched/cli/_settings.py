@@ -142,7 +142,12 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             metavar="FORMAT" if before_verb else None,
             help="The format of results" + (": text, json, or another of the verb." if before_verb else "."),
         ),
-        click.Option(["--log-format"], type=click.Choice(["text", "json"]), help="The format of log lines."),
+        click.Option(
+            ["--log-format"],
+            type=click.Choice(["text", "json"]),
+            envvar=variable("LOG_FORMAT"),
+            help="The format of log lines (YAMLSCHED_LOG_FORMAT; text).",
+        ),
         click.Option(["-q", "--quiet"], **count, help="Log warnings only; twice: errors only."),
         click.Option(["-v", "--verbose"], **count, help="Log more."),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,15 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         app = application.build(options.reached_by(where))
-        serve.run(app, where, lambda address: click.echo(f"yamlsched web: {address}{options.base_path}/", err=True))
+        serve.run(app, where, partial(_announce, options.base_path))
     return 0
+
+
+def _announce(base_path: str, address: str) -> None:
+    from yamlsched import log
+
+    where = f"{address}{base_path}/"
+    log.message("info", "web.started", f"yamlsched web: {where}", address=where)
 
 
 def _users(file: Path | None) -> dict[str, str]:

@@ -92,9 +92,10 @@ class DueResult:
             log.info(
                 "slot.skipped", job=gap.job_type, first=gap.first, last=gap.last, slots=gap.slots, reason=gap.reason
             )
-        for event, jobs in (("slot.unreadable", self.unreadable), ("slot.blocked", self.blocked)):
-            for job, why in jobs:
-                log.error(event, job=job, error=why)
+        for job, why in self.unreadable:
+            log.error("slot.unreadable", job=job, error=why)
+        for job, why in self.blocked:
+            log.error("slot.blocked", job=job, error=why)
 
 
 class _KeyConflict(Exception):
@@ -129,7 +130,7 @@ def account_for_due_slots(
         result.add(batch)
     result.jobs_left = sum(len(ids) for ids, _ in todo)
     if result.jobs_left:
-        log.warning("sync.unfinished", jobs=result.jobs_left)
+        log.warning("sync.unfinished", jobs_left=result.jobs_left)
     return result
 
 

@@ -71,6 +71,6 @@ class Attempt:
         if self.is_lost:
             return False
         self.is_lost, run = True, self.run
-        number = f"{run.attempt}/{run.max_attempts}"
+        number = log.NumberOf(run.attempt, run.max_attempts)
         log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=number, why=why)
         return True

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from yamlsched import durations, log
+from yamlsched import log
 from yamlsched.runs import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RunReport:
 
 def _log_success(attempt: Attempt) -> None:
     run, took = attempt.run, timedelta(seconds=round(attempt.took or 0.0, 3))
-    log.info("attempt.succeeded", **_names(run), attempt=_number(run), took=durations.show(took))
+    log.info("attempt.succeeded", **_names(run), attempt=_number(run), took=took)
 
 
 def _names(run: ClaimedRun) -> dict[str, Any]:
@@ -103,5 +103,5 @@ def _names(run: ClaimedRun) -> dict[str, Any]:
     return {"job": run.job_type, **call, "run": run.id, "key": run.key}
 
 
-def _number(run: ClaimedRun) -> str:
-    return f"{run.attempt}/{run.max_attempts}"
+def _number(run: ClaimedRun) -> log.NumberOf:
+    return log.NumberOf(run.attempt, run.max_attempts)

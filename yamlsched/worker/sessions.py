@@ -13,6 +13,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
@@ -80,7 +81,7 @@ class Database:
     def answered(self) -> None:
         """Note that there was an answer."""
         if self.away_since is not None:
-            log.warning("database.back", after=f"{clock.now() - self.away_since:.1f}s")
+            log.warning("database.back", after=timedelta(seconds=clock.now() - self.away_since))
             self.away_since = None
 
 

@@ -87,7 +87,7 @@ class NonBlockingStderr:
         self._written_at = clock.now()
         while self._buffer and self._poll.poll(0):
             try:
-                del self._buffer[: os.write(self._descriptor, self._buffer[:MAX_WRITE_BYTES])]
+                del self._buffer[: os.write(self._descriptor, self._next_piece())]
             except BlockingIOError:
                 break
             except OSError:
@@ -100,13 +100,18 @@ class NonBlockingStderr:
             else:
                 self._loop.remove_writer(self._descriptor)
 
+    def _next_piece(self) -> bytearray:
+        """Return what is written at once: whole lines if possible. Other processes cannot write between them."""
+        piece = self._buffer[:MAX_WRITE_BYTES]
+        return piece[: piece.rfind(b"\n") + 1] or piece
+
     def close(self) -> None:
         """Write the rest, unless its reader is too slow."""
         if self._status:
             self.show("")
         while self._buffer and self._poll.poll(CLOSE_TIMEOUT_SECONDS * 1000):
             try:
-                del self._buffer[: os.write(self._descriptor, self._buffer[:MAX_WRITE_BYTES])]
+                del self._buffer[: os.write(self._descriptor, self._next_piece())]
             except OSError:
                 break
         self._buffer.clear()

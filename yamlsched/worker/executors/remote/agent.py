@@ -284,7 +284,8 @@ def execute(
         os.dup2(null, 0)
     agent = Agent(dsn, run, job, namespace, file, lifeline)
     result = asyncio.run(agent.run())
-    names = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": f"{run.attempt}/{run.max_attempts}"}
+    number = log.NumberOf(run.attempt, run.max_attempts)
+    names = {"job": run.job_type, "run": run.id, "key": run.key, "attempt": number}
     if result is AgentResult.REFUSED:
         why = "another execution has begun, it was withdrawn, its lease has ended, or its job is paused"
         log.warning("attempt.not_begun", **names, why=why)

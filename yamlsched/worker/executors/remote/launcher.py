@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
+from yamlsched import log
 from yamlsched.programs import describe_exit, signal_group
 from yamlsched.worker.executors.processes.output import UNSAFE, escaped
 
@@ -133,6 +135,16 @@ class ProgramLauncher:
                 self._tail = self._tail[-MAX_TAIL_CHARS:]
             self._allowance -= len(line)
             if self._allowance > 0:
-                prefix = "" if text.startswith(self._name) else self._name
                 with contextlib.suppress(OSError, ValueError):
-                    sys.stderr.write(f"{prefix}{text}\n")
+                    sys.stderr.write(f"{self._named(text)}\n")
+
+    def _named(self, text: str) -> str:
+        """Return a line with the job and the run that it belongs to."""
+        if not log.is_json():
+            return text if text.startswith(self._name) else f"{self._name}{text}"
+        if log.is_event(text.encode()):
+            return text  # of an agent that logs JSON itself
+        job, _, run = self._name.strip("[] ").rpartition(" ")
+        names = {"job": job, "run": int(run)} if run.isdigit() else {}
+        line = text.removeprefix(self._name)
+        return log.format_line("info", "run.output", {**names, "line": line}, datetime.now(UTC), as_json=True)
