@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
 
 STDOUT = 1
@@ -72,6 +71,8 @@ def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None
 
     Only the host's own file says where something is written: a row in the database never does.
     """
+    from yamlsched.definitions.load import load  # here, because a tick without an archive prunes without it
+
     folder = load(data, str(file), None).retention.archive
     return None if folder is None else FolderArchive(file.resolve().parent / folder, namespace)
 
