@@ -6,7 +6,7 @@ select e.run_id, e.created
 from yamlsched.enqueue(%(job_type)s::pg_catalog.text, %(payload)s::pg_catalog.text::pg_catalog.jsonb,
                        %(run_at)s::pg_catalog.timestamptz, %(key)s::pg_catalog.text, %(namespace)s::pg_catalog.text,
                        %(priority)s::pg_catalog.text,
-                       pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)) e;
+                       pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8), %(trace_context)s::pg_catalog.text) e;
 
 -- name: enqueue_many
 -- Any number of runs of one job; parent_id is the run whose handler enqueues them.
@@ -15,5 +15,5 @@ from yamlsched.enqueue_many(%(job_type)s::pg_catalog.text, %(payloads)s::pg_cata
                             %(keys)s::pg_catalog.text[],
                             %(run_at)s::pg_catalog.timestamptz, %(namespace)s::pg_catalog.text,
                             %(parent_id)s::pg_catalog.int8, %(priority)s::pg_catalog.text,
-                            pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8)) e
+                            pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8), %(trace_contexts)s::pg_catalog.text[]) e
 order by e.position;

@@ -63,13 +63,14 @@ begin
     end loop;
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
-            'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval)',
+            'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
-            'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval)',
+            'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval,text[])',
             'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
             'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)',
             'yamlsched.on_dead_key(text,bigint,integer)',
-            'yamlsched.put_definitions(jsonb)']) as is_ours
+            'yamlsched.put_definitions(jsonb)',
+            'yamlsched.valid_trace_context(text)']) as is_ours
         from pg_catalog.pg_proc p
         where p.pronamespace = 'yamlsched'::regnamespace and p.proowner <> 'yamlsched_owner'::regrole
     loop

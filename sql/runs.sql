@@ -68,7 +68,7 @@ where r.ctid = any (array(select p.ctid from picked p))
 returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
           r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
           date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-          r.error_type, r.priority,
+          r.error_type, r.trace_context, r.priority,
           (select p.run_at::text from picked p order by p.run_at desc, p.id desc limit 1) as past_run_at,
           (select p.id from picked p order by p.run_at desc, p.id desc limit 1) as past_id;
 
@@ -251,12 +251,12 @@ with recursive clock as materialized (
                           else 'no attempts are left: attempts or max_attempts was edited by hand' end,
         error_type = case when r.status = 'running' then %(lost_type)s else 'AttemptsExhausted' end
     where r.id = any (array(select p.id from picked p where p.is_last))
-    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at
+    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at, r.trace_context
 ), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
-                                    max_attempts)
+                                    max_attempts, trace_context)
     select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts), b.finished_at,
-           d.priority, d.max_attempts
+           d.priority, d.max_attempts, b.trace_context
     from died b
     cross join lateral (
         select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead from yamlsched.job_definitions j
@@ -279,17 +279,18 @@ with recursive clock as materialized (
     returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
               r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-              r.error_type, r.exclusive, r.definition_id
+              r.error_type, r.trace_context, r.exclusive, r.definition_id
 )
 select c.*, 'claimed' as kind, (select count(*) from heads) as heads
 from claimed c
 union all
 select p.id, p.job_type, p.idempotency_key, p.scheduled_for::text, p.attempts, p.max_attempts, '{}', false, 0,
-       p.locked_by, p.prior_attempts, 0, null, p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
+       p.locked_by, p.prior_attempts, 0, null, null,
+       p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
 from picked p
 join lateral (values ('lost', p.is_lost), ('dead', p.is_last)) k (kind, holds) on k.holds
 union all
-select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null
 from cut u where u.missing > 0;
 
 -- name: heartbeat
@@ -384,7 +385,7 @@ with outcome as materialized (
       and r.attempts = o.attempt
       and r.locked_by = o.token
     returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.status, r.run_at, r.started_at,
-              o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.omitted_bytes, o.now
+              r.trace_context, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.omitted_bytes, o.now
 ), failures as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack)
     select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack
@@ -399,9 +400,9 @@ with outcome as materialized (
         output = excluded.output
 ), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
-                                    max_attempts)
+                                    max_attempts, trace_context)
     select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now,
-           d.priority, d.max_attempts
+           d.priority, d.max_attempts, f.trace_context
     from finished f
     cross join lateral (
         select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead from yamlsched.job_definitions j

@@ -14,6 +14,8 @@ from support.monitoring import Service, service
 from yamlsched.operations.monitors import delivery
 from yamlsched.operations.monitors.delivery import Request, deliver
 
+BAD = f'"{delivery.BAD_URL}"'
+
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,19 +48,22 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("{monitor}/secret-404", '"HTTP 404"'),
         ("{monitor}/secret-429", '"HTTP 429"'),
         ("http://127.0.0.1:1/secret", '"Connection refused"'),
-        ("nonsense/secret", '"not a valid http or https URL (ASCII, without spaces, a user or a password)"'),
-        ("{monitor}/secret path", '"not a valid http or https URL (ASCII, without spaces, a user or a password)"'),
-        ("{monitor}/secret\npath", '"not a valid http or https URL (ASCII, without spaces, a user or a password)"'),
+        ("nonsense/secret", BAD),
+        ("{monitor}/secret path", BAD),
+        ("{monitor}/secret\npath", BAD),
         (
             "http://user:secret@127.0.0.1:1/path",
-            '"not a valid http or https URL (ASCII, without spaces, a user or a password)"',
+            BAD,
         ),
-        ("file:///secret", '"not a valid http or https URL (ASCII, without spaces, a user or a password)"'),
-        ("http://[secret/path", "ValueError"),
-        ("http://127.0.0.1:secret/path", "InvalidURL"),
+        ("file:///secret", BAD),
+        ("http://[secret/path", BAD),
+        (
+            "http://127.0.0.1:secret/path",
+            BAD,
+        ),
         (
             "http://127.0.0.1:1/secret-ü",
-            '"not a valid http or https URL (ASCII, without spaces, a user or a password)"',
+            BAD,
         ),
         ("http://secret.invalid/path", None),
     ],

@@ -24,6 +24,7 @@ from yamlsched.operations.monitors import sentry as module
 from yamlsched.operations.monitors.delivery import Request
 from yamlsched.operations.monitors.outbox import MAX_PENDING, Outbox
 from yamlsched.operations.monitors.sentry import BAD_DSN, Project, monitor_config, monitor_slug, tick_slug
+from yamlsched.operations.variable_checks import check as check_variables
 from yamlsched.runs import ClaimedRun
 from yamlsched.service import monitors
 
@@ -414,3 +415,20 @@ def test_a_worker_that_ends_sends_again_what_was_not_answered_in_time(
 
     sentry.service.may_answer.set()
     assert len(outbox.take(None)) == 1
+
+
+def test_doctor_checks_the_variables_and_shows_no_part_of_them() -> None:
+    def found(**environ: str) -> list[tuple[str, str]]:
+        checks = list(check_variables(environ))
+        assert "secret" not in str(checks)
+        return [(check.name, check.level) for check in checks]
+
+    assert found() == []
+    assert found(YAMLSCHED_HEARTBEAT_URL="http://secret/x", YAMLSCHED_SENTRY_DSN="https://secret@sentry.io/1") == [
+        ("heartbeats", "ok"),
+        ("sentry", "ok"),
+    ]
+    assert found(
+        YAMLSCHED_HEARTBEAT_URL="secret", YAMLSCHED_HEARTBEAT_URL_A="http://secret:x/", YAMLSCHED_SENTRY_DSN="secret"
+    ) == [("heartbeats", "fail"), ("heartbeats", "fail"), ("sentry", "fail")]
+    assert found(OTEL_TRACES_EXPORTER="otlp") == [("traces", "ok")]

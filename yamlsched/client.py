@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args, overload
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched import durations
+from yamlsched import durations, tracing
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
 from yamlsched.runs import ON_DEAD_PREFIX, EnqueueBatch
@@ -237,21 +237,38 @@ def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
 def _execute(connection: Any, statement: str, parameters: dict[str, Any], select: Any) -> Any:
     """Execute ``statement``, with any factories of the connection. Return ``select`` of its results, or await it."""
     sql = load("enqueue")[statement]
+    job, count, namespace = parameters["job_type"], len(parameters["payloads"]), parameters["namespace"]
+
+    def in_span() -> AbstractContextManager[tracing.Sending]:
+        return tracing.send(job, count, namespace, parameters.get("key"))
+
+    def given(sending: tracing.Sending) -> dict[str, Any]:
+        return {**parameters, "trace_context": sending.context, "trace_contexts": sending.contexts(count)}
+
+    def results(sending: tracing.Sending, rows: list[Any]) -> Any:
+        found = [Enqueued(*row) for row in rows]
+        sending.note([enqueued.run_id for enqueued in found])
+        return select(found)
+
     if isinstance(connection, psycopg.AsyncConnection):
         session: Async = connection
 
         async def execute() -> Any:
-            with translate_errors():
+            with in_span() as sending, translate_errors():
                 async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
-                    await cursor.execute(sql, parameters)
-                    return select([Enqueued(*row) for row in await cursor.fetchall()])
+                    await cursor.execute(sql, given(sending))
+                    return results(sending, await cursor.fetchall())
 
         return execute()
     if not isinstance(connection, psycopg.Connection):
         raise Refused(_wrong_connection(f"{type(connection).__module__}.{type(connection).__name__}"))
-    with translate_errors(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(sql, parameters)
-        return select([Enqueued(*row) for row in cursor.fetchall()])
+    with (
+        in_span() as sending,
+        translate_errors(),
+        psycopg.Cursor(connection, row_factory=tuple_row) as cursor,
+    ):
+        cursor.execute(sql, given(sending))
+        return results(sending, cursor.fetchall())
 
 
 def _wrong_connection(kind: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Literal, NamedTuple
 
+from yamlsched import tracing
 from yamlsched.definitions import commands
 from yamlsched.definitions.commands import Obstacle
 from yamlsched.definitions.job import Job
@@ -74,7 +75,7 @@ class Program(NamedTuple):
         return cls(job.command, job.env, job.cwd or "", job.stdin, codes.success, codes.discard, delays)
 
     def environment(self, inherited: Mapping[bytes, bytes], run: ClaimedRun) -> dict[bytes, bytes]:
-        """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, and the run.
+        """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, the run and its trace.
 
         Everything is UTF-8, whatever the locale of the worker is.
         """
@@ -89,7 +90,8 @@ class Program(NamedTuple):
             "YAMLSCHED_MAX_ATTEMPTS": str(run.max_attempts),
             "YAMLSCHED_PAYLOAD": run.payload,
         }
-        given = {name.encode(): value.encode() for name, value in {**self.env, **of_run}.items()}
+        variables = {**self.env, **of_run, **tracing.environment(run)}
+        given = {name.encode(): value.encode() for name, value in variables.items()}
         return {**kept, **given}
 
     def start(

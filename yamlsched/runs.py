@@ -79,6 +79,7 @@ class ClaimedRun(NamedTuple):
     prior_attempts: int = 0  # before an operator's retry
     sessions_lost: int = 0  # attempts in a row that were released because their database session broke
     error_type: str | None = None  # of the last failure
+    trace_context: str | None = None  # W3C: the traceparent of what enqueued it, and after a space the tracestate
 
     @property
     def is_on_dead_call(self) -> bool:
@@ -101,10 +102,21 @@ class EnqueueBatch(NamedTuple):
     run_at: str | None  # RFC 3339
     delay: float | None  # seconds from the statement, on the database's clock; with neither: now
     priority: str | None = None  # None: the job's
+    trace_contexts: list[str] | None = None  # one for each payload, or None
 
     def can_join(self, other: EnqueueBatch) -> bool:
         """Return whether one statement can enqueue the runs of both."""
-        return self._replace(payloads=other.payloads, keys=other.keys) == other
+        if (self.trace_contexts is None) != (other.trace_contexts is None):
+            return False
+        own = self._replace(payloads=other.payloads, keys=other.keys, trace_contexts=other.trace_contexts)
+        return own == other
+
+    def join(self, other: EnqueueBatch) -> None:
+        """Add the runs of ``other``, which can join."""
+        self.payloads.extend(other.payloads)
+        self.keys.extend(other.keys)
+        if self.trace_contexts is not None and other.trace_contexts is not None:
+            self.trace_contexts.extend(other.trace_contexts)
 
 
 class EndKind(StrEnum):

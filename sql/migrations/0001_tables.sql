@@ -130,6 +130,7 @@ create table yamlsched.job_runs (
     idempotency_key text,
     scheduled_for   timestamptz,       -- the slot; null: enqueued
     parent_id       bigint,            -- the run whose handler enqueued this one
+    trace_context   text,              -- W3C: the traceparent of the span that enqueued it, and after a space the tracestate
     attempts        integer not null default 0 check (attempts >= 0),
     locked_by       text,              -- new for every claim; kept when the lease ends: the last owner
     started_at      timestamptz,       -- of the latest claim

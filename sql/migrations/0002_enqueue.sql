@@ -19,6 +19,14 @@ as $$
     end
 $$;
 
+-- A trace context that cannot be one is ignored, as W3C's Trace Context asks for.
+create function yamlsched.valid_trace_context(context text) returns text
+    language sql immutable parallel safe
+as $$
+    select case when length(context) <= 600 and context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
+                then context end
+$$;
+
 -- The key of the run that calls on_dead: one for each death, because a retried run may die again. The key of a later death
 -- ends with the run's number of attempts.
 create function yamlsched.on_dead_key(namespace text, run_id bigint, attempts integer) returns text
@@ -46,7 +54,8 @@ create function yamlsched.enqueue_many(
     namespace        text default 'default',
     parent_id        bigint default null,
     priority         text default null,  -- high, normal or low; null: the job's
-    delay            interval default null  -- from now, instead of run_at
+    delay            interval default null,  -- from now, instead of run_at
+    trace_contexts   text[] default null     -- one for each payload, as in enqueue
 ) returns table ("position" integer, run_id bigint, created boolean)
     language plpgsql
     security definer                     -- an enqueuer may call this and touch no table
@@ -93,6 +102,10 @@ begin
         raise exception using errcode = 'YS003', message = format(
             '%s payloads, but %s keys', cardinality(payloads), cardinality(idempotency_keys));
     end if;
+    if cardinality(trace_contexts) <> cardinality(payloads) then
+        raise exception using errcode = 'YS003', message = format(
+            '%s payloads, but %s trace contexts', cardinality(payloads), cardinality(trace_contexts));
+    end if;
     if enqueue_many.run_at not between '1970-01-01 00:00Z' and '9999-01-01 00:00Z' then
         raise exception using errcode = 'YS003', message = format(
             'run_at %s is not between the years 1970 and 9998', enqueue_many.run_at);
@@ -124,13 +137,13 @@ begin
         -- in the order of keys, so that two that enqueue the same keys wait for each other and never in a circle
         insert into yamlsched.job_runs
             (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts,
-             parent_id)
+             parent_id, trace_context)
         overriding system value
         select i.id, definition.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
                coalesce(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay, clock_timestamp()),
                coalesce(level, definition.priority),
-               definition.max_attempts, enqueue_many.parent_id
-        from unnest(payloads, idempotency_keys, ids) as i (payload, key, id)
+               definition.max_attempts, enqueue_many.parent_id, yamlsched.valid_trace_context(i.context)
+        from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id, context)
         where tries = 0 or i.key is not null
         order by i.key collate "C", i.id
         on conflict do nothing;
@@ -206,7 +219,8 @@ create function yamlsched.enqueue(
     idempotency_key text default null,
     namespace       text default 'default',
     priority        text default null,  -- high, normal or low; null: the job's
-    delay           interval default null  -- from now, instead of run_at
+    delay           interval default null,  -- from now, instead of run_at
+    trace_context   text default null  -- W3C: a traceparent, and after a space the tracestate; an invalid one is ignored
 ) returns table (run_id bigint, created boolean)
     language plpgsql
     security definer
@@ -222,10 +236,10 @@ begin
        and (run_at is null or run_at between '1970-01-01 00:00Z' and '9999-01-01 00:00Z')
        and (delay is null or (run_at is null and delay between interval '0' and interval '36525 days')) then
         insert into yamlsched.job_runs as r
-            (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts)
+            (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts, trace_context)
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
                coalesce(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
-               coalesce(level, d.priority), d.max_attempts
+               coalesce(level, d.priority), d.max_attempts, yamlsched.valid_trace_context(enqueue.trace_context)
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
           and d.enabled and d.retired_at is null
@@ -246,10 +260,11 @@ begin
     return query
     select e.run_id, e.created
     from yamlsched.enqueue_many(job_type, array[payload], case when idempotency_key is not null
-                                then array[idempotency_key] end, run_at, namespace, null, priority, delay) e;
+                                then array[idempotency_key] end, run_at, namespace, null, priority, delay,
+                                case when trace_context is not null then array[trace_context] end) e;
 end
 $$;
 
 -- Functions are everybody's by default; these write with their owner's rights.
-revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval) from public;
-revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval) from public;
+revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[]) from public;
+revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval, text) from public;

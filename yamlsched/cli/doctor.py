@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters, _output
@@ -17,7 +19,7 @@ from yamlsched.cli._settings import Settings, Verb
 @_filters.path_option
 @click.pass_obj
 def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
-    from yamlsched.operations import doctor, executor_checks
+    from yamlsched.operations import doctor, executor_checks, variable_checks
 
     loaded, checks = doctor.schedule(settings.file, settings.env, paths)
     is_valid = loaded is None or not loaded.has_errors
@@ -27,6 +29,7 @@ def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
     if loaded is not None:
         checks += doctor.archive(loaded, settings.file)
         checks += executor_checks.check(loaded, settings.file, paths, settings.database())
+    checks += variable_checks.check(os.environ)
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
         click.echo(_output.document(healthy=not failed, checks=checks))

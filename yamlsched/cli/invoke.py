@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from yamlsched import tracing
 from yamlsched.cli import _completion
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import NoDatabase, Refused
-from yamlsched.runs import error_text
+from yamlsched.runs import AttemptEnd, EndKind, error_text
 
 if TYPE_CHECKING:
     from yamlsched.definitions.job import Job
     from yamlsched.progress import Progress
+    from yamlsched.testing import FakeRun
+
+MAX_EXPORT_SECONDS = 5.0
 
 
 @click.command(
@@ -65,11 +69,15 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
             connection = stack.enter_context(settings.connect(for_handler=True))
         run = FakeRun(job_type=job, payload=arguments, max_attempts=found.max_attempts, connection=connection, dsn=dsn)
         run.backend.report = stack.enter_context(_shown_progress())
+        span = None
         try:
             handler = resolve(found.handler)
             mismatch = payload_mismatch(handler, found.handler, tuple(arguments), takes_run(handler))
+            span = None if mismatch else _span(run, dsn)
             result = None if mismatch else call(handler, run)
-        except Exception:  # the author of the handler wants to see its traceback
+            _finish(span, None)
+        except Exception as error:  # the author of the handler wants to see its traceback
+            _finish(span, AttemptEnd(EndKind.RAISED, str(error), type(error).__name__, traceback.format_exc()))
             traceback.print_exc()
             return 1
     if mismatch:
@@ -111,8 +119,10 @@ def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
             signal.signal(number, _exit)
     run = FakeRun(job_type=job.name, payload=payload, max_attempts=job.max_attempts)
     options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
+    span = _span(run, "")
     called = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
     end, outcome = called.end, called.outcome
+    _finish(span, end)
     error = error_text(end.error_type, end.error) or end.error_type
     if settings.wants_json:
         answer = {"result": None, "outcome": outcome, "exit_code": called.status, "error": error or None}
@@ -123,6 +133,20 @@ def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
     later = f", and be retried after {durations.show(end.delay)}" if end.delay is not None else ""
     click.echo(f"{error}: {means}{later}", err=True)
     return 1
+
+
+def _span(run: FakeRun, dsn: str) -> tracing.Attempting | None:
+    """Start the span of the call, as a worker does for an attempt."""
+    from yamlsched.store.dsn import redactor
+    from yamlsched.testing import claimed
+
+    return tracing.process(claimed(run), run.backend.namespace, redactor(dsn), tracing.is_requested())
+
+
+def _finish(span: tracing.Attempting | None, end: AttemptEnd | None) -> None:
+    if span is not None:
+        span.finish(end)
+        tracing.flush_all(MAX_EXPORT_SECONDS)
 
 
 def _exit(number: int, frame: object) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from yamlsched import client, jsonb
+from yamlsched import client, jsonb, tracing
 from yamlsched.client import Delay, PriorityName, RunAt
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handling import once
@@ -122,10 +122,12 @@ class Run:
         """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See ``enqueue``."""
         self._require_uncommitted("enqueue")
         batch, enqueued = client.make_batch(job, payloads, keys, run_at, delay, priority), self.state.enqueued
+        count = len(batch.payloads)
+        with tracing.send(str(job), count, self.backend.namespace, batch.keys[0] if count == 1 else None) as sending:
+            batch = batch._replace(trace_contexts=sending.contexts(count))
         last = enqueued[-1] if len(enqueued) > (self.state.transaction_start or 0) else None
         if last is not None and last.can_join(batch):
-            last.payloads.extend(batch.payloads)  # one statement for a loop that enqueues one by one
-            last.keys.extend(batch.keys)
+            last.join(batch)  # one statement for a loop that enqueues one by one
         else:
             enqueued.append(batch)
         return DONE

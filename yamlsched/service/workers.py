@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from yamlsched import tracing
 from yamlsched.definitions.job import Job
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.runs import SHARED
@@ -44,6 +45,7 @@ def create_worker(
     """
     scope = claim_scope(connection, namespace, jobs)
     connection.close()
+    tracing.preload()
     limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
     folder = permit_folder(target.file)

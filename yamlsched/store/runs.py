@@ -334,7 +334,12 @@ def fan_out(namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]) -> It
         for end, payload in enumerate(batch.payloads, 1):
             size += len(payload)
             if end == len(batch.payloads) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
-                part = {"payloads": batch.payloads[start:end], "keys": batch.keys[start:end]}
+                contexts = batch.trace_contexts and batch.trace_contexts[start:end]
+                part = {
+                    "payloads": batch.payloads[start:end],
+                    "keys": batch.keys[start:end],
+                    "trace_contexts": contexts,
+                }
                 yield {**batch._asdict(), **part, "namespace": namespace, "parent_id": run_id}
                 start, size = end, 0
 

@@ -84,9 +84,20 @@ def _send_all(todo: deque[list[Request]], answers: deque[tuple[str, str]], deadl
             answers.append((request.variable, request.error or _send(request, deadline)))
 
 
+def is_valid_url(url: str) -> bool:
+    """Return whether requests can be sent to ``url``."""
+    if not re.fullmatch(r"https?://[!-?A-~]+", url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port, or brackets
+        return False
+
+
 def _send(request: Request, deadline: float) -> str:
     """Send ``request``, with retries; return ``SENT``, or an error that contains no part of the URL."""
-    if not re.fullmatch(r"https?://[!-?A-~]+", request.url):
+    if not is_valid_url(request.url):
         return BAD_URL
     opener = build_opener(SameOriginRedirects)
     for pause in (*RETRY_PAUSES_SECONDS, None):

@@ -35,7 +35,7 @@ SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to 
 START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
 MAX_WAIT_SECONDS = 1.0  # for attempts while all children are busy with long ones: then they are returned
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
-CLOSE_TIMEOUT_SECONDS = 2.0  # for children that have nothing to do to exit
+CLOSE_TIMEOUT_SECONDS = 5.0  # for children that have nothing to do to exit; they may export spans
 BAD_FRAME = AttemptEnd(EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED)
 
 

@@ -21,10 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from yamlsched import tracing
 from yamlsched.handling.backends import PostgresBackend
 from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.store.dsn import redactor
 from yamlsched.worker.executors import ends
 from yamlsched.worker.executors.processes.commands import CommandRunner
 from yamlsched.worker.executors.processes.protocol import RESUME, Channel, Frames, Report, Task, frame
@@ -50,6 +52,9 @@ class Runner:
         self.may_continue = True
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
         self.import_seconds = 0.0  # of the attempt, for importing its handler
+        self.exports_spans = tracing.is_requested()
+        self.redact = redactor(dsn)
+        self.span: tracing.Attempting | None = None  # of the attempt
         self.started = 0.0  # when the attempt that is executing started
         self.is_calling = self.was_stopped = False
         self.unread = bytearray(EMPTY)
@@ -74,9 +79,11 @@ class Runner:
 
     def _receive(self) -> None:
         """Wait for a piece of what the parent sends, perhaps less than a frame. Exits when the pipe is closed."""
+        self._export_spans()
         self._close_idle_sessions()
         piece = os.read(self.channel.commands, 1 << 16)
         if not piece:
+            tracing.flush_all(tracing.LAST_EXPORT_SECONDS)
             os._exit(0)
         for content in self.frames.feed(piece):
             if content == RESUME:
@@ -84,6 +91,14 @@ class Runner:
             else:
                 signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
                 self.tasks.extend(content)
+
+    def _export_spans(self) -> None:
+        """Export spans if there is nothing to do for a moment: the outcomes of their attempts have been sent."""
+        if tracing.unexported():
+            poll = select.poll()
+            poll.register(self.channel.commands, select.POLLIN)
+            if not poll.poll(tracing.EXPORT_AFTER_SECONDS * 1000):
+                tracing.flush(tracing.EXPORT_WAIT_SECONDS)
 
     def _close_idle_sessions(self) -> None:
         """Close the sessions of handlers if there is nothing to do for a moment: the server has a limit."""
@@ -110,10 +125,12 @@ class Runner:
         if not self.memory.start(index):
             self._send(time.perf_counter(), Report(index, None))
             return
-        self.started, self.import_seconds = time.perf_counter(), 0.0
+        self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
+        if self.span is not None:
+            self.span.finish(end)
         self._flush_output()
         has_output = self._has_output()
         now = time.perf_counter()
@@ -140,6 +157,8 @@ class Runner:
             self.may_continue = False
             while not self.may_continue:
                 self._receive()
+        if self.tasks and tracing.unexported() >= tracing.BATCH_SPANS:
+            tracing.flush(tracing.EXPORT_WAIT_SECONDS)
 
     def _attempt(
         self,
@@ -157,12 +176,16 @@ class Runner:
         run: Run | None = None
         try:
             if not isinstance(target, str):
+                self._trace(values)
                 return self.commands.execute(target, ClaimedRun._make(values))
             path, is_on_dead_call = target, dead_run_id is not None
             payload = {} if text == "{}" or is_on_dead_call else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
                 handler = self.handlers[path] = resolve(path)
+                self._trace(values)
                 self.import_seconds = time.perf_counter() - self.started
+            else:
+                self._trace(values)
             if is_on_dead_call or takes_run(handler):
                 claimed = ClaimedRun._make(values)
                 report = self.memory.progress.reporter(index, claimed)
@@ -174,7 +197,14 @@ class Runner:
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             return ends.returned(self._call(handler, payload, run, dead_run_id), run, self.was_stopped)
         except BaseException as error:
+            if self.span is None:
+                self._trace(values)  # the handler could not be imported
             return ends.raised(error, run)
+
+    def _trace(self, values: tuple[Any, ...]) -> None:
+        """Start the span of the attempt, if there is to be one."""
+        if self.exports_spans or tracing.API in sys.modules:
+            self.span = tracing.process(ClaimedRun._make(values), self.namespace, self.redact, self.exports_spans)
 
     def _call(
         self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run_id: int | None

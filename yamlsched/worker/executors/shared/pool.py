@@ -41,7 +41,7 @@ from yamlsched.worker.workload import Workload
 MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
 MAX_PER_CHILD = 500  # attempts at once, before another child is forked
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
-CLOSE_TIMEOUT_SECONDS = 2.0
+CLOSE_TIMEOUT_SECONDS = 5.0  # children may export spans
 REAP_TIMEOUT_SECONDS = 0.5
 START_TIMEOUT_SECONDS = 10.0  # for a child to be ready
 BLOCKED_MARGIN_SECONDS = 0.5  # after which the parent kills a child whose watchdog has not

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
+from yamlsched import tracing
 from yamlsched.handling.shared import SharedBackend, SharedSessions
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.store.dsn import redactor
 from yamlsched.worker import forking
 from yamlsched.worker.executors import ends
 from yamlsched.worker.executors.processes import bootstrap
@@ -95,6 +97,8 @@ class SharedRunner:
         self.loop.protect(self.board, self._on_exception)
         self.watchdog = Watchdog(self.board)
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
+        self.exports_spans = tracing.is_requested()
+        self.redact = redactor(workload.dsn)
         self.executing: dict[int, Executing] = {}
         self.waiting: dict[int, Any] = {}  # tasks that are to start when others have ended, by index
         self.limit = 1  # of what executes at once
@@ -140,6 +144,7 @@ class SharedRunner:
     def _receive(self) -> None:
         piece = os.read(self.channel.commands, 1 << 18)
         if not piece:
+            tracing.flush_all(tracing.LAST_EXPORT_SECONDS)
             os._exit(0)
         for number in OWN_SIGNALS:
             signal.signal(number, forking.ignore)  # a handler may have set its own
@@ -185,7 +190,10 @@ class SharedRunner:
             try:
                 handler = self.handlers[path] = context.run(resolve, path)
             except BaseException as error:
-                self._finish(executing, ends.raised(error, None))
+                end = ends.raised(error, None)
+                if (span := self._trace(values)) is not None:
+                    span.finish(end)
+                self._finish(executing, end)
                 return
             finally:
                 self.board.leave()
@@ -224,10 +232,19 @@ class SharedRunner:
         values: tuple[Any, ...],
     ) -> None:
         self.board.set_state(executing.index, states.STARTED)
+        span = self._trace(values)
         end = await self._attempt(executing, handler, path, payload, timeout, ClaimedRun._make(values))
         if os.getpid() != self.pid:
             os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
+        if span is not None:
+            span.finish(end)
         self._finish(executing, end)
+
+    def _trace(self, values: tuple[Any, ...]) -> tracing.Attempting | None:
+        """Start the span of an attempt, if there is to be one."""
+        if self.exports_spans or tracing.API in sys.modules:
+            return tracing.process(ClaimedRun._make(values), self.sessions.namespace, self.redact, self.exports_spans)
+        return None
 
     async def _attempt(
         self,
@@ -395,6 +412,8 @@ class SharedRunner:
         """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""
         self.board.leave()
         self.sessions.close_idle(self.loop, is_all=not self.executing)
+        if tracing.unexported():
+            tracing.flush(0)  # the loop does not wait for it
         self.idle_beats = 0 if self.executing else self.idle_beats + 1
         if self.idle_beats < 4:
             self.loop.call_later(BEAT_SECONDS, self._beat)
