@@ -32,7 +32,7 @@ screenshots: .venv/ready-dev
 	$(BIN)/python -m tests.screenshots $(ARGS)
 
 clean:
-	rm -rf .venv .yamlsched var
+	rm -rf .venv .yamlsched var examples/dask/.yamlsched
 
 .venv/ready: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "yamlsched needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make run PYTHON=python3.12")'

@@ -17,7 +17,7 @@ import pytest
 
 from support.dask_cluster import a_cluster
 from support.database import temporary_database
-from support.project import Project, a_project, is_alive, until
+from support.project import TESTS, Project, a_project, is_alive, until
 
 pytestmark = pytest.mark.slow
 
@@ -137,11 +137,11 @@ def test_a_shutdown_stops_handlers_long_before_they_would_check_their_leases(pro
 
 def test_a_job_that_is_paused_does_not_begin_and_costs_nothing(project: Project) -> None:
     project.sync(waits_for_file=on_cluster(resources={"GPU": 1}))
-    first, second = (project.enqueue("waits_for_file", {"name": "paused"})[0] for _ in range(2))
+    runs = project.enqueue("waits_for_file", {"name": "paused"}, count=2)
     worker = project.start("work")
-    until(lambda: project.calls("started") and {project.row(run).status for run in (first, second)} == {"running"})
-    running, waiting = sorted((first, second), key=lambda run: -project.calls("started", run))
-    project.until_started(running)
+    until(lambda: all(project.row(run).status == "running" for run in runs), "both are claimed")
+    until(lambda: sum(project.calls("started", run) for run in runs) == 1)
+    waiting, running = sorted(runs, key=lambda run: project.calls("started", run))
 
     assert project.start("pause", "waits_for_file", "--reason", "test").wait() == 0
     project.touch("paused")
@@ -169,10 +169,9 @@ def test_only_the_gateway_loads_dask(project: Project) -> None:
     assert loads_msgpack == {worker.pid: False, gateway: True}
 
 
-def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(project: Project, tmp_path: Path) -> None:
+def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(project: Project) -> None:
     project.sync(nothing=on_cluster(), nap={})
     [remote], [local] = project.enqueue("nothing"), project.enqueue("nap")
-    (tmp_path / "distributed.py").write_text("")
     hidden = "import sys; sys.modules['distributed'] = None"
 
     worker = project.work(before=hidden)
@@ -180,6 +179,11 @@ def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(proj
     assert project.summary(local) == ("succeeded", 1, 1, 1, 0)
     assert project.summary(remote) == ("queued", 0, 0, 0, 0)
     assert 'pip install \\"yamlsched[dask]\\"' in worker.text
+    doctor = project.start("doctor", "--path", str(TESTS), before=hidden)
+    assert doctor.wait() == 1
+    report = (project.folder / f"out-{project.number}").read_text()
+    assert "Dask is not installed on this host, which claims no runs for this executor" in report
+    assert 'pip install "yamlsched[dask]"' in report
     project.start("cancel", str(remote)).wait()
 
 
@@ -228,7 +232,7 @@ def test_doctor_reports_what_it_finds_on_the_cluster(project: Project) -> None:
     project.executors["nowhere"] = {"type": "dask", "address": "tcp://127.0.0.1:1"}
     project.sync(nothing=on_cluster())
 
-    process = project.start("doctor", "--path", str(Path(__file__).parent))
+    process = project.start("doctor", "--path", str(TESTS))
     assert process.wait() == 1
     del project.executors["nowhere"]
 

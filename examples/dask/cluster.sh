@@ -41,9 +41,10 @@ step validate
 step sync
 for part in 1 2 3 4; do step enqueue score_customers --payload "{\"part\": $part}"; done
 step enqueue train_model
-step enqueue train_model
+created=$(step enqueue train_model)
+echo "$created"
 step enqueue clean_up
 step work
 step runs
 step doctor
-step show 5
+step show "$(echo "$created" | sed -n 's/^run \([0-9]*\) .*/\1/p')"
