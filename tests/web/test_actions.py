@@ -571,7 +571,7 @@ def test_a_command_in_a_message_is_a_link_to_the_page_that_does_the_same(text: s
         template = render.environment().from_string("{{ text|steps }}")
         return template.render(text=text, url=url_under(""), has_actions=has_actions)
 
-    [linked] = re.findall(r'<a href="([^"]*)">([^<]*)</a>', shown(True))
+    [linked] = re.findall(r'<a href="([^"]*)" class="command">([^<]*)</a>', shown(True))
     assert tuple(map(html.unescape, linked)) == (link, label)
     assert "yamlsched" not in shown(True)
     # a page that changes nothing names the command
@@ -584,7 +584,7 @@ def test_a_message_is_escaped_around_its_commands() -> None:
     shown = template.render(text=text, url=url_under(""), has_actions=True)
     assert shown == (
         "&lt;b&gt;\\u202e; yamlsched retry 7x; "
-        '<a href="/actions/settle?key=%3Ci%3E">settle &lt;i&gt;</a>; <code>yamlsched doctor</code>'
+        '<a href="/actions/settle?key=%3Ci%3E" class="command">settle &lt;i&gt;</a>; <code>yamlsched doctor</code>'
     )
 
 
@@ -593,4 +593,7 @@ def test_a_retry_that_waits_for_a_pause_leads_to_its_end(page: TestClient, db: D
     run = a_run(db, job, "dead")
     pausing.pause(db, "default", [job], "jonas")
     done = confirm(page, page.get(f"/actions/retry?run={run}"))
-    assert '<a href="/actions/resume?job=purge">resume purge</a>' in page.get(done.headers["location"]).text
+    assert (
+        '<a href="/actions/resume?job=purge" class="command">resume purge</a>'
+        in page.get(done.headers["location"]).text
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from starlette.testclient import TestClient
 
 from benchmarks.web import fill, paths
@@ -80,6 +81,29 @@ def test_no_page_scans_finished_runs(
             for table, (scans, rows) in reads.items():
                 assert scans == 0 or table != "job_runs", f"{path} scans all runs"
                 assert rows <= MAX_ROWS, f"{path} reads {rows} rows of {table}"
+
+
+def test_the_lists_of_jobs_and_of_namespaces_read_one_finished_run_of_a_job_and_no_more(
+    server: str, history: str, reads: dict[str, tuple[int, int]]
+) -> None:
+    # given the same history without unfinished runs
+    template = conninfo_to_dict(history)["dbname"]
+    with temporary_database(server, str(template)) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("delete from yamlsched.job_runs where finished_at is null")
+            connection.execute("vacuum analyze yamlsched.job_runs")
+
+        with TestClient(web.app(dsn), base_url="http://localhost") as client:
+            read = {}
+            for path in ("/namespaces", "/?q=nothing", "/"):
+                assert client.get(path).status_code == 200
+                read[path] = reads["job_runs"]
+
+    # then the latest one decides about the state of a job, and those of the last hour about the hosts that work
+    assert read["/namespaces"][1] <= 20
+    assert JOBS <= read["/?q=nothing"][1] <= 2 * JOBS
+    # and the rows of the list have more: the last failure, the streak, and the last days
+    assert read["/"][1] <= 12 * JOBS, read
 
 
 def test_a_page_that_counts_all_runs_would_be_found(history: str, reads: dict[str, tuple[int, int]]) -> None:

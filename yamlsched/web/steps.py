@@ -35,14 +35,16 @@ def steps(context: Context, text: str) -> Markup:
 
 
 def _link(found: re.Match[str], url: Callable[..., str], has_actions: bool) -> Markup | None:
+    def link(label: str, href: str) -> Markup:
+        return element("a", label, href=href, class_="command")
+
     if found["shown"]:
-        return element("a", f"show run {found['shown']}", href=url("runs", found["shown"]))
+        return link(f"show run {found['shown']}", url("runs", found["shown"]))
     if has_actions and found["job"]:
-        return element("a", f"resume {found['job']}", href=url("actions", "resume", job=found["job"]))
+        return link(f"resume {found['job']}", url("actions", "resume", job=found["job"]))
     if has_actions and found["key"]:
         [key] = shlex.split(found["key"])
-        return element("a", f"settle {key}", href=url("actions", "settle", key=key))
+        return link(f"settle {key}", url("actions", "settle", key=key))
     if has_actions and found["run"]:
-        label, action = f"{found['action']} run {found['run']}", found["action"]
-        return element("a", label, href=url("actions", action, run=found["run"]))
+        return link(f"{found['action']} run {found['run']}", url("actions", found["action"], run=found["run"]))
     return None

@@ -29,6 +29,10 @@ REPORT_VIOLATIONS = (
     " console.error(`violates ${event.effectiveDirective}: ${event.blockedURI} ${event.sourceFile}`))"
 )
 
+HIDE = "Object.defineProperty(document, 'hidden', { get: () => true })"
+"""Lets a page believe that nobody sees it."""
+TIMEOUT_MS = 60_000
+
 
 class Tabs:
     """The tabs that a test opens, and what went wrong in them. ``allowed`` are patterns of what is expected to."""
@@ -40,12 +44,17 @@ class Tabs:
         self._browser = browser
         self._contexts: list[Any] = []
 
-    def open(self, url: str = "", **options: Any) -> Any:
-        """Return a new tab, with a profile of its own, which shows ``url``."""
+    def open(self, url: str = "", refreshes: bool = False, **options: Any) -> Any:
+        """Return a new tab, with a profile of its own, which shows ``url``.
+
+        Its pages refresh themselves only if asked to: on a slow machine they would while a test looks at them.
+        """
         context = new_context(self._browser, **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(TIMEOUT_MS)
         self._contexts.append(context)
         context.add_init_script(REPORT_VIOLATIONS)
+        if not refreshes:
+            context.add_init_script(HIDE)
         context.on("console", self._console)
         context.on("weberror", lambda error: self._note(f"exception: {error.error}"))
         context.on("dialog", self._dialog)

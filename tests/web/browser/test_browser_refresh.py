@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -36,9 +37,15 @@ def shop(chromium: Any, server: str, template: str) -> Iterator[tuple[Any, str]]
 @pytest.fixture
 def tab(tabs: Any, shop: tuple[Any, str]) -> Any:
     """A tab whose clock stands still."""
-    opened = tabs.open()
-    opened.clock.install()
+    opened = tabs.open(refreshes=True)
+    stop_clock(opened, datetime.now(UTC))
     return opened
+
+
+def stop_clock(tab: Any, at: datetime) -> None:
+    """Let the clock of a tab stand still ``at`` some time: only ``clock.run_for`` moves it."""
+    tab.clock.install(time=at - timedelta(hours=1))
+    tab.clock.pause_at(at)
 
 
 def describe(db: Any, text: str) -> None:
@@ -186,9 +193,8 @@ def test_a_reader_can_pause_and_resume_by_keyboard(tab: Any, tabs: Any, shop: tu
 
 def test_the_time_of_the_last_update_is_the_readers(tabs: Any, shop: tuple[Any, str]) -> None:
     for timezone, shown in (("Asia/Kolkata", "08:30:00"), ("America/St_Johns", "23:30:00")):
-        tab = tabs.open(timezone_id=timezone)
-        tab.clock.install(time="2026-01-14T03:00:00Z")
-        tab.clock.pause_at("2026-01-14T03:00:00Z")
+        tab = tabs.open(refreshes=True, timezone_id=timezone)
+        stop_clock(tab, datetime(2026, 1, 14, 3, tzinfo=UTC))
         tab.goto(shop[1] + STILL)
         assert shown in tab.inner_text("#refresh")
 
