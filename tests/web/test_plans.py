@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from starlette.testclient import TestClient
 
-from benchmarks.web import fill, paths
+from benchmarks.web import DEAD_SHARE, fill, paths
 from support.database import temporary_database
 from yamlsched import web
 from yamlsched.operations import overview, search
@@ -99,11 +99,13 @@ def test_the_lists_of_jobs_and_of_namespaces_read_one_finished_run_of_a_job_and_
                 assert client.get(path).status_code == 200
                 read[path] = reads["job_runs"]
 
-    # then the latest one decides about the state of a job, and those of the last hour about the hosts that work
-    assert read["/namespaces"][1] <= 20
-    assert JOBS <= read["/?q=nothing"][1] <= 2 * JOBS
+    # then the latest one decides about the state of a job, and those of the last hour about the hosts that work;
+    # an index of so few dead runs may be read as a whole
+    few = 2 * RUNS // DEAD_SHARE + 20
+    assert read["/namespaces"][1] <= JOBS + few, read
+    assert JOBS <= read["/?q=nothing"][1] <= 2 * JOBS + few, read
     # and the rows of the list have more: the last failure, the streak, and the last days
-    assert read["/"][1] <= 12 * JOBS, read
+    assert read["/"][1] <= 12 * JOBS + few, read
 
 
 def test_a_page_that_counts_all_runs_would_be_found(history: str, reads: dict[str, tuple[int, int]]) -> None:
