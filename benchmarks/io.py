@@ -17,7 +17,7 @@ PART = "io"
 MS = 100
 ASYNCHRONOUS = ("yamlsched", "graphile-worker", "pgqueuer", "chancy", "procrastinate")
 MAX_PROCESSES = 200
-SAMPLE_SECONDS = 0.1
+SAMPLE_SECONDS = 0.5
 
 
 def run(bench: Bench) -> None:
