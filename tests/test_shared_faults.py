@@ -175,3 +175,24 @@ def test_many_runs_whose_handler_cannot_be_imported_fail_one_by_one(project: Pro
 
     assert project.statuses() == {"dead": 500}
     assert "has no attribute 'does_not_exist'" in project.row(runs[0]).last_error
+
+
+def test_an_attempt_that_is_stopped_while_its_handler_is_imported_ends_and_its_neighbours_go_on(
+    project: Project,
+) -> None:
+    module = "support.shared_slow_import"
+    project.sync(
+        hangs={**shared("hangs", timeout="1s"), "handler": f"{module}.hangs"},
+        naps={**shared("naps"), "handler": f"{module}.naps"},
+    )
+    [stopped], naps = project.enqueue("hangs"), project.enqueue("naps", count=20)
+    worker = project.start("work")
+    until((project.folder / "importing").exists)
+
+    assert project.start("cancel", str(stopped), "--yes").wait() == 0
+    until(lambda: "lease.lost" in worker.text)
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.row(stopped).status == "cancelled"
+    assert {project.summary(run) for run in naps} == {("succeeded", 1, 1, 1, 0)}

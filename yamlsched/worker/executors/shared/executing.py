@@ -24,6 +24,7 @@ class Executing:
     others: set[asyncio.Task[Any]] = field(default_factory=set)
     output: deque[bytes] = field(default_factory=deque)  # not sent yet; threads append to it
     output_bytes: int = 0
+    is_called: bool = False  # its task has been executed: before, a cancellation would end the task unnoticed
     was_stopped: bool = False
     has_ended: bool = False  # the handler; other tasks may be left
     end: AttemptEnd | None = None  # None: a plain success

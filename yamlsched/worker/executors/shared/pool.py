@@ -224,23 +224,25 @@ class SharedPool:
         self._dispatch_soon()
 
     def _check_child(self, child: SharedChild, now: float) -> None:
-        late, is_stuck = list[Attempt](), False
+        late, is_stuck, step = list[Attempt](), False, child.board.step()
         for flight in child.in_flight.values():
             if flight.times_out_at is not None:
                 if now > flight.times_out_at:
                     late.append(flight.attempt)
             elif child.has_started(flight):
+                if step.is_import and step.executing == flight.index:
+                    continue  # its handler has not been called
                 flight.times_out_at = now + flight.attempt.job.timeout.total_seconds()
             elif now - flight.sent_at > MAX_WAIT_SECONDS:
                 is_stuck = True
-        if is_stuck and child.board.is_ready and not child.board.step().is_import:
+        if is_stuck and child.board.is_ready and not step.is_import:
             child.withdraw()
         if late := [attempt for attempt in late if attempt.stopped is None]:
             for attempt in late:
                 why = f"still running after {durations.show(attempt.job.timeout)}, stopped"
                 attempt.stopped = AttemptEnd(EndKind.RAISED, why, "Timeout")
             self.stop(late)
-        child.stall.observe(child.board.step(), now)
+        child.stall.observe(step, now)
         if not child.board.is_ready:
             if child.stall.seconds > START_TIMEOUT_SECONDS:
                 child.kill()

@@ -207,7 +207,7 @@ class SharedRunner:
         executing = self.executing.get(index)
         if executing is None or executing.has_ended or executing.task is None:
             return
-        if not executing.was_stopped and self.board.state(index) == states.NOT_STARTED:
+        if not executing.is_called:
             executing.was_stopped = True
             executing.task.cancel()
             self._finish(executing, ends.raised(ends.Stopped("stopped by yamlsched before it started"), None))
@@ -231,6 +231,7 @@ class SharedRunner:
         timeout: float,
         values: tuple[Any, ...],
     ) -> None:
+        executing.is_called = True
         self.board.set_state(executing.index, states.STARTED)
         span = self._trace(values)
         end = await self._attempt(executing, handler, path, payload, timeout, ClaimedRun._make(values))
