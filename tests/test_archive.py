@@ -398,6 +398,8 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     assert checked.code == 1
     assert "nothing has been pruned since 20" in checked.out
     assert f"{tmp_path}/kept" in checked.out
+    reported = cli("report", "--since", "1h")
+    assert (reported.code, "nothing has been pruned since 20" in reported.out) == (1, True)
     now = health.read(db, "default", timedelta(hours=1))
     assert [problem.kind for problem in health.problems(now, health.Thresholds())] == ["prune"]
     assert [check.level for check in doctor.pruning(now)] == ["fail"]

@@ -40,7 +40,7 @@ MAX_LONGEST, MAX_EDITS = 20, 50
 MAX_NAMES = 3
 MIN_JOBS_OF_ONE_CAUSE = 4
 """Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
-KINDS = ("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "old")
+KINDS = ("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "prune", "old")
 """Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
 MICROSECOND = timedelta(microseconds=1)

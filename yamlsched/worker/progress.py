@@ -28,7 +28,10 @@ class ProgressWriter:
 
     def is_due(self) -> bool:
         """Return whether there is something to write, and the last time was a second ago."""
-        return clock.now() >= self._next_at and any(attempt.took is None for attempt in _reporting(self._attempts))
+        return clock.now() >= self._next_at and any(
+            attempt.progress != attempt.written_progress and attempt.took is None and not attempt.is_lost
+            for attempt in self._attempts
+        )
 
     async def write(self, session: Session) -> None:
         """Write it. What the server does not take is written the next time, or with the outcome."""
