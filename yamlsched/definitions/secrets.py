@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 SECRET = re.compile(
@@ -41,8 +42,8 @@ def without_secrets(key: str, value: Any, redact: Callable[[str], str]) -> Any:
         return {name: without_secrets(name, item, redact) for name, item in value.items()}
     if isinstance(value, list):
         return [without_secrets(key, item, redact) for item in value]
-    if SECRET_VARIABLE.search(key) and value not in ("", None) and not is_reference(key, value):
-        return value if isinstance(value, bool) else HIDDEN
+    if is_secret_name(key) and value not in ("", None) and not isinstance(value, bool) and not is_reference(key, value):
+        return HIDDEN
     return hide_in_string(value, redact) if isinstance(value, str) else value
 
 
@@ -55,7 +56,7 @@ def command_without_secrets(words: Sequence[str], redact: Callable[[str], str]) 
     shown = [hide_in_string(word, redact) for word in words]
     for nth, word in enumerate(words[:-1]):
         name = word.lstrip("-")
-        if word != name and _is_secret(name) and not words[nth + 1].startswith("-"):
+        if word != name and is_secret_name(name) and not words[nth + 1].startswith("-"):
             shown[nth + 1] = HIDDEN
     return shown
 
@@ -68,10 +69,15 @@ def hide_in_string(text: str, redact: Callable[[str], str]) -> str:
     """
     text = redact(text)
     if "=" in text:
-        text = ASSIGNMENT.sub(lambda found: found[1] + HIDDEN if _is_secret(found[2]) else found[0], text)
-    return TOKEN.sub(rf"\g<1>{HIDDEN}", text)
+        text = ASSIGNMENT.sub(lambda found: found[1] + HIDDEN if is_secret_name(found[2]) else found[0], text)
+    folded = text.casefold()
+    if "bearer" in folded or "basic" in folded:  # a search by pattern takes longer
+        text = TOKEN.sub(rf"\g<1>{HIDDEN}", text)
+    return text
 
 
-def _is_secret(name: str) -> bool:
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Return whether a key, a variable or an option looks like the name of a secret."""
     name = name.replace("-", "_")
     return bool(SECRET_VARIABLE.search(name) and not REFERENCE_KEY.search(name))

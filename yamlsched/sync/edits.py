@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yamlsched.definitions import field_changes, secrets
@@ -28,6 +29,7 @@ DEFAULTS = Job("")
 COMMAND_DEFAULTS = Job("", output=Output(Keep.ALWAYS))
 KEYS = {key: column.show for key, column in COLUMNS.items() if key != "name"}
 """How each key of a job is shown, in the order in which a reviewer reads them."""
+_values = attrgetter(*KEYS)
 _redact = redactor("")
 
 
@@ -61,20 +63,35 @@ def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -
     old = stored.job if stored else None
     one_side = new or old or DEFAULTS
     defaults = COMMAND_DEFAULTS if one_side.command else DEFAULTS
-    # most keys are alike: only those that differ are made readable
-    differing = [key for key in KEYS if not _is_same(getattr(old or defaults, key), getattr(new or defaults, key))]
-    fields = field_changes.of_job(
-        _keys(old, differing) if old else None, _keys(new, differing) if new else None, _keys(defaults, differing)
-    )
-    before = {one.field: _shown(one.field, one.before) for one in fields} if stored else None
-    after = {one.field: _shown(one.field, one.after) for one in fields} if new else None
-    if before and stored and stored.job and stored.job.cron is None and "cron" in before:
-        before["cron"] = stored.schedule
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    if stored and new:
+        differing = list(_differing(old or defaults, new))
+        fields = field_changes.of_job(
+            _keys(old, differing) if old else None, _keys(new, differing), _keys(defaults, differing)
+        )
+        before = {one.field: _shown(one.field, one.before) for one in fields}
+        after = {one.field: _shown(one.field, one.after) for one in fields}
+        if old and old.cron is None and "cron" in before:
+            before["cron"] = stored.schedule
+    elif stored:
+        before = _set_keys(old or defaults, defaults)
+    elif new:
+        after = _set_keys(new, defaults)
     return {"job_type": difference.job_type, "change": difference.change, "before": before, "after": after}
 
 
-def _is_same(before: Any, after: Any) -> bool:
-    return field_changes.is_same(before, after) if isinstance(before, dict) else bool(before == after)
+def _differing(one: Job, other: Job) -> Iterator[str]:
+    """Yield the keys that differ. Most are alike: only the others are made readable."""
+    for key, a, b in zip(KEYS, _values(one), _values(other), strict=True):
+        if a is not b and (a != b or (a and isinstance(a, dict) and not field_changes.is_same(a, b))):
+            yield key
+
+
+def _set_keys(job: Job, defaults: Job) -> dict[str, Any]:
+    """Return the keys of a job that differ from the defaults."""
+    shown = ((key, KEYS[key](getattr(job, key))) for key in _differing(job, defaults))
+    return {key: _shown(key, value) for key, value in shown if value is not None}
 
 
 def _keys(job: Job, keys: Iterable[str]) -> dict[str, Any]:
