@@ -68,7 +68,6 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(p
         assert (status, attempts, failures, effects_of(project.folder, run)) == ("succeeded", 1, 0, 1)
     ledger = project.db.execute("select run_id from public.ledger order by 1").fetchall()
     assert [row.run_id for row in ledger] == runs
-    assert all("database.back" in worker.text for worker in workers)
 
 
 def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_docs_say(pair: Pair) -> None:
