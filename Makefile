@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
 
-.PHONY: run cluster test chaos lint bench screenshots clean
+.PHONY: run cluster test chaos lint bench screenshots docs clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
@@ -30,6 +30,10 @@ bench: .venv/ready-dev
 
 screenshots: .venv/ready-dev
 	$(BIN)/python -m tests.screenshots $(ARGS)
+
+docs: .venv/ready-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the documentation is in var/site"
 
 clean:
 	rm -rf .venv .yamlsched var examples/dask/.yamlsched
