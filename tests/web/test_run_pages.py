@@ -312,10 +312,10 @@ def test_a_running_run_shows_how_far_it_is_and_since_when_it_stands_still(own: t
     for text in (shown, listed):
         assert '<progress max="100" value="24" aria-label="Progress"></progress>' in text
         assert "12,000 of 50,000 (24 %), <script>alert(1)</script>\\x1b[31mred" in words(text)
-        assert "3m ago" in words(text)
+        assert re.search(r"\d+m ago", words(text))
         assert "<script>alert" not in text
     assert "It had reached 7 of 9 (77 %), at" in words(shown)
-    assert "3, 3m ago" in words(listed)
+    assert re.search(r"\b3, \d+m ago", words(listed))
     assert "<progress" not in page.get(f"/runs/{unknown}").text
 
 
