@@ -59,14 +59,12 @@ def end(db: psycopg.Connection[Any], run_id: int | None) -> None:
 
 
 def prune(db: psycopg.Connection[Any]) -> None:
-    """Execute the statement of retention for all ended runs."""
-    db.execute(
-        load("retention")["runs"],
-        {
-            "namespace": "default", "definition": 0, "from": None, "limit": 100, "now": datetime.now(UTC),
-            "succeeded": datetime.now(UTC), "dead": datetime.now(UTC), "cancelled": datetime.now(UTC),
-        },
-    )  # fmt: skip
+    """Execute the statements of retention for all ended runs."""
+    now = datetime.now(UTC)
+    limits = {"succeeded": now, "dead": now, "cancelled": now}
+    first = {"namespace": "default", "definition": 0, "from": None, "limit": 100, "now": now}
+    _, _, ids, *_ = db.execute(load("retention")["hold_runs"], {**first, **limits}).fetchone() or ()
+    db.execute(load("retention")["delete_runs"], {"ids": ids, "now": now})
 
 
 # -- what is stored
