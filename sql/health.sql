@@ -51,8 +51,9 @@ from yamlsched.job_states s
 where s.namespace = %(namespace)s
 order by s.job_type;
 
--- name: descriptions
-select d.job_type, d.description, d.owner, d.tags
+-- name: search_texts
+-- What a search looks at: one text for each job, since arrays and columns cost a page of 10,000 jobs more than the search.
+select d.job_type, concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s;
 

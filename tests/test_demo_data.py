@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -31,7 +32,7 @@ def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
     states = {job.state for job in found.jobs}
     assert states == {"retired", "disabled", "running", "ok", "new"}
     [problem] = health.problems(found, health.Thresholds())
-    assert problem.what.startswith("no tick for 45m")
+    assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), problem.what  # minutes may pass while it is filled
 
 
 def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:

@@ -192,7 +192,10 @@ class Project:
     def work(self, *words: str, code: int = 0, **more: Any) -> Process:
         """Run a worker until the queue is empty, and check its exit code."""
         process = self.start("work", *words, **more)
-        assert process.wait() == code, process.text[-3000:]
+        assert process.wait() == code, f"{process.wait()} {process.text[-3000:]}"
+        if code == -signal.SIGKILL:  # what it has sent last, such as a renewal of its leases, may not be executed yet
+            sessions = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            until(lambda: not self.db.execute(sessions).fetchall())
         return process
 
     def end_leases(self) -> None:

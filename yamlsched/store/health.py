@@ -64,13 +64,11 @@ class JobHealth(NamedTuple):
     state: str
 
 
-class Description(NamedTuple):
-    """What describes a job to people."""
+class SearchText(NamedTuple):
+    """A job, and all that a search for it looks at."""
 
     job_type: str
-    description: str
-    owner: str
-    tags: list[str]
+    text: str
 
 
 class JobState(NamedTuple):
@@ -249,9 +247,9 @@ def states(connection: psycopg.Connection[Any], namespace: str) -> list[JobState
     return [JobState(*row) for row in rows]
 
 
-def descriptions(connection: psycopg.Connection[Any], namespace: str) -> list[Description]:
-    """Return what describes each job of ``namespace``, for a search."""
-    return fetch(connection, Description, load("health")["descriptions"], {"namespace": namespace})
+def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[SearchText]:
+    """Return what a search looks at, for each job of ``namespace``: its name, description, owner and tags."""
+    return fetch(connection, SearchText, load("health")["search_texts"], {"namespace": namespace})
 
 
 @dataclass(frozen=True)

@@ -91,10 +91,15 @@ class Page(NamedTuple):
     title: str | None = None
 
 
-def has_words(text: str, *shown: str) -> bool:
-    """Return whether every word of ``text`` occurs in what is shown, in any case."""
-    found = " ".join(shown).lower()
-    return all(word in found for word in text.lower().split())
+def finder(text: str) -> Callable[..., bool]:
+    """Return the function that says whether every word of ``text`` occurs in what is shown, in any case."""
+    words = text.lower().split()
+
+    def finds(*shown: str) -> bool:
+        found = " ".join(shown).lower()
+        return all(word in found for word in words)
+
+    return finds
 
 
 def url_under(prefix: str) -> Callable[..., str]:

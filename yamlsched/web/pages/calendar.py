@@ -15,7 +15,7 @@ from yamlsched.operations import calendar as operations
 from yamlsched.operations.calendar import CalendarJob, ClockChangeNight, Coming, Schedule
 from yamlsched.times import rfc3339
 from yamlsched.web.charts.heat import Cell, heat
-from yamlsched.web.visit import BadRequest, Page, Visit, has_words
+from yamlsched.web.visit import BadRequest, Page, Visit, finder
 from yamlsched.zones import zone
 
 SPANS = {"1d": 1, "7d": 7}
@@ -66,7 +66,8 @@ def show(visit: Visit) -> Calendar:
     jobs = operations.jobs(visit.connection, visit.namespace)
     matching = jobs
     if text:
-        matching = [job for job in jobs if has_words(text, job.job_type, job.description, job.owner, *job.tags)]
+        finds = finder(text)
+        matching = [job for job in jobs if finds(job.job_type, job.description, job.owner, *job.tags)]
     schedule = operations.scheduled(matching, visit.now)
     timezones = schedule.timezones
     timezone = _timezone(visit, timezones)

@@ -14,7 +14,7 @@ from yamlsched.operations.health import Health, JobHealth, Problem, Thresholds
 from yamlsched.operations.strips import Day, strips
 from yamlsched.web.charts.strip import strip
 from yamlsched.web.problems import target
-from yamlsched.web.visit import Page, Visit, has_words
+from yamlsched.web.visit import Page, Visit, finder
 
 PAGE_JOBS = 50
 """Jobs on one page."""
@@ -96,11 +96,8 @@ def show(visit: Visit) -> Home:
 
 def _matching(visit: Visit, text: str) -> set[str]:
     """Return the names of the jobs that have the words."""
-    return {
-        job.job_type
-        for job in health.descriptions(visit.connection, visit.namespace)
-        if has_words(text, job.job_type, job.description, job.owner, *job.tags)
-    }
+    finds = finder(text)
+    return {job.job_type for job in health.search_texts(visit.connection, visit.namespace) if finds(job.text)}
 
 
 def _rank(state: str) -> int:

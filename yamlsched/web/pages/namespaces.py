@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from yamlsched.operations import namespaces
 from yamlsched.operations.health import Thresholds
 from yamlsched.operations.namespaces import NamespaceHealth
-from yamlsched.web.visit import NotFound, Page, Visit, has_words
+from yamlsched.web.visit import NotFound, Page, Visit, finder
 
 PAGE_NAMESPACES = 100
 """Namespaces on one page."""
@@ -39,7 +39,8 @@ def show(visit: Visit) -> Namespaces:
         raise NotFound("This page shows one namespace.", "It was started with --namespace, or no namespace has jobs.")
     text = visit.text("q")
     in_use, others = namespaces.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
-    matching = [one for one in in_use if has_words(text, one.health.namespace)]
+    finds = finder(text)
+    matching = [one for one in in_use if finds(one.health.namespace)]
     pages = max(1, -(-len(matching) // PAGE_NAMESPACES))
     number = min(visit.number("page", 1), pages)
     return Namespaces(
@@ -47,7 +48,7 @@ def show(visit: Visit) -> Namespaces:
         total=len(in_use),
         matching=len(matching),
         problems=sum(bool(one.problems) for one in in_use),
-        others=[name for name in others if has_words(text, name)],
+        others=[name for name in others if finds(name)],
         text=text,
         number=number,
         pages=pages,
