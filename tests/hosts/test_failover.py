@@ -75,7 +75,9 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
     project = pair.project
     project.sync(works={}, yearly=SLOT)
     [before] = project.enqueue("works")
-    until(lambda: pair.standby.execute("select 1 from yamlsched.job_runs"), "the standby has the first run")
+    [written] = project.db.execute("select pg_current_wal_lsn()::text").fetchone()
+    replayed = f"select 1 where pg_last_wal_replay_lsn() >= '{written}'"
+    until(lambda: pair.standby.execute(replayed), "the standby has the first run")
     doctor = project.start("doctor", host="a")
     doctor.wait()
     assert "1 standby, and no commit waits for one" in (project.folder / f"out-{project.number}").read_text()
