@@ -78,6 +78,8 @@ def booted(network: Network) -> Iterator[Network]:
     try:
         for name in WORKERS:
             network.hosts[name].boot()
+        for name in WORKERS:
+            network.hosts[name].until_named()
         yield network
     finally:
         network.heal()

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.project import ForkServer
+from support.project import ForkServer, until
 
 PREFIX = f"ys{os.getpid()}-"
 LEFTOVER_PATTERN = re.compile(r"ys(\d+)-.+")
@@ -64,6 +64,11 @@ class Host:
     def boot(self, environment: dict[str, str] | None = None) -> None:
         """Let commands of yamlsched be started here."""
         self.fork_server = ForkServer([*self.enter(), "unshare", "--uts"], [self.name], environment)
+
+    def until_named(self) -> None:
+        """Wait until the process that ``boot`` started has given the host its name."""
+        command = [*self.enter(), "cat", "/proc/sys/kernel/hostname"]
+        until(lambda: subprocess.run(command, capture_output=True, text=True).stdout.strip() == self.name)
 
     def pids(self) -> list[int]:
         return [int(pid) for pid in ip("netns", "pids", self.namespace).split()]
