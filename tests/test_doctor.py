@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +20,7 @@ from support.project import a_project
 from support.rows import a_job
 from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.operations import doctor
+from yamlsched.operations import doctor, offline_checks
 from yamlsched.store import migrations
 from yamlsched.store.statements import sql_folder
 
@@ -200,3 +203,120 @@ def test_an_unknown_encoding_is_refused_before_anything_is_created(server: str) 
         pytest.raises(EnvironmentFailed, match="SQL_ASCII"),
     ):
         migrations.migrate(connection)
+
+
+# -- offline: what needs no database, for images
+
+
+SCHEDULE = """
+version: 1
+environments: [production]
+executors:
+  cluster: {type: dask, address: "tcp://scheduler:8786"}
+  batch: {type: command, command: [no-such-engine]}
+jobs:
+  good: {handler: jobs.good}
+  elsewhere: {handler: jobs.good, executor: batch}
+  lists: {command: [ls]}
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line in a folder with a schedule. Whatever connects to a database fails the test."""
+    (tmp_path / "schedules.yaml").write_text(SCHEDULE)
+    (tmp_path / "jobs.py").write_text("print('imported')\ndef good(): ...\n")
+    run = command_line("postgresql://app:hunter22@203.0.113.1/app", monkeypatch, capsys, tmp_path)
+    monkeypatch.setattr(psycopg.Connection, "connect", lambda *_, **__: pytest.fail("a connection was tried"))
+    monkeypatch.setattr("yamlsched.embedded.running", lambda *_, **__: pytest.fail("a database was started"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delitem(sys.modules, "jobs", raising=False)
+    monkeypatch.setattr(offline_checks, "_is_installed", lambda module: module != "distributed")
+    return run
+
+
+def levels(result: Any) -> dict[str, str]:
+    return {check["name"]: check["level"] for check in json.loads(result.out)["checks"]}
+
+
+def test_offline_the_doctor_checks_the_installation_and_the_schedule(image: Cli, tmp_path: Path) -> None:
+    result = image("doctor", "--offline", "--format", "json")
+
+    assert result.code == 1
+    assert levels(result) == {
+        "python": "ok",
+        "yamlsched": "ok",
+        "time zones": "ok",
+        "database": "ok",
+        "file": "ok",
+        "handlers": "ok",
+        "imports": "ok",
+        "programs": "ok",
+        "executor cluster": "fail",
+        "executor batch": "fail",
+        "lock files": "ok",
+    }
+    assert "imported" in result.err
+    assert "hunter22" not in result.out + result.err
+
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {good: {handler: jobs.good}}\n")
+    assert image("doctor", "--offline").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "words"),
+    [
+        (("jobs.good", "jobs.missing"), "handlers", 'jobs has no function "missing"'),
+        (("[ls]", "[no-such-program]"), "programs", 'there is no program "no-such-program" in PATH'),
+        (("version: 1", "version: 1\nretention: {archive: no/such/folder}"), "archive", "cannot be written"),
+        (("version: 1", "version: 2"), "file", "has 1 error"),
+    ],
+    ids=["handler", "program", "archive", "invalid"],
+)
+def test_offline_the_doctor_finds(image: Cli, tmp_path: Path, change: tuple[str, str], check: str, words: str) -> None:
+    (tmp_path / "schedules.yaml").write_text(SCHEDULE.replace(*change, 1))
+
+    result = image("doctor", "--offline")
+
+    assert result.code == 1
+    [line] = [line for line in result.out.splitlines() if re.match(f"fail +{check} ", line)]
+    assert words in line
+
+
+def test_offline_the_doctor_imports_handlers_and_finds_a_package_that_is_missing(image: Cli, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text("import no_such_package\ndef good(): ...\n")
+
+    result = image("doctor", "--offline")
+
+    assert result.code == 1
+    assert 'fail  imports           handler of job "good": importing jobs failed: ModuleNotFoundError' in result.out
+
+    # a comment suppresses it, as in validate --import
+    ignored = SCHEDULE.replace(
+        "good: {handler: jobs.good}", "good: {handler: jobs.good}  # yamlsched: ignore[YS309]", 1
+    )
+    (tmp_path / "schedules.yaml").write_text(ignored)
+    assert "ok    imports" in image("doctor", "--offline").out
+
+
+def test_offline_a_missing_file_and_a_dsn_that_is_not_valid_are_errors(image: Cli, tmp_path: Path) -> None:
+    (tmp_path / "schedules.yaml").unlink()
+
+    result = image("doctor", "--offline", "--dsn", "postgresql+psycopg://app:hunter22@db/app", "--format", "json")
+
+    found = levels(result)
+    assert (result.code, found["file"], found["database"]) == (1, "fail", "fail")
+    assert "hunter22" not in result.out
+
+
+def test_a_python_that_was_not_tested_is_a_warning() -> None:
+    assert offline_checks.python((3, 12), [(3, 11), (3, 12)]).level == "ok"
+    newer = offline_checks.python((3, 13), [(3, 11), (3, 12)])
+    assert (newer.level, newer.remedy) == ("warn", "up to 3.12 is")
+
+
+def test_without_a_dsn_an_image_with_the_extra_embedded_is_a_warning() -> None:
+    assert offline_checks.dsn_given(None, has_embedded=False).level == "ok"
+    assert offline_checks.dsn_given(None, has_embedded=True).level == "warn"
+    assert offline_checks.dsn_given("embedded", has_embedded=False).level == "warn"

@@ -43,6 +43,7 @@ CronJob:
     kubectl apply -f deploy/kubernetes-deployment.yaml      # or: deploy/kubernetes-cronjob.yaml""",
 }
 KINDS = tuple(TEMPLATES)
+SCHEMA = "schedules.schema.json"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Installation:
     """Where yamlsched and the schedule are. ``program`` are the first words of a command.
 
     ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has.
-    ``has_handlers``: there is a folder handlers beside the schedule.
+    ``has_handlers``, ``has_schema``: there is a folder handlers, and a copy of the schema, beside the schedule.
     """
 
     program: tuple[str, ...]
@@ -61,6 +62,7 @@ class Installation:
     requirement: str = "yamlsched"
     vendor: str | None = None
     has_handlers: bool = True
+    has_schema: bool = True
 
     @classmethod
     def here(cls, file: Path, environment: str | None, namespace: str | None) -> Installation:
@@ -139,12 +141,14 @@ def _render(name: str, here: Installation) -> str:
         "@FILE@": here.file.name,
         "@USER@": here.user,
         "@ENVIRONMENT@": here.environment,
+        "@ENV_OPTION@": f" --env {shlex.quote(here.environment)}" if here.environment else "",
         "@NAMESPACE@": here.namespace,
         "@REQUIREMENT@": here.requirement if here.vendor else shlex.quote(here.requirement),
         "@VENDOR@": here.vendor,
         "@HANDLERS@": "handlers" if here.has_handlers else None,
+        "@SCHEMA@": SCHEMA if here.has_schema else None,
     }
     template = files("yamlsched.templates").joinpath("deploy").joinpath(name).read_text("utf-8")
     omitted = [mark for mark, value in values.items() if value is None]
     text = "".join(line for line in template.splitlines(keepends=True) if not any(mark in line for mark in omitted))
-    return re.sub("@[A-Z]+@", lambda mark: values[mark[0]] or "", text)
+    return re.sub("@[A-Z_]+@", lambda mark: values[mark[0]] or "", text)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
+
+if TYPE_CHECKING:
+    from yamlsched.operations.doctor import Check
 
 
 @click.command(
@@ -17,19 +22,16 @@ from yamlsched.cli._settings import Settings, Verb
     "Exit 1 if a check fails.",
 )
 @_filters.path_option
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Check what needs no database, for images: Python, extras, the file, handlers (imported), programs, folders.",
+)
 @click.pass_obj
-def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
-    from yamlsched.operations import doctor, executor_checks, variable_checks
+def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int:
+    from yamlsched.operations import variable_checks
 
-    loaded, checks = doctor.schedule(settings.file, settings.env, paths)
-    is_valid = loaded is None or not loaded.has_errors
-    checks += doctor.database(
-        settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
-    )
-    if loaded is not None:
-        checks += doctor.archive(loaded, settings.file)
-        checks += executor_checks.check(loaded, settings.file, paths, settings.database())
-    checks += variable_checks.check(os.environ)
+    checks = [*(_offline if offline else _complete)(settings, paths), *variable_checks.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
         click.echo(_output.document(healthy=not failed, checks=checks))
@@ -41,3 +43,30 @@ def command(settings: Settings, /, paths: tuple[str, ...]) -> int:
             if check.remedy and check.level != "ok":
                 click.echo(f"      {'':<{width}}  {_output.printable_line(check.remedy)}")
     return FINDINGS if failed else OK
+
+
+def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
+    """Check everything, with the database and the executors."""
+    from yamlsched.operations import doctor, executor_checks
+
+    loaded, found = doctor.schedule(settings.file, settings.env, paths)
+    yield from found
+    is_valid = loaded is None or not loaded.has_errors
+    yield from doctor.database(
+        settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
+    )
+    if loaded is not None:
+        yield from doctor.archive(loaded, settings.file)
+        yield from executor_checks.check(loaded, settings.file, paths, settings.database())
+
+
+def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
+    """Check what needs neither a database nor an executor."""
+    from yamlsched.operations import doctor, offline_checks
+
+    yield from offline_checks.installation(settings.dsn)
+    loaded, found = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
+    yield from found
+    if loaded is not None and not loaded.has_errors:
+        yield from offline_checks.schedule(loaded, settings.file, paths)
+        yield from doctor.archive(loaded, settings.file)

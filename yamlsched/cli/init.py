@@ -49,8 +49,14 @@ def command(settings: Settings, deploy: str | None) -> int:
         requirement = _requirement(source)
         vendor = str(Path(WHEEL).parent) if requirement == WHEEL else None
         folder = settings.file.parent / "deploy"
-        has_handlers = (here.file.parent / "handlers").is_dir()
-        here = replace(here, requirement=requirement, vendor=vendor, has_handlers=has_handlers)
+        beside = here.file.parent
+        here = replace(
+            here,
+            requirement=requirement,
+            vendor=vendor,
+            has_handlers=(beside / "handlers").is_dir(),
+            has_schema=(beside / _deploy.SCHEMA).is_file(),
+        )
         found = _deploy.contents(deploy, here)
         _write({folder / name: text for name, text in found.items()})
     if is_new:

@@ -175,13 +175,15 @@ def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Para
         found.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
 
 
-def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
-    """Import the handlers and bind the payloads to them. Runs the project's code."""
+def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] | None = None) -> list[Diagnostic]:
+    """Import the handlers, or those of ``jobs``, and bind the payloads to them. Runs the project's code."""
     found = Findings(loaded.source)
     before = list(sys.path)
     sys.path[:0] = [str(folder) for folder in path]
     try:
         for calls in loaded.calls():
+            if jobs is not None and calls.job not in jobs:
+                continue
             for key, dotted, spot in _called(loaded, calls):
                 if reason := _import_and_bind(dotted, calls if key == "handler" else None):
                     found.error(

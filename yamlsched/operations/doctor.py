@@ -42,7 +42,9 @@ class Check:
     remedy: str = ""
 
 
-def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> tuple[Loaded | None, list[Check]]:
+def schedule(
+    file: Path, environment: str | None, paths: Sequence[str] = (), must_exist: bool = False
+) -> tuple[Loaded | None, list[Check]]:
     """Check the file and its handlers, without importing them; ``paths`` are further folders with handlers."""
     from yamlsched.definitions import checks, schedule_file
     from yamlsched.definitions.load import load
@@ -51,7 +53,7 @@ def schedule(file: Path, environment: str | None, paths: Sequence[str] = ()) -> 
 
     if not file.is_file():
         remedy = "run doctor beside schedules.yaml, pass --file, or start with: yamlsched init"
-        return None, [Check("file", "warn", f"{file} does not exist", remedy)]
+        return None, [Check("file", "fail" if must_exist else "warn", f"{file} does not exist", remedy)]
     loaded = load(schedule_file.read(file), str(file), environment)
     errors = sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics)
     if errors:
