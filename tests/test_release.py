@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from yamlsched import __version__
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LOCK = ROOT / "requirements" / "dev.txt"
 PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
@@ -48,3 +52,35 @@ def test_the_changelog_starts_with_this_version() -> None:
 
     assert first is not None
     assert first[1] == __version__
+
+
+def locked() -> list[tuple[Requirement, str]]:
+    """Return what the lock file pins, each with the lines below it: its hashes, and what needs it."""
+    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", LOCK.read_text("utf-8"))
+    return [(Requirement(one.partition(" \\\n")[0]), one.partition(" \\\n")[2]) for one in entries if one]
+
+
+def test_the_lock_file_has_every_requirement_of_pyproject_and_no_other() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = [Requirement(one) for one in project["dependencies"]]
+    required += [Requirement(one) for extra in project["optional-dependencies"].values() for one in extra]
+
+    pinned = locked()
+    direct = {canonicalize_name(one.name) for one, below in pinned if "yamlsched (pyproject.toml)" in below}
+
+    assert direct == {canonicalize_name(one.name) for one in required}, "run: make lock"
+    for one in required:
+        versions = [
+            next(iter(pin.specifier)).version
+            for pin, _ in pinned
+            if canonicalize_name(pin.name) == canonicalize_name(one.name)
+        ]
+        assert list(one.specifier.filter(versions, prereleases=True)) == versions, f"{one}: run: make lock"
+
+
+def test_the_lock_file_pins_by_hash_and_names_no_index() -> None:
+    for pin, below in locked():
+        assert [one.operator for one in pin.specifier] == ["=="], pin
+        assert pin.url is None, pin
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", below), pin
+    assert not re.search(r"://|^-|^ +--(?!hash)", LOCK.read_text("utf-8"), re.MULTILINE)
