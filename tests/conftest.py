@@ -6,11 +6,14 @@ allowed to create databases).
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -38,10 +41,24 @@ TABLES = [
     "operator_actions",
 ]
 
+# What a test writes over within a second would be taken for what was compiled before.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = False  # until the tests are collected
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts its background jobs so, and the processes that tests interrupt would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile once what the hundreds of processes that tests start would each compile."""
+    if not hasattr(config, "workerinput"):
+        for folder in ("yamlsched", "tests/support"):
+            compileall.compile_dir(Path(__file__).parents[1] / folder, quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = True
 
 
 @pytest.fixture(autouse=True)
