@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from yamlsched.cron.expression import parse_cron
 from yamlsched.forecast import Span, forecast, hours, start_minutes
 from yamlsched.slots import EPOCH, MINUTE, clock_changes
-from yamlsched.spread import offset
 from yamlsched.upcoming import ScheduledJob, starts
 from yamlsched.zones import zone
 
@@ -84,8 +83,7 @@ def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[Schedul
 @given(jobs, spans)
 def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: Span) -> None:
     for job in jobs:
-        shift = offset(job.name, job.spread)
-        found = start_minutes(job.cron, job.timezone, shift, span.after, span.until, job.not_before)
+        found = start_minutes(job.cron, job.timezone, job.offset, span.after, span.until, job.not_before)
         expected = [(slot.run_at - EPOCH) // MINUTE for slot in starts(job, span.after, span.until)]
         assert list(found) == expected
 

@@ -182,6 +182,11 @@ def test_the_time_of_a_run_that_spread_moves_is_shown_and_counted_in_the_calenda
         "starts Thu 13:34:36 (spread)"
     ]
 
+    # a host with a namespace of its own has other times
+    _, elsewhere, _ = cli("next", "x", "-n", "1", "--from", "2026-01-14T12:00Z", "--namespace", "web-01")
+    assert "(spread)" in elsewhere
+    assert "13:34:36" not in elsewhere
+
 
 def test_all_minutes_with_five_jobs_are_listed_or_else_those_with_the_most_jobs(cli: Cli) -> None:
     def most_at_once(each: int) -> list[str]:

@@ -96,6 +96,7 @@ def test_jobs_without_slots_are_listed_by_their_reason() -> None:
             a_job("resumed", paused_at=NOW - DAY, paused_until=NOW - timedelta(minutes=1)),
             a_job("unreadable", timezone="Mars/Olympus"),
         ],
+        "default",
         NOW,
     )
 
@@ -111,7 +112,7 @@ def test_jobs_without_slots_are_listed_by_their_reason() -> None:
 
 
 def test_a_job_that_is_paused_until_a_time_has_the_slots_after_it() -> None:
-    found = scheduled([a_job(paused_at=NOW, paused_until=datetime(2026, 3, 22, 1, 30, tzinfo=UTC))], NOW)
+    found = scheduled([a_job(paused_at=NOW, paused_until=datetime(2026, 3, 22, 1, 30, tzinfo=UTC))], "default", NOW)
 
     shown = forecast(found.coming.values(), Span(NOW, NOW + 4 * DAY, "UTC"), NOW)
 
@@ -128,7 +129,7 @@ def test_a_night_names_the_affected_jobs_by_what_happens_to_them() -> None:
     ]
     paused = a_job("later", paused_at=NOW, paused_until=NOW + 20 * DAY)
 
-    [night] = clock_change_nights(scheduled([*jobs, paused], NOW), NOW)
+    [night] = clock_change_nights(scheduled([*jobs, paused], "default", NOW), NOW)
 
     assert (night.timezone, str(night.date)) == ("Europe/Berlin", "2026-03-29")
     assert night.sentence == "clocks go forward from 02:00 to 03:00"
@@ -140,7 +141,7 @@ def test_a_night_names_the_affected_jobs_by_what_happens_to_them() -> None:
 
 
 def test_the_list_of_coming_slots_is_bounded_by_jobs_and_by_slots_of_an_hour() -> None:
-    schedule = scheduled([a_job(f"job_{n:02}", "* * * * *") for n in range(30)], NOW)
+    schedule = scheduled([a_job(f"job_{n:02}", "* * * * *") for n in range(30)], "default", NOW)
     shown = forecast(schedule.coming.values(), Span(NOW, NOW + DAY, "UTC"), NOW)
 
     [(hour, rows)], more = agenda(shown, schedule, NOW, slice(0, None), 10)

@@ -35,20 +35,30 @@ def waiting(db: Db) -> list[datetime]:
 # -- the offset --------------------------------------------------------------------------------------------------------
 
 
-@given(st.text(min_size=1, max_size=20), st.integers(0, 86_400))
-def test_an_offset_is_a_whole_second_below_the_spread_and_always_the_same(name: str, seconds: int) -> None:
-    found = spread.offset(name, seconds * SECOND)
+@given(st.text(max_size=5), st.text(min_size=1, max_size=20), st.integers(0, 86_400))
+def test_an_offset_is_a_whole_second_below_the_spread_and_always_the_same(
+    namespace: str, name: str, seconds: int
+) -> None:
+    found = spread.offset(namespace, name, seconds * SECOND)
 
     assert timedelta(0) <= found < max(seconds, 1) * SECOND
     assert found % SECOND == timedelta(0)
-    assert found == spread.offset.__wrapped__(name, seconds * SECOND)
+    assert found == spread.offset.__wrapped__(namespace, name, seconds * SECOND)
 
 
 def test_the_offset_of_a_name_never_changes_between_releases() -> None:
-    assert [spread.offset("backup", hours * HOUR) for hours in (0, 1, 24)] == [
+    assert [spread.offset("default", "backup", hours * HOUR) for hours in (0, 1, 24)] == [
         timedelta(0),
         1880 * SECOND,
         37880 * SECOND,
+    ]
+
+
+def test_the_same_job_has_another_offset_in_each_namespace_that_never_changes_between_releases() -> None:
+    assert [spread.offset(host, "backup", HOUR) for host in ("web_01", "web_02", "web_03")] == [
+        1297 * SECOND,
+        2542 * SECOND,
+        1776 * SECOND,
     ]
 
 
@@ -87,10 +97,12 @@ def test_a_run_is_due_at_or_after_its_slot_and_before_the_next_on_clock_change_n
     second = slots.next_slot(rule, where, first.at)
     assert second is not None
 
-    due = spread.run_at(name, length, rule, where, first.at)
+    offset = spread.offset("default", name, length)
+
+    due = spread.run_at(offset, rule, where, first.at)
 
     assert first.at <= due < second.at
-    assert due == min(first.at + spread.offset(name, length), second.at - SECOND)
+    assert due == min(first.at + offset, second.at - SECOND)
 
 
 def test_a_spread_of_defaults_is_limited_to_what_fits_each_job() -> None:
@@ -124,17 +136,17 @@ def test_a_pile_up_counts_runs_whose_slot_was_before_the_edit() -> None:
     old, new = (load(text.encode(), "schedules.yaml", None).jobs for text in (before, after))
 
     # when another one is added at noon
-    [found] = pile_ups(old, new, at("2026-01-14 12:00"), at("2026-01-14 14:00"))
+    [found] = pile_ups("default", old, new, at("2026-01-14 12:00"), at("2026-01-14 14:00"))
 
     # then six start together, five of which were there before
     assert found.jobs == ("added", "job_0", "job_1", "job_2", "job_3", "x")
-    assert pile_ups(old, old, at("2026-01-14 12:00"), at("2026-01-14 14:00")) == ()
+    assert pile_ups("default", old, old, at("2026-01-14 12:00"), at("2026-01-14 14:00")) == ()
 
 
 # -- between the slot and the time of the run --------------------------------------------------------------------------
 
 NIGHTLY = {"cron": "0 2 * * *", "spread": "24h"}
-OFFSET = spread.offset("x", DAY)
+OFFSET = spread.offset("default", "x", DAY)
 SLOT = at("2026-01-14 02:00")
 
 
@@ -156,6 +168,26 @@ def test_ticks_of_several_hosts_between_slot_and_run_create_nothing_more(pending
     assert gaps(pending) == []
 
 
+def test_hosts_with_namespaces_of_their_own_run_the_same_job_at_different_times(db: Db) -> None:
+    hosts = ("web_01", "web_02", "default")
+    for host in hosts:
+        for instant in (SLOT - HOUR, SLOT):
+            sync(db, a_file(host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x=NIGHTLY), instant)
+
+    expected = [SLOT + spread.offset(host, "x", DAY) for host in hosts]
+    assert waiting(db) == expected
+    assert len(set(expected)) == 3
+    assert expected[2] == SLOT + OFFSET
+
+    # a shorter spread moves each by its own hash
+    for host in hosts:
+        file = a_file(
+            host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x={**NIGHTLY, "spread": "9h"}
+        )
+        sync(db, file, SLOT + SECOND)
+    assert sorted(waiting(db)) == sorted(SLOT + spread.offset(host, "x", 9 * HOUR) for host in hosts)
+
+
 def test_a_run_created_after_downtime_keeps_the_time_of_its_slot(db: Db) -> None:
     sync(db, a_file(x=NIGHTLY), SLOT - HOUR)
 
@@ -173,7 +205,7 @@ def test_without_a_spread_a_waiting_run_is_due_at_once(pending: Db) -> None:
 def test_a_shorter_spread_moves_a_waiting_run(pending: Db) -> None:
     sync(pending, a_file(x={**NIGHTLY, "spread": "90m"}), SLOT + MINUTE)
 
-    assert waiting(pending) == [SLOT + spread.offset("x", 90 * MINUTE)]
+    assert waiting(pending) == [SLOT + spread.offset("default", "x", 90 * MINUTE)]
 
 
 def test_a_new_cron_with_an_earlier_slot_is_not_delayed_by_a_waiting_run(pending: Db) -> None:

@@ -100,7 +100,7 @@ def test_a_run_keeps_the_values_of_its_definition_at_its_creation(db: Db) -> Non
     [run] = db.execute("select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs").fetchall()
 
     assert (run.payload, run.max_attempts, run.status) == ({"days": 30}, 3, "queued")
-    assert run.run_at == run.scheduled_for + spread.offset("x", timedelta(minutes=10))
+    assert run.run_at == run.scheduled_for + spread.offset("default", "x", timedelta(minutes=10))
 
 
 # -- several slots due at once -----------------------------------------------------------------------------------------

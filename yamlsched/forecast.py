@@ -16,7 +16,7 @@ from typing import NamedTuple
 from yamlsched import slots
 from yamlsched.cron.expression import Cron
 from yamlsched.slots import EPOCH, MINUTE
-from yamlsched.spread import SECOND, offset
+from yamlsched.spread import SECOND
 from yamlsched.upcoming import ScheduledJob
 from yamlsched.zones import zone
 
@@ -166,8 +166,7 @@ def forecast(jobs: Iterable[ScheduledJob], span: Span, now: datetime | None = No
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
     names: defaultdict[tuple[Cron, str, timedelta, datetime | None], list[str]] = defaultdict(list)
     for job in jobs:
-        shift = offset(job.name, job.spread) if job.spread else job.spread
-        names[job.cron, job.timezone, shift, job.not_before].append(job.name)
+        names[job.cron, job.timezone, job.offset, job.not_before].append(job.name)
     passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
     groups = []
     for key, alike in names.items():

@@ -13,18 +13,21 @@ from yamlsched import slots, zones
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.errors import Refused
 from yamlsched.keys import slot_key
-from yamlsched.spread import offset, run_at
+from yamlsched.spread import run_at
 
 HORIZON = timedelta(days=366 * 50)
 
 
 class ScheduledJob(NamedTuple):
-    """All that determines the slots of a job and their keys. Slots up to ``not_before`` do not count."""
+    """All that determines the slots of a job and their keys. ``offset`` is by how much ``spread`` moves their runs.
+
+    Slots up to ``not_before`` do not count.
+    """
 
     name: str
     cron: Cron
     timezone: str
-    spread: timedelta = timedelta(0)
+    offset: timedelta = timedelta(0)
     not_before: datetime | None = None
 
 
@@ -66,7 +69,7 @@ def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None 
 
 def starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upcoming]:
     """Yield the slots of a job whose runs are due in (after, until]."""
-    found = _upcoming(job, after - offset(job.name, job.spread), until)
+    found = _upcoming(job, after - job.offset, until)
     return (slot for slot in found if after < slot.run_at <= until)
 
 
@@ -75,7 +78,7 @@ def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Ite
     after = after if job.not_before is None else max(after, job.not_before)
     for slot in slots.slots(job.cron, where, after, until or after + HORIZON):
         due, note = slot.at, slot.note
-        if job.spread:
-            due = run_at(job.name, job.spread, job.cron, where, slot.at)
+        if job.offset:
+            due = run_at(job.offset, job.cron, where, slot.at)
             note += f"{'; ' * bool(note)}starts {due.astimezone(where):%a %H:%M:%S} (spread)"
         yield Upcoming(job.name, slot.at, slot.at.astimezone(where), due, slot_key(job.name, job.cron, slot), note)

@@ -36,7 +36,7 @@ Each slot has its key, and a note if a clock change affects it. --cron needs no 
 """
 
 
-@click.command(cls=Verb, uses="file env", help=HELP)
+@click.command(cls=Verb, uses="file env namespace", help=HELP)
 @click.argument("job", required=False, shell_complete=_completion.jobs)
 @click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
@@ -118,6 +118,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
     from yamlsched.definitions import schedule_file
     from yamlsched.definitions.load import load
     from yamlsched.definitions.wording import did_you_mean
+    from yamlsched.spread import offset
     from yamlsched.terminal import join_first
     from yamlsched.upcoming import ScheduledJob
 
@@ -139,7 +140,8 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
             where = f"in environment {settings.env}" if settings.env else "without an environment"
             click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
         else:
-            jobs.append(ScheduledJob(job.name, job.cron, job.timezone, job.spread))
+            shift = offset(settings.namespace or loaded.namespace or "default", job.name, job.spread)
+            jobs.append(ScheduledJob(job.name, job.cron, job.timezone, shift))
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 

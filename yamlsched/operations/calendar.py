@@ -17,6 +17,7 @@ from yamlsched.definitions.wording import join_words
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.forecast import Forecast, Hour
 from yamlsched.slots import ClockChange
+from yamlsched.spread import offset
 from yamlsched.store.calendar import CalendarJob, jobs
 from yamlsched.upcoming import ScheduledJob, Upcoming, starts
 from yamlsched.zones import zone
@@ -49,8 +50,8 @@ class Schedule:
         return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def scheduled(found: Sequence[CalendarJob], now: datetime) -> Schedule:
-    """Return which jobs have slots to come. A job that is paused until some time has those after it."""
+def scheduled(found: Sequence[CalendarJob], namespace: str, now: datetime) -> Schedule:
+    """Return which jobs of a namespace have slots to come. A job that is paused until some time has those after it."""
     schedule = Schedule({}, [], [], [], [])
     for job in found:
         is_paused = job.is_paused(now)
@@ -68,7 +69,8 @@ def scheduled(found: Sequence[CalendarJob], now: datetime) -> Schedule:
                 schedule.unreadable.append((job, str(error)))
                 continue
             not_before = job.paused_until if is_paused else None
-            schedule.coming[job.job_type] = ScheduledJob(job.job_type, cron, job.timezone, job.spread, not_before)
+            shift = offset(namespace, job.job_type, job.spread)
+            schedule.coming[job.job_type] = ScheduledJob(job.job_type, cron, job.timezone, shift, not_before)
     return schedule
 
 

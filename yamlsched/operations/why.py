@@ -172,7 +172,7 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
             if slot:
                 report.lines.append(f"{word} {times.show(slot, where)}")
     elif report.verdict == "no_slot":
-        report.verdict, line = _unaccounted(job, at, history, environment)
+        report.verdict, line = _unaccounted(namespace, job, at, history, environment)
         report.lines.append(line)
         if at <= job.effective_from:
             _, report.next_slot = neighbours(job, at, max(history.now, job.effective_from))
@@ -221,12 +221,12 @@ def gap_sentence(gap: Any) -> str:
     return f"skipped ({gap.reason}): {REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
-def _unaccounted(job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:
+def _unaccounted(namespace: str, job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:
     """Return the verdict on a slot that has neither a run nor a gap, and why."""
     if at > history.now:
         seconds = int((at - history.now).total_seconds())
         text = f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
-        due = spread.run_at(job.job_type, job.spread, *_timing(job), at)
+        due = spread.run_at(spread.offset(namespace, job.job_type, job.spread), *_timing(job), at)
         return "future", text + (
             f"; spread starts its run at {times.show(due, zone(job.timezone))}" if due > at else ""
         )

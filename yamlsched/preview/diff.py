@@ -112,7 +112,7 @@ def compare(
         before, after = base.entries.get(name), head.entries.get(name)
         fields = _job_fields(before, after)
         if before is None or after is None or fields:
-            change = _job_change(before, after, fields, at, until, environment, holders)
+            change = _job_change(head.namespace, before, after, fields, at, until, environment, holders)
             if name in base.invalid:
                 text = f"it has errors in {base.name}, so all of it is shown as new; its keys may be used"
                 change = replace(change, notes=(note(text), *change.notes))
@@ -128,7 +128,7 @@ def compare(
         fields=file_fields,
         notes=(*notes.of_base(base, head), *notes.of_file(base, head, jobs, is_timezone_changed)),
         jobs=tuple(_with_renames(jobs, old_jobs, new_jobs)),
-        pile_ups=slot_changes.pile_ups(old_jobs, new_jobs, at, until),
+        pile_ups=slot_changes.pile_ups(head.namespace, old_jobs, new_jobs, at, until),
         unchanged=len(names) - len(jobs),
         fires_per_week_before=_per_week(old_jobs.values(), at),
         fires_per_week_after=_per_week(new_jobs.values(), at),
@@ -140,6 +140,7 @@ def _per_week(jobs: Iterable[Job], at: datetime) -> float:
 
 
 def _job_change(
+    namespace: str,
     before: Entry | None,
     after: Entry | None,
     fields: tuple[FieldChange, ...],
@@ -156,7 +157,7 @@ def _job_change(
     conflicts = slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
     found: list[Note] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
     if before and after:
-        found += notes.of_edit(before, after, environment)
+        found += notes.of_edit(namespace, before, after, environment)
     elif old:
         found.append(notes.RETIRED)
     return JobChange(

@@ -47,7 +47,7 @@ def _local(instant: datetime, job: Job) -> str:
     return f"{instant.astimezone(zone(job.timezone)):%Y-%m-%d %H:%M}"
 
 
-def of_edit(before: Entry, after: Entry, environment: str | None) -> Iterator[Note]:
+def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None) -> Iterator[Note]:
     """Yield what a changed job does differently, apart from its slots."""
     if before.environments != after.environments:
         yield note(_environments(before.environments, after.environments))
@@ -64,7 +64,7 @@ def of_edit(before: Entry, after: Entry, environment: str | None) -> Iterator[No
     elif new.cron and not old.cron:
         yield note("it now has slots, in addition to enqueued runs")
     yield from _of_runs(old, new)
-    yield from _of_policies(old, new)
+    yield from _of_policies(namespace, old, new)
     if old.on_dead and not new.on_dead:
         yield warning("nothing is called when a run is dead")
     elif new.on_dead != old.on_dead:
@@ -103,7 +103,7 @@ def _gives_up(job: Job) -> str:
     return f"after {job.max_attempts} attempts and {show(sum(waits, timedelta(0)))} of waiting"
 
 
-def _of_policies(old: Job, new: Job) -> Iterator[Note]:
+def _of_policies(namespace: str, old: Job, new: Job) -> Iterator[Note]:
     """Yield which slots run, and when."""
     if old.cron and new.cron:
         if old.overlap is not new.overlap:
@@ -115,7 +115,7 @@ def _of_policies(old: Job, new: Job) -> Iterator[Note]:
             yield note(f"slots missed for more than {show(window)} are now recorded as late, not run (was {show(was)})")
         elif window > was:
             yield note(f"slots missed for up to {show(window)} are now run (was {show(was)})")
-    starts = [spread.offset(job.name, job.spread) for job in (old, new)]
+    starts = [spread.offset(namespace, job.name, job.spread) for job in (old, new)]
     if starts[0] != starts[1] and new.cron:
         before, after = (f"{show(delay)} after" if delay else "at" for delay in starts)
         yield note(

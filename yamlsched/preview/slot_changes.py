@@ -172,7 +172,9 @@ class Start(NamedTuple):
         return frozenset(slot.at + self.offset for slot in slots)
 
 
-def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime) -> tuple[PileUp, ...]:
+def pile_ups(
+    namespace: str, before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime
+) -> tuple[PileUp, ...]:
     """Return the minutes of (at, until] in which five or more jobs start, and fewer did before; grouped by the jobs.
 
     Busy jobs are left out, because they share their minutes with every job.
@@ -180,7 +182,8 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
     busy = lru_cache(maxsize=None)(lambda rule: is_busy(rule, at, until))
     minutes = lru_cache(maxsize=None)(lambda start: start.minutes(at, until, start in edited))
     old_starts, new_starts = (
-        {name: start for name, start in _starts(jobs).items() if not busy(start.rule)} for jobs in (before, after)
+        {name: start for name, start in _starts(namespace, jobs).items() if not busy(start.rule)}
+        for jobs in (before, after)
     )
     edited = {start for name, start in new_starts.items() if old_starts.get(name) != start}
     affected: frozenset[datetime] = frozenset().union(*map(minutes, edited))
@@ -203,10 +206,10 @@ def pile_ups(before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, 
     )
 
 
-def _starts(jobs: Mapping[str, Job]) -> dict[str, Start]:
+def _starts(namespace: str, jobs: Mapping[str, Job]) -> dict[str, Start]:
     rules = {name: rule(job) for name, job in jobs.items()}
     return {
-        name: Start(found, spread.offset(name, jobs[name].spread) // MINUTE * MINUTE)
+        name: Start(found, spread.offset(namespace, name, jobs[name].spread) // MINUTE * MINUTE)
         for name, found in rules.items()
         if found is not None
     }

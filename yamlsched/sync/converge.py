@@ -99,7 +99,7 @@ def converge(
         definitions.apply_overlap(connection, overlap, instant)
     edited = {name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])}
     if edited:
-        offsets = {d.id: spread.offset(name, jobs[name].spread) for name, d in edited.items()}
+        offsets = {d.id: spread.offset(namespace, name, jobs[name].spread) for name, d in edited.items()}
         definitions.apply_spread(connection, offsets, instant)
     return Changes(
         now=instant,

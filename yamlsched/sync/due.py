@@ -223,7 +223,7 @@ def plan_slots(
                 owed.append(slot_plan.owed_by_unreadable(job, now))
     keys = [candidate.key for one in owed for candidate in one.candidates] if read_keys else []
     holders = store.key_holders(connection, namespace, keys) if keys else {}
-    return [slot_plan.decide(one, open_slots.get(one.definition.id), holders) for one in owed], unreadable
+    return [slot_plan.decide(namespace, one, open_slots.get(one.definition.id), holders) for one in owed], unreadable
 
 
 def _write(

@@ -173,7 +173,9 @@ def _due_slots(
     return DueSlots((newest,), superseded, next_slot=_next(cron, where, now))
 
 
-def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]) -> SlotPlan:
+def decide(
+    namespace: str, owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]
+) -> SlotPlan:
     """Return which candidates get a run, and record the others as skipped.
 
     ``earliest_open`` is the earliest slot with an unfinished run that excludes others. ``holders`` has those keys of
@@ -192,7 +194,7 @@ def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str
         elif holder is not None and not holder.is_of(definition.job_type, slot.at):
             reason = "key_taken"
         elif holder is None:
-            runs.append(NewRun(definition.id, key, slot.at, _run_at(definition, slot.at)))
+            runs.append(NewRun(definition.id, key, slot.at, _run_at(namespace, definition, slot.at)))
             earliest_open = min(earliest_open or slot.at, slot.at)
         if not reason:
             adjoins, follows = False, None
@@ -205,11 +207,12 @@ def decide(owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str
     return SlotPlan(definition, runs, gaps, move)
 
 
-def _run_at(definition: Definition, slot_at: datetime) -> datetime:
+def _run_at(namespace: str, definition: Definition, slot_at: datetime) -> datetime:
     if definition.schedule is None or not definition.spread:
         return slot_at
     cron, where = parse_cron(definition.schedule), zone(definition.timezone)
-    return spread.run_at(definition.job_type, definition.spread, cron, where, slot_at)
+    offset = spread.offset(namespace, definition.job_type, definition.spread)
+    return spread.run_at(offset, cron, where, slot_at)
 
 
 _next = lru_cache(maxsize=16384)(slots.next_slot)

@@ -51,7 +51,8 @@ def timeout(linter: Linter, job: Job, cron: Cron) -> None:
 
 def spread_skips(linter: Linter, job: Job, cron: Cron) -> None:
     """Report a job whose runs may start so late after their slot that they are unfinished at the next one."""
-    apart, start = smallest_gap(cron), spread.offset(job.name, job.spread)
+    namespace = linter.loaded.namespace or "default"
+    apart, start = smallest_gap(cron), spread.offset(namespace, job.name, job.spread)
     if job.overlap is not Overlap.SKIP or job.timeout > apart or start + job.timeout <= apart:
         return
     offset, limit, gap = map(durations.show, (start, job.timeout, apart))

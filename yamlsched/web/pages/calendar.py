@@ -68,7 +68,7 @@ def show(visit: Visit) -> Calendar:
     if text:
         finds = finder(text)
         matching = [job for job in jobs if finds(job.job_type, job.description, job.owner, *job.tags)]
-    schedule = operations.scheduled(matching, visit.now)
+    schedule = operations.scheduled(matching, visit.namespace, visit.now)
     timezones = schedule.timezones
     timezone = _timezone(visit, timezones)
     where = zone(timezone)
