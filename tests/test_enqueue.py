@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
-import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,8 @@ from hypothesis import strategies as st
 from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
+from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 import yamlsched
 from support.database import while_waiting
@@ -615,18 +616,56 @@ def test_the_sql_functions_refuse_a_delay_that_is_out_of_range_or_passed_with_ru
     assert not rows(db)
 
 
-@pytest.mark.parametrize("kind", ["connection", "session"])
-def test_sqlalchemy_objects_are_refused_with_a_hint_to_the_driver_connection(db, job, dsn, kind):
-    from sqlalchemy.orm import Session
-
+@pytest.mark.parametrize("kind", ["connection", "session", "scoped session"])
+def test_objects_of_sqlalchemy_enqueue_in_their_transaction_also_as_its_first_statement(db, job, dsn, kind):
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
-    with engine.connect() as connection, Session(connection) as session:
-        with pytest.raises(Refused, match=r"pass .*connection\.driver_connection") as refused:
-            yamlsched.enqueue(session if kind == "session" else connection, "mail")
-        way = re.search(r"pass (\S+driver_connection)", str(refused.value))
-        assert way
-        below = eval(way[1], {"session": session, "connection": connection})
-        yamlsched.enqueue(below, "mail")
+    makers = {
+        "connection": engine.connect,
+        "session": lambda: orm.Session(engine),
+        "scoped session": lambda: orm.scoped_session(orm.sessionmaker(engine)),
+    }
+    given = makers[kind]()
+    try:
+        assert yamlsched.enqueue(given, "mail", {"n": 1}).created
+        given.rollback()
+        assert [made.created for made in yamlsched.enqueue_many(given, "mail", [{"n": 2}, {"n": 3}])] == [True, True]
+        assert rows(db) == []
+        given.commit()
+    finally:
+        given.close()
+        engine.dispose()
+
+    assert [row.payload["n"] for row in rows(db)] == [2, 3]
+
+
+@pytest.mark.parametrize("kind", [sqlalchemy_asyncio.AsyncConnection, sqlalchemy_asyncio.AsyncSession])
+def test_asynchronous_objects_of_sqlalchemy_enqueue_in_their_transaction(db, job, dsn, kind):
+    async def enqueue() -> None:
+        engine = sqlalchemy_asyncio.create_async_engine(
+            "postgresql+psycopg://", async_creator=lambda: psycopg.AsyncConnection.connect(dsn)
+        )
+        async with kind(engine) as given:
+            assert (await yamlsched.enqueue(given, "mail", {"n": 1})).created
+            await given.rollback()
+            made = await yamlsched.enqueue_many(given, "mail", [{"n": 2}, {"n": 3}])
+            assert [one.created for one in made] == [True, True]
+            assert rows(db) == []
+            await given.commit()
+        await engine.dispose()
+
+    asyncio.run(enqueue())
+
+    assert [row.payload["n"] for row in rows(db)] == [2, 3]
+
+
+def test_what_sqlalchemy_has_besides_and_other_drivers_are_refused_with_what_to_do(dsn):
+    engine = sqlalchemy.create_engine("postgresql+psycopg2://", creator=lambda: psycopg2.connect(dsn))
+    remedy = r"pass a session or a connection, use the driver postgresql\+psycopg, or execute text"
+    with engine.connect() as connection:
+        with pytest.raises(Refused, match=rf"^psycopg2\.\S+ is not a connection of psycopg 3: {remedy}"):
+            yamlsched.enqueue(connection, "mail")
+        with pytest.raises(Refused, match=rf"^sqlalchemy\.\S+\.Engine is not a connection of psycopg 3: {remedy}"):
+            yamlsched.enqueue(engine, "mail")  # type: ignore[call-overload]
     engine.dispose()
 
 

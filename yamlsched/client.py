@@ -17,12 +17,11 @@ from psycopg.rows import tuple_row
 
 from yamlsched import durations, tracing
 from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.frameworks import Async, Sync, driver_connection
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
 from yamlsched.runs import ON_DEAD_PREFIX, EnqueueBatch
 from yamlsched.store.statements import load
 
-Sync: TypeAlias = psycopg.Connection[Any]
-Async: TypeAlias = psycopg.AsyncConnection[Any]
 Payload: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = str | None
 Keys: TypeAlias = Iterable[Key] | None
@@ -84,7 +83,10 @@ def enqueue(
     priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
-    """Enqueue a run of ``job`` in the caller's transaction. With an AsyncConnection, await the result.
+    """Enqueue a run of ``job`` in the caller's transaction. With an asynchronous ``connection``, await the result.
+
+    ``connection`` is one of psycopg 3, ``django.db.connection``, or a session or connection of SQLAlchemy whose driver
+    is psycopg 3.
 
     ``payload`` becomes the handler's keyword arguments. If a run with this ``key`` exists, none is created, and the
     result names that run. If another open transaction has enqueued this key, the call waits for its end. The run is due
@@ -250,36 +252,24 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
         sending.note([enqueued.run_id for enqueued in found])
         return select(found)
 
-    if isinstance(connection, psycopg.AsyncConnection):
-        session: Async = connection
+    found = driver_connection(connection)
+    if not isinstance(found, psycopg.Connection):
 
         async def execute() -> Any:
+            session = found if isinstance(found, psycopg.AsyncConnection) else await found
             with in_span() as sending, translate_errors():
                 async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
                     await cursor.execute(sql, given(sending))
                     return results(sending, await cursor.fetchall())
 
         return execute()
-    if not isinstance(connection, psycopg.Connection):
-        raise Refused(_wrong_connection(f"{type(connection).__module__}.{type(connection).__name__}"))
     with (
         in_span() as sending,
         translate_errors(),
-        psycopg.Cursor(connection, row_factory=tuple_row) as cursor,
+        psycopg.Cursor(found, row_factory=tuple_row) as cursor,
     ):
         cursor.execute(sql, given(sending))
         return results(sending, cursor.fetchall())
-
-
-def _wrong_connection(kind: str) -> str:
-    remedy = "with another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
-    if kind.startswith("sqlalchemy."):
-        connection = "session.connection()" if "Session" in kind else "connection"
-        remedy = (
-            f"pass {connection}.connection.driver_connection, with SQLAlchemy's postgresql+psycopg driver, or execute "
-            "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
-        )
-    return f"{kind} is not a connection of psycopg 3: {remedy}"
 
 
 @contextmanager
