@@ -112,7 +112,8 @@ def call(handler: Callable[..., Any], run: FakeRun) -> Any:
     value = handler(**arguments)
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
-    text = jsonb.encode_result(run.result if run.committed else value, "the result")
+    has_succeeded = run.committed or run.state.succeeded_in is not None
+    text = jsonb.encode_result(run.result if has_succeeded else value, "the result")
     return None if text is None else json.loads(text)
 
 

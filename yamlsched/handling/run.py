@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from yamlsched import client, jsonb, tracing
 from yamlsched.client import Delay, PriorityName, RunAt
 from yamlsched.errors import Discard, YamlschedError
+from yamlsched.frameworks import Async, Sync
 from yamlsched.handling import once
 from yamlsched.handling.backends import Backend
 from yamlsched.handling.blocks import DONE, Block, Done, perform_async
 from yamlsched.handling.once import DEFAULT_RELEASE_ON, Effect, ReleaseOn
+from yamlsched.handling.transactions import require_open, succeed_in
 from yamlsched.progress import Progress
 from yamlsched.progress import progress as make_progress
 from yamlsched.runs import EnqueueBatch
@@ -34,6 +35,7 @@ class AttemptState:
     enqueued: list[EnqueueBatch] = field(default_factory=list)
     progress: Progress | None = None
     transaction_start: int | None = None  # inside transaction(): the count of batches enqueued before it
+    succeeded_in: Any = None  # the connection in whose transaction succeed_in() has written the success
     entered: set[str] = field(default_factory=set)  # keys of the effects that this attempt was the first to enter
     inside: dict[str, str] = field(default_factory=dict)  # keys of the effects that it is inside of, and their entries
 
@@ -147,7 +149,7 @@ class Run:
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         with self._succeeding() as state, self.backend.transaction() as connection:
             yield connection
-            _require_open_transaction(connection)
+            require_open(connection)
             result = jsonb.encode_result(self.result, "the result")
             if state.progress is not None:
                 self.backend.write_progress(connection, state.progress)
@@ -158,16 +160,39 @@ class Run:
         with self._succeeding() as state:
             async with self.backend.async_transaction() as connection:
                 yield connection
-                _require_open_transaction(connection)
+                require_open(connection)
                 result = jsonb.encode_result(self.result, "the result")
                 if state.progress is not None:
                     await self.backend.write_progress_async(connection, state.progress)
                 await self.backend.succeed_async(connection, result, state.enqueued)
 
+    @overload
+    def succeed_in(self, connection: Sync) -> None: ...
+
+    @overload
+    def succeed_in(self, connection: Async) -> Awaitable[None]: ...
+
+    def succeed_in(self, connection: Sync | Async) -> Awaitable[None] | None:
+        """Write the run's success in a transaction of your own, such as that of an ORM, as its last statement.
+
+            with transaction.atomic():
+                Account.objects.filter(pk=account_id).update(balance=F("balance") - fee)
+                run.succeed_in(connection)
+
+        Then the run succeeds together with what else that transaction writes, or neither happens. ``connection`` is
+        what ``yamlsched.enqueue`` takes, in the scheduler's database, with the privileges of yamlsched_worker. With an
+        asynchronous one, await the call. Set ``result`` before. Use it once per attempt, and neither ``once`` nor
+        ``enqueue`` after it. Raises LeaseLost, so that your transaction is rolled back, if another attempt took over.
+        """
+        self._require_uncommitted("use run.succeed_in()")
+        return succeed_in(self, connection)
+
     @contextmanager
     def _succeeding(self) -> Iterator[AttemptState]:
         """Note that the run has succeeded, at the end of the block that commits its success."""
         state = self.state
+        if state.succeeded_in is not None:
+            self._require_uncommitted("use run.transaction()")
         if state.committed or state.transaction_start is not None:
             raise YamlschedError("run.transaction() can be used once in an attempt: the run succeeds at its end")
         state.transaction_start = len(state.enqueued)
@@ -218,6 +243,8 @@ class Run:
     def _require_uncommitted(self, action: str) -> None:
         if self.state.committed:
             raise YamlschedError(f"run.transaction() has ended, and the run with it: {action} inside it, or before")
+        if self.state.succeeded_in is not None:
+            raise YamlschedError(f"run.succeed_in() was called, and the run has succeeded: {action} before it")
 
     def is_session_lost(self, error: BaseException) -> bool:
         """Return whether ``error``, which ends the attempt, is the break of the transaction's session, or due to it."""
@@ -240,17 +267,6 @@ class Run:
             raise Discard(f"run {run_id}, whose death this run reports, has been pruned")
         columns = {**row._asdict(), "payload": _decode_payload(row.payload), "is_catchup": False}
         return replace(self, **columns)
-
-
-def _require_open_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    status = connection.info.transaction_status
-    if status == TransactionStatus.INERROR:
-        raise YamlschedError(
-            "a statement inside run.transaction() failed, and its error was caught: nothing can be committed. "
-            "Put a statement that may fail into a nested block: with connection.transaction(): ..."
-        )
-    if status != TransactionStatus.INTRANS:
-        raise YamlschedError("run.transaction() was ended inside its block, by a commit or rollback")
 
 
 def _decode_payload(payload: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from yamlsched import jsonb
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handling.backends import Backend
 from yamlsched.handling.run import Run
+from yamlsched.handling.transactions import require_ended
 from yamlsched.runs import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
 from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, Report
 from yamlsched.worker.handlers import resolve
@@ -54,6 +55,11 @@ def returned(value: Any, run: Run | None, was_stopped: bool) -> AttemptEnd | Non
         return AttemptEnd(EndKind.COMMITTED)
     if was_stopped:
         raise Stopped("stopped by yamlsched, but it returned")
+    if run is not None and run.state.succeeded_in is not None:
+        require_ended(run)  # whether by a commit is found out by the worker, which writes the same success again
+        if value is not None and value != run.state.result:
+            run.log.warning("the result is what was set before run.succeed_in(); the returned value is dropped")
+        value = run.state.result
     result = jsonb.encode_result(value, "the result")
     enqueued = _plain(run.state.enqueued) if run is not None else []
     if result is None and not enqueued:

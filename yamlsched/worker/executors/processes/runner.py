@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from yamlsched import tracing
+from yamlsched.frameworks import close_stale_connections
 from yamlsched.handling.backends import PostgresBackend
 from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
@@ -211,6 +212,7 @@ class Runner:
     ) -> Any:
         """Call the handler so that SIGTERM stops it, and nothing else."""
         self.was_stopped = False
+        close_stale_connections()
         try:
             self.is_calling = True
             if run is None:
@@ -222,6 +224,7 @@ class Runner:
             return asyncio.run(_await(value)) if value is not None and inspect.isawaitable(value) else value
         finally:
             self.is_calling = False
+            close_stale_connections()
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
         """Stop the handler if the parent wants that. Otherwise all processes were signalled, and the parent decides."""
