@@ -90,10 +90,7 @@ def _psycopg(connection: Any, framework: str) -> Any:
             "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
         )
     elif framework == "Django":
-        remedy = (
-            "install psycopg 3 and uninstall psycopg2, or execute select * from yamlsched.enqueue('a_job', '{...}') "
-            "with a cursor"
-        )
+        remedy = "use the engine django.db.backends.postgresql, in the database of the scheduler"
     raise Refused(f"{kind} is not a connection of psycopg 3: {remedy}")
 
 

@@ -523,8 +523,16 @@ def test_a_call_of_on_dead_gets_no_payload(page: TestClient, db: Db) -> None:
     assert "gets the dead run and no payload" in words(answer)
 
 
+class DjangoUser:
+    is_authenticated = True
+
+    def __str__(self) -> str:
+        return "jörg"
+
+
 @pytest.mark.parametrize(
-    ("user", "recorded"), [(SimpleUser("jörg"), "jörg"), (UnauthenticatedUser(), None), (SimpleUser("a\x1bb"), None)]
+    ("user", "recorded"),
+    [(SimpleUser("jörg"), "jörg"), (DjangoUser(), "jörg"), (UnauthenticatedUser(), None), (SimpleUser("a\x1bb"), None)],
 )
 def test_in_an_application_that_authenticates_its_user_is_recorded(
     page_dsn: str, db: Db, user: Any, recorded: str | None

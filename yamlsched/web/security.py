@@ -184,9 +184,9 @@ def no_actions(options: Options) -> Rejection | None:
 
 
 def _user_of_application(scope: Scope) -> str | None:
-    """Return the user whom an application around this one has authenticated, as Starlette's middleware stores it."""
+    """Return the user whom an application around this one has authenticated: one of Starlette's, or of Django's."""
     user = scope.get("user")
-    name = str(user.display_name) if getattr(user, "is_authenticated", False) else ""  # type: ignore[union-attr]
+    name = str(getattr(user, "display_name", user)) if getattr(user, "is_authenticated", False) else ""
     return name if name and name.isprintable() else None
 
 

@@ -4,9 +4,9 @@ from django.core.mail import EmailMessage
 from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
-from yamlsched import Run
-
 from orders.models import Customer, Order, PointsEntry
+
+from yamlsched import Run
 
 
 def delete_unpaid(run: Run, days: int) -> int:

@@ -2,10 +2,10 @@ import psycopg
 from django.core import mail
 from django.db import connection
 from django.test import TestCase
-from yamlsched.testing import FakeRun, call
-
 from jobs import orders
+
 from orders.models import Customer, Order, PointsEntry, Product
+from yamlsched.testing import FakeRun, call
 
 
 def enqueued() -> list[tuple[str, dict[str, int]]]:

@@ -1,10 +1,10 @@
-import yamlsched
 from django.db import IntegrityError, connection, transaction
 from django.db.models import F
 from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
 
+import yamlsched
 from orders.models import Customer, Order, Product
 
 

@@ -9,7 +9,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = os.environ.get("SECRET_KEY", "only for development")
 DEBUG = False
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "testserver"]
-USE_TZ = True
+TIME_ZONE = "UTC"
 
 DSN = conninfo_to_dict(os.environ["YAMLSCHED_DSN"])
 DATABASES = {

@@ -15,5 +15,5 @@ class Runner(DiscoverRunner):
         created = super().setup_databases(**options)
         dsn = make_conninfo(os.environ["YAMLSCHED_DSN"], dbname=connection.settings_dict["NAME"])
         for verb in ("migrate", "sync"):
-            subprocess.run(["yamlsched", "-q", verb, "--dsn", dsn], cwd=settings.BASE_DIR, check=True)
+            subprocess.run(["yamlsched", verb, "--dsn", dsn], cwd=settings.BASE_DIR, check=True)
         return created

@@ -1,0 +1,146 @@
+"""The projects of the guides: their own tests, their jobs in ticks as cron starts them, and workers that are killed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.command_line import yamlsched
+from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
+from support.project import until
+
+GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django",)}
+Example = Callable[[str], ExampleProject]
+
+
+@pytest.fixture
+def example(own_dsn: str, tmp_path: Path) -> Iterator[Example]:
+    projects: list[Any] = []
+
+    def start(name: str) -> ExampleProject:
+        projects.append(an_example(name, tmp_path, own_dsn))
+        return projects[0].__enter__()  # type: ignore[no-any-return]
+
+    yield start
+    for project in projects:
+        project.__exit__(None, None, None)
+
+
+@contextmanager
+def locked(dsn: str, query: str) -> Iterator[None]:
+    """Hold the locks of ``query``."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(query.encode())
+        yield
+        connection.rollback()
+
+
+def waiting(statement: str) -> str:
+    """Return a query that has a row while a session waits for a lock with such a statement."""
+    found = f"wait_event_type = 'Lock' and query ilike '{statement}%%'"
+    return f"select from pg_stat_activity where datname = current_database() and {found}".replace("%%", "%")
+
+
+# -- the guides show the code of the projects
+
+
+def test_the_schedules_of_the_projects_are_valid_and_get_no_advice() -> None:
+    done = yamlsched("validate", "--strict", *(str(EXAMPLES / name / "schedules.yaml") for name in GUIDES))
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_code_of_a_guide_is_that_of_its_project(name: str) -> None:
+    page = GUIDES[name].read_text("utf-8")
+    blocks = re.findall(r"^```\w+\n# (examples/\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+    assert len(blocks) >= 3
+    for path, code in blocks:
+        for part in re.split(r"^ *# \.\.\.\n", code, flags=re.MULTILINE):
+            assert part.strip("\n") in (ROOT / path).read_text("utf-8"), path
+    for path in re.findall(r"\b(?:\.\./)?(examples/[\w/.-]+)", page):
+        assert (ROOT / path).exists(), path
+
+
+# -- Django
+
+
+ORDER = """
+from django.test import Client
+from orders.models import Customer, Product
+customer, _ = Customer.objects.get_or_create(email="ada@example.com")
+product, _ = Product.objects.get_or_create(name="Book", defaults={"stock": STOCK})
+print(*(Client().post("/orders/", {"email": customer.email, "product": product.pk}).status_code for _ in range(2)))
+"""
+
+
+@pytest.fixture
+def django(example: Example) -> ExampleProject:
+    project = example("django")
+    project.run("python", "manage.py", "migrate")
+    return project
+
+
+def order(project: ExampleProject, stock: int) -> list[str]:
+    """Place two orders, which commit; return the statuses of the responses."""
+    printed = project.run("python", "manage.py", "shell", "--no-imports", "-c", ORDER.replace("STOCK", str(stock)))
+    return printed.split()
+
+
+@pytest.mark.slow
+def test_django_passes_its_own_tests(django: ExampleProject) -> None:
+    django.run("python", "manage.py", "makemigrations", "--check")
+    django.run("python", "manage.py", "test", "--no-input")
+
+
+@pytest.mark.slow
+def test_django_orders_that_commit_have_their_runs_which_a_tick_of_cron_executes(django: ExampleProject) -> None:
+    # the second order is rolled back after it has enqueued its runs
+    assert order(django, stock=1) == ["201", "409"]
+    assert django.runs() == {"send_receipt": [("queued", 0)], "add_points": [("queued", 0)]}
+
+    django.run("yamlsched", "enqueue", "delete_unpaid")
+    log = django.tick()
+
+    assert {status for runs in django.runs().values() for status, _ in runs} == {"succeeded"}, log
+    assert django.value("select points from orders_customer") == 49
+    assert len(list((django.folder / "var" / "mail").iterdir())) == 1
+    assert "INFO delete_unpaid: deleted 0 rows" in log
+
+
+@pytest.mark.slow
+def test_django_points_are_added_once_if_the_worker_is_killed_between_two_writes_of_the_orm(
+    django: ExampleProject,
+) -> None:
+    assert order(django, stock=1) == ["201", "409"]
+    with locked(django.dsn, "select from orders_customer for update"):
+        django.tick_that_is_killed(waiting('update "orders_customer"'))
+
+    django.tick()
+
+    assert django.runs()["add_points"] == [("succeeded", 2)]
+    assert django.value("select array[points, (select count(*) from orders_pointsentry)] from orders_customer") == [
+        49,
+        1,
+    ]
+
+
+@pytest.mark.slow
+def test_django_connections_are_closed_after_each_run_as_after_each_request(django: ExampleProject) -> None:
+    assert order(django, stock=2) == ["201", "201"]
+    worker = django.start("work", "--loop")
+    try:
+        until(lambda: {status for runs in django.runs().values() for status, _ in runs} == {"succeeded"}, "all ran")
+        # their children wait for more work, and would keep what Django has opened in them
+        until(lambda: not django.sessions(), "Django's sessions are closed")
+        assert worker.poll() is None
+    finally:
+        worker.terminate()
+        worker.wait(300)
