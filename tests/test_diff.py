@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.cli import _output, _preview, cli
-from yamlsched.definitions import git as git_base
+from yamlsched.definitions import base
 from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.preview import markdown, slot_changes, text
@@ -335,7 +336,7 @@ def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path,
 def test_a_base_over_the_size_limit_of_files_is_refused_with_its_size(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(git_base, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(base, "MAX_FILE_BYTES", 10)
     file = repository / "deploy" / "schedules.yaml"
     with pytest.raises(
         EnvironmentFailed, match=r"main:\./schedules.yaml cannot be read: it has \d+ bytes, over the limit of 10$"
@@ -375,6 +376,55 @@ def test_the_error_for_a_shallow_clone_says_how_to_fetch_the_history(repository:
     file = tmp_path / "shallow" / "deploy" / "schedules.yaml"
     with pytest.raises(EnvironmentFailed, match="this clone has no history; run git fetch --unshallow"):
         CliRunner().invoke(cli, ["diff", "HEAD~1", str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_partial_clone_is_not_taken_for_one_without_the_file_and_runs_no_program(
+    repository: Path, tmp_path: Path
+) -> None:
+    # given a clone without the contents of files, whose origin would be reached by a program
+    git(repository, "commit", "-am", "two")
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "partial"
+    git(tmp_path, "clone", "--filter=blob:none", f"file://{repository}", str(clone))
+    marker, program = tmp_path / "ran", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch '{marker}'\n")
+    program.chmod(0o755)
+    git(clone, "config", "core.sshCommand", str(program))
+    git(clone, "remote", "set-url", "origin", "ssh://example.invalid/repository")
+
+    # when the file is compared with a revision whose content is not there
+    message = (
+        r"HEAD~1:\./schedules.yaml is not in this clone, which is partial: run git show HEAD~1:\./schedules.yaml once"
+    )
+    file = str(clone / "deploy" / "schedules.yaml")
+    with pytest.raises(EnvironmentFailed, match=message):
+        CliRunner().invoke(cli, ["diff", "HEAD~1", file], standalone_mode=False, catch_exceptions=False)
+
+    # then no connection was tried
+    assert not marker.exists()
+
+
+def test_a_git_that_does_not_answer_is_an_error(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nexec sleep 600\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(base, "MAX_GIT_SECONDS", 0.2)
+
+    file = str(repository / "deploy" / "schedules.yaml")
+    with pytest.raises(EnvironmentFailed, match=r"git did not answer within .* seconds: pass a file to compare with"):
+        CliRunner().invoke(cli, ["diff", "HEAD", file], standalone_mode=False, catch_exceptions=False)
+
+
+def test_the_variables_of_a_hook_lead_to_no_other_repository(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+
+    assert run("diff", "HEAD", repository / "deploy" / "schedules.yaml", "--exit-code").return_value == 1
 
 
 def test_outside_of_a_repository_only_files_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

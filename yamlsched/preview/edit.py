@@ -7,7 +7,7 @@ from pathlib import Path
 
 from yamlsched import times
 from yamlsched.definitions import schedule_file
-from yamlsched.definitions.git import read_base
+from yamlsched.definitions.base import read_base
 from yamlsched.definitions.load import Loaded, load
 from yamlsched.preview.diff import base_side, compare, file_side
 from yamlsched.preview.model import Preview

@@ -2,45 +2,27 @@
 
 YAMLSCHED_REVISION and YAMLSCHED_AUTHOR decide, for images and hosts without a repository. Otherwise git is asked:
 reading .git by hand would have to know packs, worktrees, alternates and object formats. Nothing here fails a sync: what
-cannot be read is not known. git gets a clean environment, and only plumbing that starts no program which the
-configuration of a repository names. Its own check of who owns the repository stays: a folder above the file may belong
-to anybody.
+cannot be read is not known.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import selectors
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from yamlsched import git
 from yamlsched.runs import one_line
 
 MAX_CHARS = 200
 """Of a commit, an author and a subject, that are stored."""
 MAX_GIT_SECONDS = 5.0
 """For all of git: .git may be on a network file system that does not answer."""
-MAX_GIT_BYTES = 65_536
-KEPT_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "SUDO_UID")
-"""What git needs: to be found, to read the settings of its user, and to accept the repository of who called sudo."""
-SETTINGS = {
-    "LC_ALL": "C",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_LITERAL_PATHSPECS": "1",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "none",  # for releases before GIT_NO_LAZY_FETCH: a partial clone fetches nothing
-}
 COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
-OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +85,21 @@ def _of_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revisio
     """Return what git knows of the file. Raises _Unknown."""
     deadline = time.monotonic() + MAX_GIT_SECONDS
 
-    def git(*arguments: str) -> bytes:
+    def ask(*arguments: str) -> bytes:
         return _git(place, deadline, environment, *arguments)
 
     fields = "--format=%H%x00%P%x00%an%x00%s"
-    _, _, line = git("rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", place.name).partition(b"\n")
+    _, _, line = ask("rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", place.name).partition(b"\n")
     if not line:
         return Revision()  # no commit has it
     commit, parents, author, subject = (part.decode("utf-8", "replace") for part in line.split(b"\0", 3))
-    entry = git("ls-tree", commit, "--", place.name).split(maxsplit=3)
+    entry = ask("ls-tree", commit, "--", place.name).split(maxsplit=3)
     if not entry:
         return Revision()  # the last commit removed it
     blob = entry[2].decode("ascii", "replace")
     if blob not in (_blob_id(data, blob), _blob_id(data.replace(b"\r\n", b"\n"), blob)):
         return Revision(commit, is_dirty=True)
-    if not parents and git("rev-parse", "--is-shallow-repository") == b"true\n":
+    if not parents and ask("rev-parse", "--is-shallow-repository") == b"true\n":
         return Revision(commit)  # the clone ends here: an earlier commit may have changed the file
     return Revision(commit, author=_clean(author), subject=_clean(subject))
 
@@ -134,65 +116,20 @@ def _clean(text: str) -> str | None:
 
 def _git(place: Path, deadline: float, environment: Mapping[str, str], *arguments: str) -> bytes:
     """Return what git prints. Raises _Unknown if it fails, is not installed, or does not end before the deadline."""
-    words = ["git", *OPTIONS, "-C", str(place.parent), *arguments]
-    kept = {name: environment[name] for name in KEPT_VARIABLES if name in environment}
     try:
-        process = subprocess.Popen(
-            [os.fsencode(word) for word in words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**kept, **SETTINGS},
-            cwd="/",
-            start_new_session=True,
-        )
+        answer = git.run(place.parent, environment, deadline, *arguments)
     except FileNotFoundError:
         remedy = "install git, or set YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
         raise _Unknown("the file is in a git work tree, and git is not installed", remedy) from None
-    output = _output(process, deadline)
-    if output is None:
+    if answer is None:
         raise _Unknown(f"git did not answer within {MAX_GIT_SECONDS:g} seconds", "set YAMLSCHED_REVISION")
-    printed, errors = output
-    if process.returncode == 0:
-        return printed
-    if b"bad revision 'HEAD'" in errors:
+    if answer.code == 0:
+        return answer.output
+    if b"bad revision 'HEAD'" in answer.errors:
         return b""  # there are no commits yet
-    if b"dubious ownership" in errors:
+    if answer.is_of_another_user:
         top = next(folder for folder in place.parents if os.path.lexists(folder / ".git"))
         remedy = f"as the user of the tick: git config --global --add safe.directory {top}"
         raise _Unknown(f"git does not read {top}, which belongs to another user", remedy)
-    said = one_line(errors.decode("utf-8", "replace"), MAX_CHARS)
-    raise _Unknown(f"git failed: {said or process.returncode}", "")
-
-
-def _output(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes] | None:
-    """Return what a process prints to stdout and stderr until it ends. None: it took too long, and was killed.
-
-    It is not waited for after that: nothing ends a process that waits for a file system.
-    """
-    assert process.stdout is not None
-    assert process.stderr is not None
-    read = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-    with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
-        for descriptor in read:
-            selector.register(descriptor, selectors.EVENT_READ)
-        while selector.get_map() and max(map(len, read.values())) < MAX_GIT_BYTES:
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                break
-            for key, _ in ready:
-                part = os.read(key.fd, MAX_GIT_BYTES)
-                read[key.fd] += part
-                if not part:
-                    selector.unregister(key.fd)
-        is_whole = not selector.get_map()
-        printed, errors = read.values()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        if is_whole:
-            process.wait(max(0.0, deadline - time.monotonic()))
-            return printed, errors
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.1)
-    return None
+    said = one_line(answer.errors.decode("utf-8", "replace"), MAX_CHARS)
+    raise _Unknown(f"git failed: {said or answer.code}", "")
