@@ -44,16 +44,94 @@ where q.namespace = any(%(namespaces)s)
 order by dead.definition_id is null, q.overdue_since
 limit %(limit)s;
 
--- name: states
--- The state of every job.
-select s.definition_id, s.job_type, s.state
-from yamlsched.job_states s
-where s.namespace = %(namespace)s
-order by s.job_type;
+-- name: overview
+-- What a page of the list of jobs shows of all of them, in one pass: how many are in each state, the ids of one page of
+-- those of a state (null: all that are not retired) and of `ids` (null: all), those that need attention first, and what
+-- `suspects`, `totals` and `workers` return. A page after the last one is the last one.
+with job as materialized (
+    select s.definition_id, s.job_type, s.state, s.last_end_at, s.last_worker, s.queued, s.running, s.failed, s.failing,
+           s.oldest_due_at, s.overdue_since, %(ids)s::bigint[] is null or found.id is not null as is_found
+    from yamlsched.job_states s
+    left join unnest(%(ids)s::bigint[]) found (id) on found.id = s.definition_id
+    where s.namespace = %(namespace)s
+), state as materialized (
+    select j.state, coalesce(j.state = %(state)s, j.state <> 'retired') as is_listed, count(*) as jobs,
+           count(*) filter (where j.is_found) as found, sum(j.queued) as queued, sum(j.running) as running,
+           sum(j.failed) as failed, sum(j.failing) as failing, min(j.oldest_due_at) as oldest_due_at
+    from job j
+    group by j.state
+), place as materialized (
+    select c.matching, c.pages, least(%(number)s::bigint, c.pages)::integer as number
+    from (select coalesce(sum(s.found), 0)::integer as matching,
+                 greatest(ceil(sum(s.found) / %(size)s::numeric), 1)::integer as pages
+          from state s
+          where s.is_listed) c
+), listed as materialized (
+    select j.definition_id, j.job_type
+    from job j
+    where j.is_found and coalesce(j.state = %(state)s, j.state <> 'retired')
+    order by coalesce(array_position(array['stuck', 'late', 'failing'], j.state), 4), j.job_type
+    limit %(size)s offset (select (p.number - 1) * %(size)s from place p)
+), dead as materialized (
+    select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
+           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 day') as last_day
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s
+      and r.dead_at > (select clock_timestamp() - greatest(%(within)s::interval, interval '1 day'))
+    group by r.definition_id
+), suspect as (
+    select x.definition_id
+    from (
+        select d.definition_id, true as is_dead, null::timestamptz as overdue_since from dead d where d.within > 0
+        union all
+        select j.definition_id, false, j.overdue_since from job j where j.overdue_since is not null
+        union all
+        select d.id, false, null
+        from yamlsched.job_definitions d
+        where d.namespace = %(namespace)s and d.tags::text like '%%max-%%'
+          and d.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%'])
+    ) x
+    group by x.definition_id
+    order by bool_or(x.is_dead) desc, min(x.overdue_since)
+    limit %(max_suspects)s
+), host as materialized (
+    select w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
+    from (
+        select regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running, o.started_at as seen_at
+        from yamlsched.open_runs o
+        where o.namespace = %(namespace)s and o.status = 'running'
+        union all
+        select regexp_replace(j.last_worker, ':[^:]*:[^:]*$', ''), 0, j.last_end_at
+        from job j
+        where j.last_worker is not null and j.last_end_at > (select clock_timestamp() - interval '1 hour')
+    ) w
+    group by w.host
+    order by max(w.seen_at) desc
+    limit 50
+)
+select t.states, p.matching, p.pages, p.number, array(select l.definition_id from listed l) as listed,
+       array(select l.job_type from listed l) as listed_names, array(select s.definition_id from suspect s) as suspects,
+       t.jobs, t.queued, t.running, t.failed, t.failing, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
+       t.oldest_due_at, array(select h.host from host h) as hosts, array(select h.running from host h) as hosts_running,
+       array(select h.seen_at from host h) as hosts_seen_at
+from place p
+cross join (
+    select coalesce(jsonb_object_agg(s.state, s.jobs), '{}') as states,
+           coalesce(sum(s.jobs) filter (where s.state <> 'retired'), 0)::integer as jobs,
+           coalesce(sum(s.queued), 0)::integer as queued, coalesce(sum(s.running), 0)::integer as running,
+           coalesce(sum(s.failed), 0)::integer as failed, coalesce(sum(s.failing), 0)::integer as failing,
+           min(s.oldest_due_at) as oldest_due_at
+    from state s
+) t
+cross join (
+    select coalesce(sum(d.last_hour), 0)::integer as last_hour, coalesce(sum(d.last_day), 0)::integer as last_day
+    from dead d
+) dead;
 
 -- name: search_texts
 -- What a search looks at: one text for each job, since arrays and columns cost a page of 10,000 jobs more than the search.
-select d.job_type, concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
+select d.id, concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s;
 

@@ -3,7 +3,17 @@
 select clock_timestamp() as now;
 
 -- name: namespaces
-select d.namespace from yamlsched.job_definitions d
+-- The namespaces that have jobs, by one index search for each, and those of files.
+with recursive found as (
+    (select d.namespace from yamlsched.job_definitions d order by d.namespace limit 1)
+    union all
+    select following.namespace
+    from found f
+    cross join lateral (
+        select d.namespace from yamlsched.job_definitions d where d.namespace > f.namespace order by d.namespace limit 1
+    ) following
+)
+select f.namespace from found f
 union
 select f.namespace from yamlsched.schedule_files f
 order by namespace;

@@ -1,15 +1,17 @@
 -- What happened to a job over time. Every statement reads a bounded number of rows, however many runs have finished.
 
 -- name: days
--- For each given span of a job, the ends of its runs: those that died, those that succeeded after a failed attempt, and
+-- For each job and each span of its time zone, the ends of its runs: those that died, those that succeeded after a failed attempt, and
 -- whether any succeeded; and why slots were skipped. At most `limit` runs of each kind are read. Calls of on_dead do not
 -- count, as in job_health.
-select s.nth::integer - 1 as nth,
+select d.job_type, s.nth::integer as nth,
        dead.runs as dead, tried.retried, tried.retrying,
        coalesce(ended.succeeded, false) as succeeded, coalesce(ended.cancelled, false) as cancelled,
        coalesce(gap.reasons, '{}') as reasons
-from unnest(%(jobs)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]) with ordinality as s (job_type, start_at, end_at, nth)
-join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = s.job_type
+from unnest(%(jobs)s::text[], %(zones)s::text[]) as j (job_type, timezone)
+join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = j.job_type
+join unnest(%(span_zones)s::text[], %(nths)s::int[], %(starts)s::timestamptz[], %(ends)s::timestamptz[])
+    as s (timezone, nth, start_at, end_at) on s.timezone = j.timezone
 cross join lateral (
     select count(*)::integer as runs
     from (select from yamlsched.job_runs r
@@ -37,7 +39,7 @@ cross join lateral (
           order by g.last_slot
           limit %(limit)s) x
 ) gap
-order by s.nth;
+order by d.job_type, s.nth;
 
 -- name: job
 -- What a job is, for its page.

@@ -22,7 +22,7 @@ from support.rows import a_file_row, a_job, a_run, row, value
 from yamlsched import store
 from yamlsched.definitions.job import Retention
 from yamlsched.definitions.load import load
-from yamlsched.operations import archive, doctor, health, retention
+from yamlsched.operations import archive, attention, doctor, health, retention
 from yamlsched.operations.archive import ArchiveFailed, FolderArchive
 from yamlsched.operations.retention import housekeep
 from yamlsched.store import retention as statements
@@ -401,7 +401,7 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     reported = cli("report", "--since", "1h")
     assert (reported.code, "nothing has been pruned since 20" in reported.out) == (1, True)
     now = health.read(db, "default", timedelta(hours=1))
-    assert [problem.kind for problem in health.problems(now, health.Thresholds())] == ["prune"]
+    assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == ["prune"]
     assert [check.level for check in doctor.pruning(now)] == ["fail"]
     first = value(db, "select prune_failing_since from yamlsched.schedule_files")
     assert ticked().code == 1

@@ -9,7 +9,7 @@ import pytest
 
 from docs import demo_data
 from yamlsched import store
-from yamlsched.operations import health
+from yamlsched.operations import attention, health
 
 
 @pytest.mark.parametrize("ended", [timedelta(0), demo_data.QUIET])
@@ -31,7 +31,7 @@ def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
     states = {job.state for job in found.jobs}
     assert states == {"retired", "disabled", "running", "ok", "new"}
-    [problem] = health.problems(found, health.Thresholds())
+    [problem] = attention.problems(found, attention.Thresholds())
     assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), problem.what  # minutes may pass while it is filled
 
 
@@ -40,5 +40,5 @@ def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:
 
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
-    assert health.problems(found, health.Thresholds()) == []
+    assert attention.problems(found, attention.Thresholds()) == []
     assert len(found.jobs) == 24 + 3

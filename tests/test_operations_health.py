@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
-from yamlsched.operations import doctor, health, metrics
-from yamlsched.operations.health import Thresholds
+from yamlsched.operations import attention, doctor, health, metrics
+from yamlsched.operations.attention import Thresholds
 from yamlsched.store.statements import load
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -36,7 +37,9 @@ def the_job(db: Db) -> health.JobHealth:
 
 
 def reasons(db: Db, thresholds: Thresholds | None = None) -> list[str]:
-    return [problem.what for problem in health.problems(health.read(db, "default", HOUR), thresholds or Thresholds())]
+    return [
+        problem.what for problem in attention.problems(health.read(db, "default", HOUR), thresholds or Thresholds())
+    ]
 
 
 def of_metrics(db: Db, name: str) -> float:
@@ -197,8 +200,12 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "within": timedelta(hours=1),
             "bounds": [1.0, 10.0],
             "now": datetime.now(UTC),
+            **dict.fromkeys(("state", "ids")),
+            "number": 1,
+            "size": 50,
+            "max_suspects": 100,
         }
-        names = ("totals", "suspects", "states", "jobs", "workers", "ended")
+        names = ("totals", "suspects", "overview", "jobs", "workers", "ended")
         read = {name: rows_read(db, load("health")[name], given) for name in names}
 
     # then only unfinished and newest runs are read
@@ -211,7 +218,7 @@ def test_a_job_is_as_stuck_as_its_runs_however_many_there_are(db: Db) -> None:
         for _ in range(number):
             a_run(db, job, "running", locked_until=datetime.now(UTC) - HOUR)
     a_job(db, "retired", retired_at=NOON)
-    found = {job.job_type: job.state for job in health.states(db, "default")}
+    found = {job.job_type: job.state for job in health.read(db, "default", HOUR).jobs}
     assert found == {"job_0": "new", "job_1": "stuck", "job_2": "stuck", "retired": "retired"}
 
 
@@ -235,7 +242,6 @@ def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
 
     states = {job.job_type: job.state for job in found.jobs}
     assert states == {"ok": "ok", "failing": "failing", "new": "new", "reported": "ok"}
-    assert states == {job.job_type: job.state for job in health.states(db, "default")}
     assert {job.job_type: job.failure_streak for job in found.jobs} == {"ok": 0, "failing": 1, "new": 0, "reported": 0}
     assert {job.last_success_at for job in found.jobs} == {NOON + HOUR, NOON, None}
 
@@ -265,14 +271,53 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     # then the problems are the same
     assert [len(one.jobs) for one in found] == [7, 7, 5, 5]
     for one in found:
-        assert [(problem.kind, problem.job_type) for problem in health.problems(one, Thresholds())] == problems
+        assert [(problem.kind, problem.job_type) for problem in attention.problems(one, Thresholds())] == problems
     assert found[0].totals == found[2].totals
     assert found[0].totals._asdict().items() >= {"jobs": 7, "failed": 2, "failing": 2, "dead_last_hour": 1}.items()
     assert found[0].totals.dead_last_day == 3
-    assert health.suspects(db, ["shop"], HOUR, 1) == [
-        job.id for job in health.states(db, "shop") if job.job_type == "died"
-    ]
+    [first] = health.suspects(db, ["shop"], HOUR, 1)
+    assert [job.job_type for job in health.read(db, "shop", HOUR, [first]).jobs] == ["died"]
     assert health.read(db, "shop", HOUR, []).jobs == []
+
+
+def test_an_overview_is_what_the_health_of_all_jobs_says(db: Db) -> None:
+    # given jobs in many states, workers, dead and unfinished runs, and another namespace
+    now = datetime.now(UTC)
+    a_file_row(db, host="web-1")
+    jobs = {name: a_job(db, name, next_slot_at=now + HOUR) for name in ("a", "b", "c", "d", "e")}
+    a_run(db, jobs["a"], "succeeded", finished_at=now, locked_by="web-1:1:x")
+    a_run(db, jobs["b"], "dead", finished_at=now - timedelta(minutes=5), locked_by="web-2:1:x")
+    a_run(db, jobs["c"], "dead", finished_at=now - 2 * HOUR, locked_by="web-3:1:x")
+    a_run(db, jobs["d"], "running", locked_by="web-4:1:x", locked_until=now + HOUR)
+    a_run(db, jobs["d"], "failed")
+    a_job(db, "late", next_slot_at=now - HOUR)
+    a_job(db, "gone", retired_at=now)
+    a_job(db, "old", tags=["pager", "max-age:1h"], next_slot_at=now + HOUR)
+    a_job(db, "else", namespace="other")
+
+    # when both are read
+    read = health.read(db, "default", HOUR)
+    found = health.overview(db, "default", HOUR, size=3, max_suspects=100)
+
+    # then they agree, page by page
+    assert found.states == Counter(job.state for job in read.jobs)
+    assert found.totals == read.totals
+    assert found.workers == read.workers
+    assert [worker.host for worker in found.workers] == ["web-4", "web-1", "web-2"]
+    assert sorted(found.suspects) == sorted(health.suspects(db, ["default"], HOUR, 100))
+    assert (found.matching, found.pages, found.number) == (7, 3, 1)
+    pages = [health.overview(db, "default", HOUR, number=number, size=3).listed_names for number in (1, 2, 3, 10**15)]
+    assert pages == [["late", "b", "c"], ["d", "a", "e"], ["old"], ["old"]]
+    assert health.read(db, "default", HOUR, found.listed, found).totals == read.totals
+
+    # and a state or a search selects
+    of_state = health.overview(db, "default", HOUR, state="retired")
+    assert (of_state.listed_names, of_state.matching, of_state.states) == (["gone"], 1, found.states)
+    searched = health.overview(db, "default", HOUR, ids=[jobs["e"], jobs["b"]])
+    assert (searched.listed_names, searched.matching, searched.totals) == (["b", "e"], 2, found.totals)
+    empty = health.overview(db, "nothing", HOUR)
+    assert (empty.states, empty.matching, empty.pages, empty.number, empty.listed) == ({}, 0, 1, 1, [])
+    assert empty.totals == health.read(db, "nothing", HOUR).totals
 
 
 # -- problems
@@ -402,7 +447,7 @@ def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_reso
 def test_the_remedy_for_an_effect_in_doubt_of_a_succeeded_run_is_only_to_settle_it(db: Db) -> None:
     key = an_effect(db, a_run(db, a_healthy_job(db), "succeeded"), "in_doubt")
 
-    [problem] = health.problems(health.read(db, "default", HOUR), Thresholds())
+    [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds())
 
     assert problem.remedy == f"yamlsched settle --done {key} (or --not-done)"
 
@@ -488,7 +533,7 @@ def test_status_and_doctor_show_a_host_of_another_environment(db: Db, cli: Cli) 
 
     shown = 'aaaaaaaa is presented by web-2:/srv/schedules.yaml for environment "staging", but the namespace belongs'
     assert f'{shown} to environment "production": not applied\n' in cli("status").out
-    [problem] = health.problems(health.read(db, "default", HOUR), Thresholds())
+    [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds())
     assert problem.what.endswith(
         'for environment "staging" for 1h, but the namespace belongs to environment "production"'
     )
@@ -600,7 +645,7 @@ def test_failed_attempts_since_the_last_success_have_a_limit(
 
     expected = "purge: 9 attempts have failed since the last success: OSError: no route to host\n"
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
-    [problem] = health.problems(health.read(db, "default", HOUR), Thresholds(max_streak=0))
+    [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds(max_streak=0))
     assert problem.remedy == f"yamlsched show {last}"
 
 

@@ -217,12 +217,14 @@ def test_a_day_is_the_worst_that_happened_on_it(db: Any) -> None:
 def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
     a_long_history(db)
     now = history.now(db)
-    spans = [("job_0", now - (n + 1) * DAY, now - n * DAY) for n in range(14)]
     given = {
         "namespace": "default",
-        "jobs": [span[0] for span in spans],
-        "starts": [span[1] for span in spans],
-        "ends": [span[2] for span in spans],
+        "jobs": ["job_0"],
+        "zones": ["UTC"],
+        "span_zones": ["UTC"] * 14,
+        "nths": list(range(14)),
+        "starts": [now - (n + 1) * DAY for n in range(14)],
+        "ends": [now - n * DAY for n in range(14)],
         "limit": 100,
     }
     assert rows_read(db, load("timeline")["days"], given) <= 14 * 3 * 100

@@ -21,7 +21,7 @@ from support.rows import a_file_row, a_job, a_run, value
 from yamlsched import store
 from yamlsched.client import enqueue, enqueue_many
 from yamlsched.errors import Refused
-from yamlsched.operations import actions, doctor, health, namespaces, pausing, retention
+from yamlsched.operations import actions, attention, doctor, health, namespaces, pausing, retention
 from yamlsched.store.statements import sql_folder
 
 Db = psycopg.Connection[Any]
@@ -95,7 +95,7 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
 def test_a_reader_sees_all_namespaces(granted: Db) -> None:
     a_job(granted, namespace="web1")
     with connect_as(granted, "yamlsched_reader"):
-        in_use, unused = namespaces.read_all(granted, health.Thresholds())
+        in_use, unused = namespaces.read_all(granted, attention.Thresholds())
     assert ([one.health.namespace for one in in_use], unused) == (["web1"], [])
 
 
@@ -118,7 +118,7 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
         assert pausing.resume(granted, "default", [job], "ann")[0].changed
         assert actions.enqueue(granted, "default", "purge", {}, key=None, at=None, who="ann").created
         assert retention.housekeep(granted, "default", 60).runs == 1
-        assert len(health.read(granted, "default", health.Thresholds().within).jobs) == 1
+        assert len(health.read(granted, "default", attention.Thresholds().within).jobs) == 1
         for table in ("job_failures", "attempt_outputs", "operator_actions", "edits", "edited_jobs"):
             for verb in ("delete from yamlsched.{}", "truncate yamlsched.{}"):
                 with pytest.raises(DENIED):

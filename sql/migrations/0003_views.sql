@@ -108,12 +108,12 @@ select q.namespace, q.job_type, q.definition_id,
             when success.finished_at is not null then 'ok'
             else 'new' end as state,
        failure.is_failing, success.finished_at as last_success_at, success.run_id as last_success_run_id,
-       q.paused, q.queued, q.running, q.failed, q.failing, q.failed_runs, q.failed_attempts, q.failed_at,
-       q.oldest_due_at, q.slot_run_id, q.overdue_since, q.overdue_why
+       latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued, q.running, q.failed,
+       q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id, q.overdue_since, q.overdue_why
 from yamlsched.job_queues q
 left join (select distinct s.definition_id from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
 left join lateral (
-    select r.id as run_id, r.finished_at,
+    select r.id as run_id, r.finished_at, r.locked_by,
            r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%', true) as is_success
     from yamlsched.job_runs r
     where r.definition_id = q.definition_id and r.finished_at is not null

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from support.command_line import ROOT
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import store
-from yamlsched.operations import health
+from yamlsched.operations import attention, health
 from yamlsched.web.markup import visible
 
 Visit = Callable[..., TestClient]
@@ -124,7 +124,7 @@ def test_the_first_page_shows_what_status_reports(pages: TestClient, demo_db: An
     shown = words(pages.get("/").text)
     with store.connect(demo_dsn) as connection:
         now = health.read(connection, "shop", timedelta(hours=1))
-    found = health.problems(now, health.Thresholds())
+    found = attention.problems(now, attention.Thresholds())
     assert f"{len(found)} problems need attention" in shown
     for problem in found:
         assert " ".join(re.sub(r"\d+[smh]\b", "", problem.what).split()) in " ".join(

@@ -10,7 +10,7 @@ from yamlsched.cli import FINDINGS, OK, _output
 from yamlsched.cli._settings import Settings
 
 if TYPE_CHECKING:
-    from yamlsched.operations.health import Thresholds
+    from yamlsched.operations.attention import Thresholds
     from yamlsched.operations.namespaces import NamespaceHealth
 
 MAX_NAMESPACES_LISTED = 30
@@ -21,7 +21,7 @@ MAX_PROBLEMS_LISTED = 5
 
 def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: bool) -> int:
     """Print the health of all namespaces, worst first, and return the exit code."""
-    from yamlsched.operations import health, namespaces
+    from yamlsched.operations import attention, namespaces
     from yamlsched.store.history import now
 
     with settings.connect() as connection:
@@ -29,7 +29,7 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
         found, unused = namespaces.read_all(connection, thresholds)
     problems = [problem for one in found for problem in one.problems]
     if settings.wants_json:
-        summaries = [health.summary(one.health, thresholds) for one in found]
+        summaries = [attention.summary(one.health, thresholds) for one in found]
         click.echo(_output.document(now=instant, healthy=not problems, namespaces=summaries, unused=unused))
     elif not is_check:
         click.echo(_screen(found, unused, show_all))

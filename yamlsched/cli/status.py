@@ -12,8 +12,9 @@ from yamlsched.cli import FINDINGS, OK, _failures, _filters, _output
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
+    from yamlsched.operations.attention import Problem
     from yamlsched.operations.failures import Failures
-    from yamlsched.operations.health import Health, JobHealth, Problem
+    from yamlsched.operations.health import Health, JobHealth
 
 MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
@@ -82,9 +83,9 @@ def command(
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
-    from yamlsched.operations import health
+    from yamlsched.operations import attention, health
 
-    thresholds = health.Thresholds(max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak)
+    thresholds = attention.Thresholds(max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak)
     if all_namespaces:
         from yamlsched.cli import _namespaces
 
@@ -96,10 +97,10 @@ def command(
             from yamlsched.operations import failures
 
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
-    problems = health.problems(now, thresholds)
+    problems = attention.problems(now, thresholds)
     if settings.wants_json:
         more = {"failures": failed.worst_first()} if failed is not None else {}
-        click.echo(_output.document(**health.summary(now, thresholds), **more))
+        click.echo(_output.document(**attention.summary(now, thresholds), **more))
     elif not check:
         click.echo(screen(now, problems, show_all))
         if failed is not None:

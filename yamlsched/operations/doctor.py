@@ -19,6 +19,7 @@ from yamlsched import store
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import health, history
+from yamlsched.operations.attention import Thresholds
 from yamlsched.store import doctor, migrations
 from yamlsched.store.dsn import host_count
 from yamlsched.store.migrations import MAX_MAJOR, MIN_MAJOR
@@ -125,7 +126,7 @@ def database(
             except Refused as error:
                 yield Check("namespace", "warn", str(error), "pass --namespace")
                 return
-            now = health.read(connection, namespace, health.Thresholds().within)
+            now = health.read(connection, namespace, Thresholds().within)
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")

@@ -1,25 +1,22 @@
-"""The health of a namespace: the state of its jobs, and what needs attention. Pure, except for ``read``."""
+"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure, except for ``read``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from yamlsched import durations
-from yamlsched.durations import approximate, between
-from yamlsched.handling.once import settle_command
 from yamlsched.runs import error_text
 from yamlsched.store.health import (
     Health,
     JobHealth,
+    Overview,
     PresentedFile,
     RefusedFile,
+    overview,
     read,
     read_all,
     search_texts,
-    states,
     suspects,
 )
 from yamlsched.times import rfc3339
@@ -27,88 +24,18 @@ from yamlsched.times import rfc3339
 __all__ = [
     "Health",
     "JobHealth",
-    "Problem",
-    "Thresholds",
+    "Overview",
     "note",
-    "problems",
+    "overview",
     "read",
     "read_all",
     "search_texts",
-    "states",
-    "summary",
     "suspects",
 ]
 
-MAX_LISTED_PROBLEMS = 10
-"""Stuck runs, and effects in doubt, that are reported one by one."""
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 HEALTHY_STATES = ("ok", "running", "new")
-Number = TypeVar("Number", int, int | None)
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """The limits of what is healthy; None: no limit. Tags of a job such as ``max-dead:3`` override those of one job.
-
-    The tag ``max-age:26h`` limits the time since a job's last success; without it there is no such limit.
-    """
-
-    max_dead: int = 0
-    within: timedelta = timedelta(hours=1)
-    max_late: timedelta = timedelta(minutes=15)
-    max_tick_age: timedelta = timedelta(minutes=5)
-    max_dead_total: int | None = None
-    max_failing: int | None = None
-    max_streak: int | None = None
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
-
-    ``kind`` is one of: tick, file, prune, stuck, in_doubt, dead, late, old, failing.
-    """
-
-    kind: str
-    job_type: str | None
-    what: str
-    remedy: str
-    run_id: int | None = None
-
-
-def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
-    """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
-    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
-    found += [*_in_doubt(health), *_dead_total(health, thresholds)]
-    for job in health.jobs:
-        if job.dead_within or job.overdue_since is not None or job.tags or job.attempt_streak or job.failing:
-            # or no check finds anything
-            for check in JOB_CHECKS:
-                found += check(job, health, thresholds)
-    return found
-
-
-def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
-    """Return everything about ``health`` as one document."""
-    found = problems(health, thresholds)
-    return {
-        "namespace": health.namespace,
-        "now": health.now,
-        "healthy": not found,
-        "problems": found,
-        "last_tick_at": health.last_tick_at,
-        "file_in_force": in_force(health),
-        "other_files": drift(health),
-        "files_not_in_force": not_in_force(health),
-        "refused_files": health.refused,
-        "queue": queue(health),
-        "workers": health.workers,
-        "stuck": health.stuck,
-        "in_doubt": health.in_doubt,
-        "in_doubt_counts": {waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
-        "jobs": [job._asdict() for job in health.jobs],
-    }
 
 
 def queue(health: Health) -> dict[str, Any]:
@@ -116,22 +43,9 @@ def queue(health: Health) -> dict[str, Any]:
     return {name: value for name, value in health.totals._asdict().items() if name != "jobs"}
 
 
-def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    remedy = "yamlsched doctor"
-    if health.last_tick_at is None:
-        yield Problem("tick", None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
-    elif health.now - health.last_tick_at > thresholds.max_tick_age:
-        yield Problem(
-            "tick",
-            None,
-            f"no tick for {between(health.last_tick_at, health.now)}, the last came from {health.last_tick_host}",
-            remedy,
-        )
-
-
-def _refused(health: Health) -> Iterator[Problem]:
-    for file in health.refused:
-        yield Problem("file", None, refusal(file), "run yamlsched validate there")
+def effects_in_doubt(health: Health, waits_for: str) -> int:
+    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves them."""
+    return sum(effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for)
 
 
 def refusal(file: RefusedFile) -> str:
@@ -141,33 +55,6 @@ def refusal(file: RefusedFile) -> str:
         f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; "
         "not applied: run yamlsched validate there"
     )
-
-
-def _files(health: Health) -> Iterator[Problem]:
-    current = in_force(health)
-    for file in drift(health):
-        time = approximate(_time_presented(file, current))
-        if current is not None and current.environment != file.environment:
-            yield Problem(
-                "file",
-                None,
-                f"{first_places(file)} has presented a file for {environment(file)} for {time}, but the namespace "
-                f"belongs to {environment(current)}",
-                "correct --env, or use a separate namespace or database for each environment",
-            )
-        else:
-            of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
-            yield Problem(
-                "file",
-                None,
-                f"{first_places(file)} has presented another file ({file.hash[:8]}) for {time}; in force is {of}",
-                "deploy the same version to all hosts, or run yamlsched sync with the right file",
-            )
-
-
-def _pruning(health: Health) -> Iterator[Problem]:
-    if (current := in_force(health)) is not None and (what := pruning(current)):
-        yield Problem("prune", None, what, "correct the folder or retention.archive, then: yamlsched prune")
 
 
 def pruning(file: PresentedFile) -> str:
@@ -185,138 +72,6 @@ def environment(file: PresentedFile) -> str:
     return f'environment "{file.environment}"' if file.environment else "no environment"
 
 
-def _stuck(health: Health) -> Iterator[Problem]:
-    for run in health.stuck[:MAX_LISTED_PROBLEMS]:
-        what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
-        yield Problem("stuck", run.job_type, what, f"yamlsched show {run.run_id}", run.run_id)
-    if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
-        what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"
-        yield Problem("stuck", None, what, "yamlsched runs --status running")
-
-
-def effects_in_doubt(health: Health, waits_for: str) -> int:
-    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves them."""
-    return sum(effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for)
-
-
-def _in_doubt(health: Health) -> Iterator[Problem]:
-    listed = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
-    for effect in listed:
-        of_job = f" of {effect.job_type}" if effect.job_type else ""
-        what = (
-            f'effect "{effect.key}" of run {effect.run_id}{of_job} has been in doubt for '
-            f"{between(effect.since, health.now)}: look up whether it happened (idempotency key "
-            f"{effect.provider_key})"
-        )
-        remedy = settle_command(health.namespace, effect.key)
-        if effect.run_status in ("dead", "cancelled"):
-            remedy += f", then: yamlsched retry {effect.run_id}"
-        yield Problem("in_doubt", effect.job_type, what, remedy, effect.run_id)
-    if more := effects_in_doubt(health, "person") - len(listed):
-        what = f"{more} more {'effect is' if more == 1 else 'effects are'} in doubt"
-        yield Problem("in_doubt", None, what, "the view yamlsched.effects_in_doubt lists them")
-
-
-def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    dead = sum(job.dead_within for job in health.jobs)
-    if thresholds.max_dead_total is not None and dead > thresholds.max_dead_total:
-        span, limit = durations.show(thresholds.within), thresholds.max_dead_total
-        runs = "1 run" if dead == 1 else f"{dead} runs"
-        what = f"{runs} of all jobs died within {span}, the limit is {limit}"
-        yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
-
-
-def max_dead(job: JobHealth, thresholds: Thresholds) -> int:
-    """Return how many dead runs of ``job`` are tolerated."""
-    return _number(job, "max-dead", thresholds.max_dead)
-
-
-def max_late(job: JobHealth, thresholds: Thresholds) -> timedelta:
-    """Return by how much ``job`` may be late."""
-    limit = _duration(job, "max-late", None)
-    return thresholds.max_late if limit is None else limit
-
-
-def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.dead_within > max_dead(job, thresholds):
-        span = durations.show(thresholds.within)
-        runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
-        last = f": {error}" if (error := error_text(job.dead_error_type, job.dead_error)) else ""
-        yield Problem(
-            "dead",
-            job.job_type,
-            f"{job.job_type}: {runs} died within {span}{last}",
-            f"yamlsched runs --job {job.job_type} --status dead --since {span}",
-        )
-
-
-def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _number(job, "max-failing", thresholds.max_failing)
-    if limit is not None and job.failing > limit:
-        runs = "1 run has" if job.failing == 1 else f"{job.failing} runs have"
-        what = f"{job.job_type}: {runs} failed attempts and will be retried{_last_error(job)}"
-        yield Problem("failing", job.job_type, what, f"yamlsched runs --job {job.job_type} --status failed")
-
-
-def _streak(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _number(job, "max-streak", thresholds.max_streak)
-    if limit is not None and job.attempt_streak > limit:
-        attempts = "1 attempt has" if job.attempt_streak == 1 else f"{job.attempt_streak} attempts have"
-        what = f"{job.job_type}: {attempts} failed since the last success{_last_error(job)}"
-        remedy = f"yamlsched show {job.last_failure_run_id}"
-        yield Problem("failing", job.job_type, what, remedy, job.last_failure_run_id)
-
-
-def _last_error(job: JobHealth) -> str:
-    return f": {error}" if (error := error_text(job.last_error_type, job.last_error)) else ""
-
-
-def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.overdue_since is not None and health.now - job.overdue_since > max_late(job, thresholds):
-        late = between(job.overdue_since, health.now)
-        what = f"{job.job_type}: late by {late}: {job.overdue_why}"
-        yield Problem("late", job.job_type, what, "yamlsched doctor")
-
-
-def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _duration(job, "max-age", None)
-    if limit is None or not job.enabled or job.retired_at is not None or job.paused:
-        return
-    since = job.last_success_at or job.effective_from
-    if health.now - since > limit:
-        age = between(since, health.now)
-        what = f"{job.job_type}: no success for {age}, the limit is {durations.show(limit)}"
-        yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
-
-
-JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (
-    _dead,
-    _failing,
-    _streak,
-    _late,
-    _old,
-)
-
-
-def _tag(job: JobHealth, name: str) -> str | None:
-    return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
-
-
-def _number(job: JobHealth, name: str, default: Number) -> int | Number:
-    text = _tag(job, name)
-    return int(text) if text is not None and text.isdecimal() else default
-
-
-def _duration(job: JobHealth, name: str, default: timedelta | None) -> timedelta | None:
-    text = _tag(job, name)
-    if text is None:
-        return default
-    try:
-        return durations.parse(text)
-    except ValueError:  # another tag that only starts like ours
-        return default
-
-
 def in_force(health: Health) -> PresentedFile | None:
     """Return the file that was applied last."""
     return next((file for file in health.files if file.in_force), None)
@@ -330,10 +85,10 @@ def not_in_force(health: Health) -> Sequence[PresentedFile]:
 def drift(health: Health) -> list[PresentedFile]:
     """Return the files that have been presented for longer than a rolling deploy takes, but are not in force."""
     current = in_force(health)
-    return [file for file in not_in_force(health) if _time_presented(file, current) > DRIFT_TOLERANCE]
+    return [file for file in not_in_force(health) if time_presented(file, current) > DRIFT_TOLERANCE]
 
 
-def _time_presented(file: PresentedFile, current: PresentedFile | None) -> timedelta:
+def time_presented(file: PresentedFile, current: PresentedFile | None) -> timedelta:
     """Return how long ``file`` was presented since ``current`` was applied."""
     if file.presented_since_at is None or file.last_presented_at is None:
         return timedelta(0)

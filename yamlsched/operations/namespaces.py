@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 
 from yamlsched.operations import health
-from yamlsched.operations.health import Health, Problem, Thresholds, problems
+from yamlsched.operations.attention import Problem, Thresholds, problems
+from yamlsched.operations.health import Health
 from yamlsched.store import history
 
 

@@ -18,9 +18,10 @@ from yamlsched import slots
 from yamlsched.cron.expression import parse_cron
 from yamlsched.durations import approximate
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.operations import edits, failures, health
+from yamlsched.operations import attention, edits, failures, health
+from yamlsched.operations.attention import Problem, Thresholds
 from yamlsched.operations.failures import Failures
-from yamlsched.operations.health import Health, Problem, Thresholds
+from yamlsched.operations.health import Health
 from yamlsched.operations.why import REASONS
 from yamlsched.store import report as store
 from yamlsched.store.edits import Edit
@@ -149,7 +150,7 @@ def read(
     now = health.read(connection, namespace, limits.within)
     end = now.now if until is None else min(until, now.now)
     jobs = {job.job_type: job for job in now.jobs}
-    own = {name: limit for name, job in jobs.items() if (limit := health.max_late(job, limits)) != limits.max_late}
+    own = {name: limit for name, job in jobs.items() if (limit := attention.max_late(job, limits)) != limits.max_late}
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, len(jobs))
     failed = failures.groups(connection, namespace, since, end)
     skipped = _skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end)
@@ -265,14 +266,14 @@ def _late(ended: Sequence[EndedOfJob]) -> list[StartedLate]:
 
 def _now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield the problems that exist now, except for those of which the report has its own."""
-    for problem in health.problems(now, thresholds):
+    for problem in attention.problems(now, thresholds):
         if problem.kind not in ("dead", "in_doubt"):
             yield problem
 
 
 def _in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> list[Problem]:
     """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
-    problems = [problem for problem in health.problems(now, Thresholds()) if problem.kind == "in_doubt"]
+    problems = [problem for problem in attention.problems(now, Thresholds()) if problem.kind == "in_doubt"]
     keys = {one.run_id for one in found}
     return [problem for problem in problems if is_current or problem.run_id in keys]
 
@@ -287,7 +288,7 @@ def _dead(
     by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
     for group in failed.worst_first():
         job = jobs.get(group.job_type)
-        if group.dead and (job is None or of_job[group.job_type] > health.max_dead(job, thresholds)):
+        if group.dead and (job is None or of_job[group.job_type] > attention.max_dead(job, thresholds)):
             by_type[group.error_type].append(group)
     found: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():

@@ -32,15 +32,12 @@ def strips(
     connection: Connection[Any], namespace: str, jobs: Sequence[tuple[str, str]], now: datetime
 ) -> dict[str, list[Day]]:
     """Return the last days of each job, given by name and time zone, oldest first; the last one is today."""
-    spans, dates = [], []
     days = {timezone: _last_days(timezone, now) for timezone in {timezone for _, timezone in jobs}}
-    for name, timezone in jobs:
-        for day, start, end in days[timezone]:
-            spans.append((name, start, end))
-            dates.append(day)
-    found: dict[str, list[Day]] = {name: [] for name, _ in jobs}
-    for row in store.days(connection, namespace, spans):
-        found[spans[row.nth][0]].append(_day(dates[row.nth], row))
+    spans = {timezone: [(start, end) for _, start, end in parts] for timezone, parts in days.items()}
+    zones, found = dict(jobs), {name: list[Day]() for name, _ in jobs}
+    for row in store.days(connection, namespace, zones, spans):
+        day, _, _ = days[zones[row.job_type]][row.nth]
+        found[row.job_type].append(_day(day, row))
     return found
 
 

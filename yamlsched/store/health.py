@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -61,19 +62,6 @@ class JobHealth(NamedTuple):
     dead_last_day: int
     dead_error: str | None  # of the run in dead_within that died last
     dead_error_type: str | None
-    state: str
-
-
-class SearchText(NamedTuple):
-    """A job, and all that a search for it looks at."""
-
-    job_type: str
-    text: str
-
-
-class JobState(NamedTuple):
-    id: int
-    job_type: str
     state: str
 
 
@@ -157,6 +145,21 @@ class WorkerHost:
 
 
 @dataclass(frozen=True)
+class Overview:
+    """All jobs of a namespace in a few numbers, and the ids of some: see the statement."""
+
+    states: dict[str, int]
+    matching: int
+    pages: int
+    number: int
+    listed: list[int]
+    listed_names: list[str]
+    suspects: list[int]
+    totals: Totals
+    workers: list[WorkerHost]
+
+
+@dataclass(frozen=True)
 class Health:
     """The state of a namespace at an instant. ``jobs`` are those that were asked for."""
 
@@ -175,13 +178,18 @@ class Health:
 
 
 def read(
-    connection: psycopg.Connection[Any], namespace: str, within: timedelta, jobs: Sequence[int] | None = None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    within: timedelta,
+    jobs: Sequence[int] | None = None,
+    overview: Overview | None = None,
 ) -> Health:
     """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``.
 
-    With ``jobs``, their ids, only the rows of these are read.
+    With ``jobs``, their ids, only the rows of these are read. What an ``overview`` has is not read again.
     """
-    [found] = read_all(connection, [namespace], within, jobs)
+    known = {} if overview is None else {namespace: overview}
+    [found] = read_all(connection, [namespace], within, jobs, known)
     return found
 
 
@@ -190,6 +198,7 @@ def read_all(
     namespaces: Sequence[str],
     within: timedelta,
     jobs: Sequence[int] | None = None,
+    known: Mapping[str, Overview] = MappingProxyType({}),
 ) -> list[Health]:
     """Return the health of each of ``namespaces``; see ``read``. The number of statements does not depend on theirs."""
     sql = load("health")
@@ -205,13 +214,18 @@ def read_all(
 
     with connection.transaction():
         clocks = connection.execute(sql["clock"], parameters).fetchall()
-        totals, rows = grouped(Totals, "totals"), grouped(JobHealth, "jobs")
+        totals: dict[str, list[Totals]] = {}
+        workers: dict[str, list[WorkerHost]] = {}
+        if known.keys() != set(namespaces):
+            totals, workers = grouped(Totals, "totals"), grouped(WorkerHost, "workers")
+        rows = grouped(JobHealth, "jobs")
         stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(EffectInDoubt, "in_doubt")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
-        workers = grouped(WorkerHost, "workers")
+    totals |= {name: [overview.totals] for name, overview in known.items()}
+    workers |= {name: overview.workers for name, overview in known.items()}
     return [
         Health(
             namespace=name,
@@ -225,7 +239,7 @@ def read_all(
             in_doubt_counts=counts[name],
             files=files[name],
             refused=refused[name],
-            workers=workers[name],
+            workers=workers.get(name, []),
         )
         for clock in clocks
         for name in [clock.namespace]
@@ -240,16 +254,45 @@ def suspects(
     return fetch_column(connection, load("health")["suspects"], parameters)
 
 
-def states(connection: psycopg.Connection[Any], namespace: str) -> list[JobState]:
-    """Return the state of every job of ``namespace``, by name."""
+def overview(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    within: timedelta,
+    *,
+    state: str | None = None,
+    ids: Sequence[int] | None = None,
+    number: int = 1,
+    size: int = 50,
+    max_suspects: int = 1_000,
+) -> Overview:
+    """Return all jobs in a few numbers, and the ids of those of one page: number ``number``, of ``size`` jobs."""
+    given = {
+        "namespace": namespace,
+        "within": within,
+        "state": state,
+        "ids": None if ids is None else list(ids),
+        "number": number,
+        "size": size,
+        "max_suspects": max_suspects,
+    }
+    [row] = connection.execute(load("health")["overview"], given).fetchall()
+    return Overview(
+        states=row.states,
+        matching=row.matching,
+        pages=row.pages,
+        number=row.number,
+        listed=row.listed,
+        listed_names=row.listed_names,
+        suspects=row.suspects,
+        totals=Totals(*(getattr(row, name) for name in Totals._fields)),
+        workers=[WorkerHost(*host) for host in zip(row.hosts, row.hosts_running, row.hosts_seen_at, strict=True)],
+    )
+
+
+def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[tuple[int, str]]:
+    """Return what a search looks at, for the id of each job of ``namespace``: its name, description, owner and tags."""
     with connection.cursor(row_factory=tuple_row) as cursor:
-        rows = cursor.execute(load("health")["states"], {"namespace": namespace}).fetchall()
-    return [JobState(*row) for row in rows]
-
-
-def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[SearchText]:
-    """Return what a search looks at, for each job of ``namespace``: its name, description, owner and tags."""
-    return fetch(connection, SearchText, load("health")["search_texts"], {"namespace": namespace})
+        return cursor.execute(load("health")["search_texts"], {"namespace": namespace}).fetchall()
 
 
 @dataclass(frozen=True)

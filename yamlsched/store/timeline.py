@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,6 +20,7 @@ MAX_RUNS_OF_DAY = 100
 class DayOfJob:
     """How a job's runs ended in a span of time. The numbers are at most ``MAX_RUNS_OF_DAY``."""
 
+    job_type: str
     nth: int
     dead: int
     retried: int  # succeeded after a failed attempt
@@ -85,11 +86,19 @@ class GapRow:
 
 
 def days(
-    connection: psycopg.Connection[Any], namespace: str, spans: Sequence[tuple[str, datetime, datetime]]
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    jobs: Mapping[str, str],
+    spans: Mapping[str, Sequence[tuple[datetime, datetime]]],
 ) -> list[DayOfJob]:
-    """Return what happened in each span, of a job from an instant up to another; ``nth`` is its place in ``spans``."""
-    jobs, starts, ends = ([span[part] for span in spans] for part in range(3))
-    given = {"namespace": namespace, "jobs": jobs, "starts": starts, "ends": ends, "limit": MAX_RUNS_OF_DAY}
+    """Return what happened to each job in each span of its time zone; ``nth`` is the place of the span.
+
+    ``jobs`` are time zones by the names of jobs.
+    """
+    flat = [(timezone, nth, *span) for timezone, parts in spans.items() for nth, span in enumerate(parts)]
+    columns = ("span_zones", "nths", "starts", "ends")
+    given: dict[str, Any] = {name: [row[place] for row in flat] for place, name in enumerate(columns)}
+    given |= {"namespace": namespace, "jobs": list(jobs), "zones": list(jobs.values()), "limit": MAX_RUNS_OF_DAY}
     return fetch(connection, DayOfJob, load("timeline")["days"], given)
 
 

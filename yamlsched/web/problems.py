@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from yamlsched import durations
-from yamlsched.operations.health import Problem, Thresholds
+from yamlsched.operations.attention import Problem, Thresholds
 
 
 def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) -> str:

@@ -97,7 +97,7 @@ def finder(text: str) -> Callable[..., bool]:
 
     def finds(*shown: str) -> bool:
         found = " ".join(shown).lower()
-        return all(word in found for word in words)
+        return not [word for word in words if word not in found]
 
     return finds
 

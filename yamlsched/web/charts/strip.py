@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from datetime import date
+from functools import cache, lru_cache
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from yamlsched.operations.strips import Day
-from yamlsched.web.markup import element
+from yamlsched.web.markup import element, visible
 
 CELL, GAP, HEIGHT = 9, 3, 22
 MARKS = {"dead": "M2 2l5 5m0-5l-5 5", "retrying": "M4.5 1v4M4.5 7v1", "cancelled": "M2 7l5-5"}
@@ -16,20 +17,12 @@ MARKS = {"dead": "M2 2l5 5m0-5l-5 5", "retrying": "M4.5 1v4M4.5 7v1", "cancelled
 TALL = {"dead": 22, "retrying": 22, "retried": 14, "ok": 10, "cancelled": 10, "skipped": 10, "none": 2}
 
 
-def strip(days: Sequence[Day], link: Callable[[Day], str] | None = None) -> Markup:
-    """Return the strip; each cell has a title, and a link if ``link`` returns one. The whole has a summary in words."""
-    cells = []
-    for nth, day in enumerate(days):
-        title = element("title", f"{day.date:%a %-d %b}: {day.text}")
-        place = f"translate({nth * (CELL + GAP)} 0)"
-        cell = element("g", title, _cell(day.state, bool(day.reasons)), class_=f"day {day.state}", transform=place)
-        if link is not None and day.state != "none":
-            cell = element("a", cell, href=link(day), tabindex="-1")
-        cells.append(cell)
+def strip(days: Sequence[Day], link: str | None = None) -> Markup:
+    """Return the strip; each cell has a title, and a link: ``link`` and its date. The whole has a summary in words."""
     width = len(days) * (CELL + GAP) - GAP
     return element(
         "svg",
-        *cells,
+        *(_day(day, nth, link) for nth, day in enumerate(days)),
         class_="strip",
         viewBox=f"0 0 {width} {HEIGHT}",
         width=width,
@@ -37,6 +30,27 @@ def strip(days: Sequence[Day], link: Callable[[Day], str] | None = None) -> Mark
         role="img" if link is None else "group",  # an image has no links in it
         aria_label=summary(days),
     )
+
+
+def _day(day: Day, nth: int, link: str | None) -> Markup:
+    # a page has 700 of them: they are not made of elements one by one
+    cell = (
+        f'<g class="day {day.state}" transform="translate({nth * (CELL + GAP)} 0)">'
+        f"<title>{_date(day.date)}: {_text(day.text)}</title>{_cell(day.state, bool(day.reasons))}</g>"
+    )
+    if link is not None and day.state != "none":
+        return Markup(f'<a href="{escape(link)}{day.date}" tabindex="-1">{cell}</a>')
+    return Markup(cell)
+
+
+@lru_cache(1_000)
+def _date(day: date) -> str:
+    return f"{day:%a %-d %b}"
+
+
+@lru_cache(1_000)
+def _text(text: str) -> Markup:
+    return escape(visible(text))
 
 
 @cache

@@ -10,7 +10,8 @@ from datetime import datetime
 from markupsafe import Markup
 
 from yamlsched.operations import health
-from yamlsched.operations.health import Health, JobHealth, Problem, Thresholds
+from yamlsched.operations.attention import Problem, Thresholds, problems
+from yamlsched.operations.health import Health, JobHealth
 from yamlsched.operations.strips import Day, strips
 from yamlsched.web.charts.strip import strip
 from yamlsched.web.problems import target
@@ -20,8 +21,7 @@ PAGE_JOBS = 50
 """Jobs on one page."""
 MAX_SUSPECTS = 1_000
 """Jobs whose problems are read."""
-URGENT = ("stuck", "late", "failing")
-STATES = (*URGENT, "paused", "running", "ok", "new", "disabled", "retired")
+STATES = ("stuck", "late", "failing", "paused", "running", "ok", "new", "disabled", "retired")
 
 
 @dataclass(frozen=True)
@@ -62,57 +62,47 @@ class Home:
 
 def show(visit: Visit) -> Home:
     text, state = visit.text("q"), visit.choice("state", STATES, "")
-    states = health.states(visit.connection, visit.namespace)
-    names = _matching(visit, text) if text else None
-    found = [
-        job
-        for job in states
-        if (job.state == state if state else job.state != "retired") and (names is None or job.job_type in names)
-    ]
-    found.sort(key=lambda job: _rank(job.state))  # stable: jobs of one rank stay sorted by name
-    pages = max(1, -(-len(found) // PAGE_JOBS))
-    number = min(visit.number("page", 1), pages)
-    listed = found[(number - 1) * PAGE_JOBS : number * PAGE_JOBS]
     thresholds = Thresholds()
-    suspects = health.suspects(visit.connection, [visit.namespace], thresholds.within, MAX_SUSPECTS + 1)
-    ids = [*(job.id for job in listed), *suspects[:MAX_SUSPECTS]]
-    now = health.read(visit.connection, visit.namespace, thresholds.within, ids)
+    overview = health.overview(
+        visit.connection,
+        visit.namespace,
+        thresholds.within,
+        state=state or None,
+        ids=_matching(visit, text) if text else None,
+        number=visit.number("page", 1),
+        size=PAGE_JOBS,
+        max_suspects=MAX_SUSPECTS + 1,
+    )
+    ids = [*overview.listed, *overview.suspects[:MAX_SUSPECTS]]
+    now = health.read(visit.connection, visit.namespace, thresholds.within, ids, overview)
     by_name = {job.job_type: job for job in now.jobs}
-    rows = [by_name[job.job_type] for job in listed]
+    rows = [by_name[name] for name in overview.listed_names]
     days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now)
     return Home(
         health=now,
-        problems=[(each, target(each, visit.url, thresholds)) for each in health.problems(now, thresholds)],
-        is_complete=len(suspects) <= MAX_SUSPECTS,
-        states=Counter(job.state for job in states),
+        problems=[(each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)],
+        is_complete=len(overview.suspects) <= MAX_SUSPECTS,
+        states=Counter(overview.states),
         text=text,
         state=state,
-        matching=len(found),
-        number=number,
-        pages=pages,
+        matching=overview.matching,
+        number=overview.number,
+        pages=overview.pages,
         rows=[JobRow(job, health.note(job, now), _strip(visit, job, days[job.job_type])) for job in rows],
     )
 
 
-def _matching(visit: Visit, text: str) -> set[str]:
-    """Return the names of the jobs that have the words."""
+def _matching(visit: Visit, text: str) -> list[int]:
+    """Return the ids of the jobs that have the words."""
     finds = finder(text)
-    return {job.job_type for job in health.search_texts(visit.connection, visit.namespace) if finds(job.text)}
-
-
-def _rank(state: str) -> int:
-    """Return the place of a state in the list: what needs attention first, retired jobs last."""
-    if state in URGENT:
-        return URGENT.index(state)
-    return len(URGENT) + (state == "retired")
+    return [id for id, text in health.search_texts(visit.connection, visit.namespace) if finds(text)]
 
 
 def _strip(visit: Visit, job: JobHealth, days: Sequence[Day]) -> Markup:
     """Return the strip; a day of a job with slots leads to their explanations."""
     if job.schedule is None:
         return strip(days)
-    of_job = visit.url("why", job=job.job_type)
-    return strip(days, lambda day: f"{of_job}&at={day.date}")
+    return strip(days, visit.url("why", job=job.job_type) + "&at=")
 
 
 PAGE = Page("/", "home.html", show, title="Jobs")

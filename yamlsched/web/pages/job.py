@@ -14,7 +14,8 @@ from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import ScheduleError
 from yamlsched.operations import edits, health, search
 from yamlsched.operations import timeline as operations
-from yamlsched.operations.health import JobHealth, Problem, Thresholds
+from yamlsched.operations.attention import Problem, Thresholds, problems
+from yamlsched.operations.health import JobHealth
 from yamlsched.operations.timeline import Cell, Gap, Timeline
 from yamlsched.preview.model import Change
 from yamlsched.preview.text import before_and_after, field_name
@@ -102,9 +103,7 @@ def show(visit: Visit) -> JobPage:
         health=job,
         note=health.note(job, now),
         problems=[
-            (each, target(each, visit.url, thresholds))
-            for each in health.problems(now, thresholds)
-            if each.job_type == name
+            (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds) if each.job_type == name
         ],
         details=_details(facts),
         timeline=shown,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from yamlsched.operations import namespaces
-from yamlsched.operations.health import Thresholds
+from yamlsched.operations.attention import Thresholds
 from yamlsched.operations.namespaces import NamespaceHealth
 from yamlsched.web.visit import NotFound, Page, Visit, finder
 
