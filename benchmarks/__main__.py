@@ -28,7 +28,7 @@ PARTS = [
     "web",
     "executors",
 ]
-LONG = ["soak"]  # run only if named
+LONG = ["history", "soak"]  # run only if named
 HERE = Path(__file__).parent
 
 
