@@ -19,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.project import is_alive, until
+from yamlsched import orphans
 from yamlsched.definitions.commands import program_obstacle
 from yamlsched.definitions.job import ExitCodes, Job
 from yamlsched.programs import Program, with_last_lines
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.store.runs import Scope
-from yamlsched.worker import clock, forking
+from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Ended, Succeeded
@@ -556,7 +557,7 @@ def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    monkeypatch.setattr(forking, "LIBC", None)
+    monkeypatch.setattr(orphans, "LIBC", None)
 
     async def tell(pool: Pool) -> None:
         assert (await pool.sh("sleep 0.1; read line; exit $line", stdin="3")).error_type == "exit code 3"

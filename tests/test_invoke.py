@@ -132,15 +132,29 @@ def test_invoke_kills_a_command_after_its_timeout(project: Path) -> None:
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 1)])
 def test_a_command_does_not_outlive_an_invoke_that_is_ended_by_a_signal(project: Path, number: int, code: int) -> None:
-    (project / "schedules.yaml").write_text(
-        "version: 1\njobs:\n  hangs:\n    command: [/bin/sh, -c, 'sleep 1000 & echo $! > child; wait']\n"
-    )
-    argv = [sys.executable, "-m", "yamlsched", "invoke", "hangs"]
-    process = subprocess.Popen(argv, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    child = project / "child"
-    until(lambda: child.exists() and child.read_text().endswith("\n"), "the command runs")
+    process, child = invoke_command(project, "sleep 1000 & echo $! > child; wait")
 
     process.send_signal(number)
 
     assert process.wait() == code
-    until(lambda: not is_alive(int(child.read_text())), "the command has ended")
+    until(lambda: not is_alive(child), "the command has ended")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel kills it")
+def test_a_program_does_not_outlive_an_invoke_that_is_killed(project: Path) -> None:
+    process, child = invoke_command(project, "echo $$ > child; exec sleep 1000")
+
+    process.kill()
+
+    assert process.wait() == -signal.SIGKILL
+    until(lambda: not is_alive(child), "the program has ended")
+
+
+def invoke_command(project: Path, script: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start ``invoke`` of a shell's script that writes the id of a process to the file ``child``; return both."""
+    (project / "schedules.yaml").write_text(f"version: 1\njobs: {{hangs: {{command: [/bin/sh, -c, '{script}']}}}}\n")
+    argv = [sys.executable, "-m", "yamlsched", "invoke", "hangs"]
+    process = subprocess.Popen(argv, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = project / "child"
+    until(lambda: child.exists() and child.read_text().endswith("\n"), "the command runs")
+    return process, int(child.read_text())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Literal, NamedTuple
 
-from yamlsched import tracing
+from yamlsched import orphans, tracing
 from yamlsched.definitions import commands
 from yamlsched.definitions.commands import Obstacle
 from yamlsched.definitions.job import Job
@@ -174,10 +174,11 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
     """
     program = Program.of(job)
     environment = program.environment(os.environb, run)
+    own_id = os.getpid()
     # until the program can be stopped: what a signal handler raises while it starts would leave it behind
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
-        process = program.start(folder, environment, lambda: None, **options)
+        process = program.start(folder, environment, lambda: orphans.die_with(own_id), **options)
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return Called(program.not_started(error, folder, environment), None)

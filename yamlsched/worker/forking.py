@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.orphans import die_with
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 Pipe = tuple[int, int]
 """The descriptor to read from, and the one to write to."""
 WORKER_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}  # the signals that the worker handles
@@ -89,26 +86,3 @@ def _open_descriptors() -> list[int]:
             continue  # the one that the folder was read through
         found.append(descriptor)
     return found
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies, where it can: its handler would never be stopped.
-
-    ``parent`` is its process id from before the fork: it may have died since.
-    """
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def survive_parent() -> None:
-    """Undo ``die_with``: this process has something to do when its parent has died."""
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, 0)
-
-
-def adopt_orphans(does_adopt: bool) -> None:
-    """Let processes whose parents die become children of this one, where the kernel can, so that it reaps them."""
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_CHILD_SUBREAPER, int(does_adopt))

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
+from yamlsched import orphans
 from yamlsched.programs import POLL_INTERVAL_SECONDS, Program, describe_exit, has_children, reap_group, signal_group
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.worker import forking
 from yamlsched.worker.executors.processes.protocol import Channel
 
 
@@ -33,8 +33,8 @@ class CommandRunner:
         """Run the program ``target`` until it exits; return None if it succeeded."""
         program, self.left_processes = Program(*target), False
         environment = program.environment(self._environment, run)
-        forking.survive_parent()  # until the program's process group has been killed
-        forking.adopt_orphans(True)
+        orphans.survive_parent()  # until the program's process group has been killed
+        orphans.adopt_orphans(True)
         try:
             process = self._start(program, environment)
         except OSError as error:
@@ -46,15 +46,15 @@ class CommandRunner:
             return program.end(status)
         finally:
             self._memory.set_group(0)
-            forking.adopt_orphans(False)
-            forking.die_with(self._parent)
+            orphans.adopt_orphans(False)
+            orphans.die_with(self._parent)
 
     def _start(self, program: Program, environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes]:
         own_id, memory = os.getpid(), self._memory
 
         def prepare() -> None:
             memory.set_group(os.getpid())
-            forking.die_with(own_id)
+            orphans.die_with(own_id)
 
         output = self._channel.output
         process = program.start(self._folder, environment, prepare, stdout=output, stderr=output, umask=self._umask)

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 import psycopg
 
-from yamlsched import durations
+from yamlsched import durations, orphans
 from yamlsched.programs import describe_exit
 from yamlsched.runs import AttemptEnd, EndKind
 from yamlsched.store import begins
@@ -286,7 +286,7 @@ def main(parent: int, commands: int, results: int, dsn: str, folder: str, name: 
     try:
         forking.detach(parent, keep=(0, 1, 2, commands, results))
         sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
-        forking.survive_parent()  # its launchers are to be stopped first: the pipe closes
+        orphans.survive_parent()  # its launchers are to be stopped first: the pipe closes
         os.set_blocking(commands, False)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
