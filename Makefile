@@ -1,13 +1,14 @@
 # On a machine with Python 3.11 or newer, `make run` runs the example and `make test` runs the tests.
-# `make cluster` runs a schedule on a Dask cluster of this machine. `make chaos` injects faults, `make screenshots` takes the
-# pictures of the docs. The environment is created in .venv by uv, or by venv and pip if uv is not installed.
+# `make cluster` runs a schedule on a Dask cluster of this machine. `make matrix` runs the tests with other versions of
+# everything (needs uv and npm). `make chaos` injects faults, `make screenshots` takes the pictures of the docs. The
+# environment is created in .venv by uv, or by venv and pip if uv is not installed.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
 # What the environment for development is installed from, with hashes; `make test LOCK=` installs the newest versions instead.
 LOCK ?= requirements/dev.txt
 
-.PHONY: run cluster test chaos lint bench screenshots docs man lock clean
+.PHONY: run cluster test matrix chaos lint bench screenshots docs man lock clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
@@ -17,6 +18,9 @@ cluster: .venv/ready-dask
 
 test: .venv/ready-dev
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+matrix: .venv/ready-dev
+	$(BIN)/python -m tests.matrix --record $(ARGS)
 
 chaos: .venv/ready-dev
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -68,6 +68,7 @@ with clock as materialized (
     returning f.id
 )
 select (select max(m.version) from yamlsched.migrations m) as version,
+       (select max(m.oldest_supported) from yamlsched.migrations m) as oldest_supported,
        c.now,
        k.namespace,
        i.hash as in_force_hash,

@@ -1,5 +1,6 @@
 -- name: version
-select coalesce(max(m.version), 0) as version from yamlsched.migrations m;
+select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported), 0) as oldest_supported
+from yamlsched.migrations m;
 
 -- name: lock
 -- One process at a time, until its transaction ends. The number is arbitrary.
@@ -9,10 +10,11 @@ select pg_advisory_xact_lock(7239054111);
 select to_regclass('yamlsched.migrations') is not null as found;
 
 -- name: applied
-select m.version, m.checksum from yamlsched.migrations m order by m.version;
+select m.version, m.checksum, m.oldest_supported from yamlsched.migrations m order by m.version;
 
 -- name: record
-insert into yamlsched.migrations (version, name, checksum) values (%(version)s, %(name)s, %(checksum)s);
+insert into yamlsched.migrations (version, name, checksum, oldest_supported)
+values (%(version)s, %(name)s, %(checksum)s, %(oldest_supported)s);
 
 -- name: support
 select current_setting('server_version_num')::integer as version, current_setting('server_version') as version_text,

@@ -5,7 +5,9 @@ create table yamlsched.migrations (
     version    integer primary key,
     name       text not null,
     checksum   text not null,          -- sha256 of the file: a released migration is never edited
-    applied_at timestamptz not null default clock_timestamp()
+    oldest_supported integer not null, -- a yamlsched whose own latest migration is this one or later works with the tables
+    applied_at timestamptz not null default clock_timestamp(),
+    constraint supports_itself check (oldest_supported between 1 and version)
 );
 
 -- The identity of the database. Every key that is passed to a provider contains it, so that no two databases pass the

@@ -58,9 +58,9 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
             "The database has tables of version 2 of 3: run &#34;yamlsched migrate&#34;.",
         ),
         (
-            "insert into yamlsched.migrations (version, name, checksum) values (9, '0009_x', ''); "
+            "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9, '0009_x', '', 8); "
             "alter view yamlsched.job_queues rename column queued to waiting",
-            "created by a newer yamlsched; this one supports versions up to 3: upgrade yamlsched on this host.",
+            "They support hosts with version 8 or later, and this one has 3: upgrade yamlsched on this host.",
         ),
         (
             "update yamlsched.migrations set checksum = 'other' where version = 1; "

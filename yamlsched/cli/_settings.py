@@ -75,7 +75,7 @@ class Settings:
 
         with self.database() as dsn:
             with store.connect(dsn) as connection:
-                store.migrations.ensure_current(connection, apply=migrate or self.is_embedded)
+                store.migrations.ensure_usable(connection, apply=migrate or self.is_embedded)
                 if not for_handler:
                     yield connection
             if for_handler:

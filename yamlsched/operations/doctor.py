@@ -115,7 +115,7 @@ def database(
             )
             yield from server(connection, dsn=dsn)
             if is_embedded:
-                migrations.ensure_current(connection, apply=True)
+                migrations.ensure_usable(connection, apply=True)
             for check in (tables,) if is_embedded else (tables, privileges):
                 found = check(connection)
                 yield found
@@ -235,18 +235,21 @@ def _is_loopback(host: str) -> bool:
 
 def tables(connection: psycopg.Connection[Any]) -> Check:
     """Check the version of the tables."""
-    found = migrations.applied_version(connection)
+    found, own = migrations.applied(connection), migrations.latest_version()
     try:
-        is_current = migrations.is_current(found, apply=True)
+        must_migrate = migrations.must_migrate(found, apply=True)
     except EnvironmentFailed as error:
         return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
-    if not is_current:
-        what = "none yet" if found == 0 else f"version {found} of {migrations.latest_version()}"
+    if must_migrate:
+        what = "none yet" if found.version == 0 else f"version {found.version} of {own}"
         return Check("tables", "fail", what, "yamlsched migrate")
     if doctor.can_read(connection) and not doctor.has_identity(connection):
         remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
-        return Check("tables", "fail", f"version {found}, but the database has no identity", remedy)
-    return Check("tables", "ok", f"version {found}")
+        return Check("tables", "fail", f"version {found.version}, but the database has no identity", remedy)
+    if found.version > own:
+        what = f"version {found.version}, of a newer yamlsched; they support version {own}, that of this host"
+        return Check("tables", "warn", what, "upgrade yamlsched on this host too: docs/upgrade.md")
+    return Check("tables", "ok", f"version {found.version}")
 
 
 def privileges(connection: psycopg.Connection[Any]) -> Check:

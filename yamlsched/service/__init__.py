@@ -98,9 +98,10 @@ def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migra
     try:
         snapshot = poll(connection, schedule)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn):
-        store.migrations.ensure_current(connection, apply=may_migrate)
+        store.migrations.ensure_usable(connection, apply=may_migrate)
         return poll(connection, schedule)
-    if not store.migrations.is_current(snapshot.version, apply=may_migrate):
+    tables = store.migrations.Tables(snapshot.version, snapshot.oldest_supported)
+    if store.migrations.must_migrate(tables, apply=may_migrate):
         store.migrations.migrate(connection)
         snapshot = poll(connection, schedule)
     return snapshot

@@ -50,6 +50,7 @@ CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable fil
 def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
     """Work and sync until stopped. ``tasks`` are executed beside the worker.
 
+    Raises NewerTables if the tables were migrated meanwhile and do not support this version any more.
     A run that dies is logged, but is not a finding: only a loop that may not start has findings.
     """
     result = WorkResult()
@@ -70,6 +71,8 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
             run_worker(worker, target, result, sync_task.run, systemd.keep_notified, *tasks)
         finally:
             send_to_monitors(target, result)
+        if sync_task.newer_tables is not None:
+            raise sync_task.newer_tables
     result.has_findings = False
     return result
 
@@ -107,10 +110,14 @@ class SyncTask:
     file: FollowedFile
     now: datetime  # of the database, a moment ago
     dead_count: int = 0  # runs that had died when monitoring services were told last
+    newer_tables: store.migrations.NewerTables | None = None  # why the worker stops
     may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
 
     async def run(self, worker: Worker) -> None:
-        """Sync until the worker ends. A sync that fails is logged, and tried again the next minute."""
+        """Sync until the worker ends. A sync that fails is logged, and tried again the next minute.
+
+        Tables that do not support this version any more stop the worker: its handlers have the grace period to finish.
+        """
         hangup = asyncio.Event()
         is_hangup = False
 
@@ -132,6 +139,10 @@ class SyncTask:
             try:
                 async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
                     update = await run_in_helper(self._sync)
+            except store.migrations.NewerTables as error:
+                self.newer_tables = error
+                worker.stop()
+                return
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
                 log.warning("sync.failed", error=failure(error) or f"took over {SYNC_TIMEOUT_SECONDS:.0f} s")
                 next_at = started + SYNC_INTERVAL_SECONDS

@@ -13,5 +13,5 @@ def sync(target: Target) -> SyncResult:
     """Bring the database to the file, also to one that a tick would hold back, or one for another environment."""
     schedule = replace(target.read_file(), by_hand=True)
     with target.database() as dsn, store.connect(dsn) as connection:
-        store.migrations.ensure_current(connection, apply=target.may_migrate)
+        store.migrations.ensure_usable(connection, apply=target.may_migrate)
         return flow.sync(connection, schedule, at_once=True)

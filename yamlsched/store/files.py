@@ -26,7 +26,8 @@ class Snapshot(NamedTuple):
     ``other_namespace`` is that for which this host presented the path before, if an option switches it now.
     """
 
-    version: int
+    version: int  # of the tables
+    oldest_supported: int
     now: datetime
     namespace: str | None
     in_force_hash: str | None

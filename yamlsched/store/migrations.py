@@ -1,8 +1,14 @@
-"""The migrations of the tables: which exist, which are applied, and applying them."""
+"""The migrations of the tables: which exist, which are applied, and applying them.
+
+Hosts are upgraded one after the other, so an older yamlsched may meet newer tables. Each migration says in its header,
+``-- oldest_supported: N``, which it still supports: a yamlsched whose own latest migration is N or later. Without that
+line it supports none but its own: an older yamlsched refuses the tables.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,8 +21,22 @@ MIN_MAJOR, MAX_MAJOR = 13, 18
 """Supported major versions of PostgreSQL."""
 
 
+OLDEST_SUPPORTED = re.compile(r"^-- oldest_supported: ([0-9]+)$", re.MULTILINE)
+
+
 class WrongTables(EnvironmentFailed):
     """The tables are missing, or not those that this yamlsched works with."""
+
+
+class NewerTables(WrongTables):
+    """A newer yamlsched has migrated the tables, and they do not support this one any more."""
+
+
+class Tables(NamedTuple):
+    """The tables in a database: the version of the latest migration, and the oldest that they support. 0: none."""
+
+    version: int
+    oldest_supported: int
 
 
 class Migration(NamedTuple):
@@ -30,10 +50,16 @@ class Migration(NamedTuple):
     def checksum(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def oldest_supported(self) -> int:
+        """The version that a yamlsched must at least be made for to work with the tables after this migration."""
+        found = OLDEST_SUPPORTED.search(self.text)
+        return int(found[1]) if found else self.version
+
 
 @cache
 def latest_version() -> int:
-    """Return the version of the tables that this yamlsched requires."""
+    """Return the version of the tables that this yamlsched is made for."""
     return max(int(path.name[:4]) for path in (sql_folder() / "migrations").glob("[0-9]*.sql"))
 
 
@@ -43,56 +69,58 @@ def all_migrations() -> list[Migration]:
     return [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in paths]
 
 
-def applied_version(connection: psycopg.Connection[Any]) -> int:
-    """Return the version of the tables in the database: 0 without any, the latest if the role may not read it."""
+def applied(connection: psycopg.Connection[Any]) -> Tables:
+    """Return the tables in the database: those of this yamlsched if the role may not read it."""
     try:
         row = connection.execute(load("migrations")["version"]).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        return 0
+        return Tables(0, 0)
     except psycopg.errors.InsufficientPrivilege:
-        return latest_version()  # a role that may only enqueue; its statements will fail if they are outdated
-    return int(row.version) if row else 0
+        # a role that may only enqueue; its statements will fail if they are outdated
+        return Tables(latest_version(), latest_version())
+    return Tables(row.version, row.oldest_supported) if row else Tables(0, 0)
 
 
-def ensure_current(connection: psycopg.Connection[Any], apply: bool) -> None:
-    """Migrate older tables if ``apply``.
+def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
+    """Migrate older tables if ``apply``. Raises like ``must_migrate``."""
+    if must_migrate(applied(connection), apply):
+        migrate(connection)
 
-    Raises WrongTables for newer tables, and for older ones without ``apply``.
+
+def must_migrate(found: Tables, apply: bool) -> bool:
+    """Return whether the tables are older than this yamlsched needs.
+
+    Raises WrongTables for older ones without ``apply``, and NewerTables for newer ones that do not support it.
     """
-    is_current(applied_version(connection), apply) or migrate(connection)
-
-
-def is_current(found: int, apply: bool) -> bool:
-    """Return whether tables of version ``found`` are current. False: they must be migrated.
-
-    Raises WrongTables for newer tables, and for older ones without ``apply``.
-    """
-    if found > latest_version():
-        raise WrongTables(
-            f"the database has tables of version {found}, created by a newer yamlsched; this one supports versions up "
-            f"to {latest_version()}: upgrade yamlsched on this host"
+    own = latest_version()
+    if found.oldest_supported > own:
+        raise NewerTables(
+            f"the database has tables of version {found.version}, created by a newer yamlsched. They support hosts "
+            f"with version {found.oldest_supported} or later, and this one has {own}: upgrade yamlsched on this host"
         )
-    if found < latest_version() and not apply:
+    if found.version < own and not apply:
         what = (
-            "has no tables of yamlsched yet" if found == 0 else f"has tables of version {found} of {latest_version()}"
+            "has no tables of yamlsched yet"
+            if found.version == 0
+            else f"has tables of version {found.version} of {own}"
         )
         raise WrongTables(f'the database {what}: run "yamlsched migrate"')
-    return found == latest_version()
+    return found.version < own
 
 
 def refuse_other_tables(connection: psycopg.Connection[Any]) -> None:
-    """Raise WrongTables unless the tables are those of this yamlsched: of its version, and from the same files.
+    """Raise WrongTables unless the tables are those of this yamlsched: they support it, and are from the same files.
 
     For statements that have failed because something is missing: before, it is enough to compare versions.
     """
-    ensure_current(connection, apply=False)
-    applied = {row.version: row.checksum for row in connection.execute(load("migrations")["applied"]).fetchall()}
+    ensure_usable(connection, apply=False)
+    checksums = {row.version: row.checksum for row in connection.execute(load("migrations")["applied"]).fetchall()}
     for migration in all_migrations():
-        _refuse_changed(migration, applied)
+        _refuse_changed(migration, checksums)
 
 
-def _refuse_changed(migration: Migration, applied: dict[int, str]) -> None:
-    if applied.get(migration.version, migration.checksum) != migration.checksum:
+def _refuse_changed(migration: Migration, checksums: dict[int, str]) -> None:
+    if checksums.get(migration.version, migration.checksum) != migration.checksum:
         raise WrongTables(
             f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
             "the tables may differ from what it expects; install the version that created them"
@@ -114,8 +142,10 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
+def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[Migration]:
     """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
+
+    With ``dry_run`` nothing is applied.
 
     Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
     supported.
@@ -126,13 +156,24 @@ def migrate(connection: psycopg.Connection[Any]) -> list[Migration]:
         connection.execute(sql["lock"])
         exists = connection.execute(sql["exists"]).fetchone()
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
-        applied = {row.version: row.checksum for row in rows}
-        is_current(max(applied, default=0), apply=True)
+        checksums = {row.version: row.checksum for row in rows}
+        oldest_supported = max([row.oldest_supported for row in rows], default=0)
+        must_migrate(Tables(max(checksums, default=0), oldest_supported), apply=True)
         missing = []
         for migration in all_migrations():
-            _refuse_changed(migration, applied)
-            if migration.version not in applied:
-                connection.execute(migration.text.encode())
-                connection.execute(sql["record"], migration._asdict() | {"checksum": migration.checksum})
+            _refuse_changed(migration, checksums)
+            if migration.version not in checksums:
                 missing.append(migration)
+                if not dry_run:
+                    connection.execute(migration.text.encode())
+                    connection.execute(sql["record"], _record(migration))
     return missing
+
+
+def _record(migration: Migration) -> dict[str, Any]:
+    return {
+        "version": migration.version,
+        "name": migration.name,
+        "checksum": migration.checksum,
+        "oldest_supported": migration.oldest_supported,
+    }

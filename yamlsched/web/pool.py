@@ -99,7 +99,7 @@ class Pool:
             try:
                 session = store.connect(_with_timeout(self._dsn), self._settings)
                 try:
-                    store.migrations.ensure_current(session, apply=False)
+                    store.migrations.ensure_usable(session, apply=False)
                 except BaseException:
                     session.close()
                     raise

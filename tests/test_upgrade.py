@@ -1,0 +1,206 @@
+"""Hosts with two installed releases on one database, while it is migrated."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pages import commands, shell
+from support.project import until
+from support.releases import Release, install
+from yamlsched import __version__
+from yamlsched.store import migrations
+
+OWN = migrations.latest_version()
+pytestmark = pytest.mark.slow
+ADDED = {
+    f"{OWN + 1:04}_note": f"-- A note on each run. Takes a short lock.\n-- oldest_supported: {OWN}\n"
+    "alter table yamlsched.job_runs add note text not null default '';\n"
+}
+BROKEN = {
+    **ADDED,
+    f"{OWN + 2:04}_renamed": "-- Nothing supports the old name.\n"
+    "alter table yamlsched.job_definitions rename column next_slot_at to next_at;\n",
+}
+JOBS = "import time\ndef quick(): pass\ndef slow(): time.sleep(0.2)\ndef minutely(): pass\n"
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return install(tmp_path_factory.mktemp("old"), __version__, {})
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return install(tmp_path_factory.mktemp("new"), "0.9.0", ADDED)
+
+
+@pytest.fixture(scope="module")
+def incompatible(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return install(tmp_path_factory.mktemp("incompatible"), "1.0.0", BROKEN)
+
+
+class Hosts:
+    """Hosts that share a database; each has a folder with the same schedule."""
+
+    def __init__(self, folder: Path, dsn: str, db: Any) -> None:
+        self.folder, self.dsn, self.db = folder, dsn, db
+        self.logs: list[Path] = []
+
+    def of(self, name: str) -> Path:
+        host = self.folder / name
+        if not host.exists():
+            host.mkdir()
+            (host / "jobs.py").write_text(JOBS)
+            jobs = {name: {"handler": f"jobs.{name}", "lease": "30s"} for name in ("quick", "slow")}
+            minutely = {"handler": "jobs.minutely", "cron": "* * * * *", "catchup": "all", "overlap": "allow"}
+            (host / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": {**jobs, "minutely": minutely}}))
+        return host
+
+    def run(self, release: Release, *words: object, host: str) -> subprocess.CompletedProcess[str]:
+        return release.run(*words, cwd=self.of(host), YAMLSCHED_DSN=self.dsn, TMPDIR=str(self.of(host)))
+
+    @contextmanager
+    def loop(self, release: Release, host: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+        """Start a worker that syncs at each SIGHUP; yield it with its log; kill it afterwards."""
+        folder = self.of(host)
+        log = folder / "log"
+        loop = release.start("work", "--loop", cwd=folder, log=log, YAMLSCHED_DSN=self.dsn, TMPDIR=str(folder))
+        try:
+            yield loop, log
+        finally:
+            loop.kill()
+            loop.wait()
+
+    def enqueue(self, job: str, count: int) -> list[int]:
+        rows = self.db.execute(
+            "select run_id from yamlsched.enqueue_many(%s, array(select '{}'::jsonb from generate_series(1, %s)))",
+            [job, count],
+        )
+        return [row.run_id for row in rows]
+
+    def make_slots_due(self, minutes: int, column: str = "next_slot_at") -> None:
+        """Let the slots of the last minutes be due, those before be accounted for."""
+        self.db.execute(
+            "update yamlsched.job_definitions set last_slot_at = null, "
+            "effective_from = date_trunc('minute', now()) - interval '1 minute' * %s, "
+            f"{column} = date_trunc('minute', now()) - interval '1 minute' * (%s - 1) "
+            "where job_type = 'minutely'".encode(),
+            [minutes, minutes],
+        )
+
+    def until_all_succeeded(self, runs: list[int]) -> None:
+        query = "select id from yamlsched.job_runs where id = any(%s) and status = 'succeeded'"
+        until(lambda: len(self.db.execute(query, [runs]).fetchall()) == len(runs), "all runs succeeded")
+
+    def attempts(self) -> set[int]:
+        return {row.attempts for row in self.db.execute("select distinct attempts from yamlsched.job_runs").fetchall()}
+
+
+@pytest.fixture
+def hosts(empty_dsn: str, tmp_path: Path, db_of: Any) -> Hosts:
+    return Hosts(tmp_path, empty_dsn, db_of(empty_dsn))
+
+
+def reload(loop: subprocess.Popen[bytes], log: Path) -> None:
+    """Make a loop sync now, and wait until it has begun to."""
+    before = log.read_text().count("worker.reloading")
+    loop.send_signal(signal.SIGHUP)
+    until(lambda: log.read_text().count("worker.reloading") > before or loop.poll() is not None, "it reloads")
+
+
+def test_older_hosts_continue_while_newer_ones_migrate_and_join(hosts: Hosts, old: Release, new: Release) -> None:
+    # given hosts with the old release, which are busy
+    assert hosts.run(old, "migrate", host="a").returncode == 0
+    assert hosts.run(old, "sync", host="a").returncode == 0
+    with hosts.loop(old, "a") as (loop, log):
+        runs = hosts.enqueue("slow", 30)
+        until(lambda: "attempt.succeeded" in log.read_text(), "the old host works")
+
+        # when a host with the new release migrates; before, it says what to do
+        early = hosts.run(new, "tick", host="c")
+        assert (early.returncode, early.stderr) == (
+            3,
+            f'yamlsched: the database has tables of version {OWN} of {OWN + 1}: run "yamlsched migrate"\n',
+        )
+        procedure = commands("upgrade.md", "migrate")
+        done = shell(procedure, hosts.of("c"), new.program.parent, YAMLSCHED_DSN=hosts.dsn)
+        assert done.returncode == 0, done
+        continues = f"hosts with version {OWN} or later continue to work: upgrade them one after the other"
+        said = [f"would apply {OWN + 1:04}_note", continues, f"applied {OWN + 1:04}_note", continues]
+        assert done.stdout.splitlines()[:4] == said
+        hosts.make_slots_due(3)
+        runs += hosts.enqueue("quick", 10)
+
+        # then the old hosts sync, tick and work beside the new one
+        reload(loop, log)
+        until(
+            lambda: hosts.db.execute("select 1 from yamlsched.job_runs where job_type = 'minutely'").fetchone(), "slots"
+        )
+        for release, host in ((old, "b"), (new, "c"), (old, "b")):
+            runs += hosts.enqueue("quick", 5)
+            tick = hosts.run(release, "tick", host=host)
+            assert tick.returncode == 0, tick.stderr
+        with hosts.loop(new, "c"):
+            runs += hosts.enqueue("slow", 10)
+            hosts.until_all_succeeded(runs)
+        assert hosts.run(old, "status", "--check", host="b").returncode == 0
+        doctor = hosts.run(old, "doctor", host="b")
+        assert "upgrade yamlsched on this host too" in doctor.stdout
+        loop.send_signal(signal.SIGTERM)
+        assert loop.wait() == 0, log.read_text()
+
+    # and each run was executed once, each slot has its run
+    assert "ERROR" not in log.read_text()
+    assert "WARNING" not in log.read_text()
+    assert hosts.attempts() == {1}
+    slots = hosts.db.execute("select count(*) as n from yamlsched.job_runs where job_type = 'minutely'").fetchone()
+    assert slots.n >= 3
+
+
+def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothing_is_lost(
+    hosts: Hosts, old: Release, incompatible: Release
+) -> None:
+    # given an old host that executes a run, and others that wait
+    hosts.run(old, "migrate", host="a")
+    assert hosts.run(old, "sync", host="a").returncode == 0
+    with hosts.loop(old, "a") as (loop, log):
+        runs = hosts.enqueue("slow", 20)
+        until(lambda: "attempt.succeeded" in log.read_text(), "the old host works")
+
+        # when the tables are migrated to what it does not support
+        done = hosts.run(incompatible, "migrate", host="c")
+        assert f"hosts with a version before {OWN + 2} stop working until yamlsched is upgraded" in done.stdout
+        hosts.make_slots_due(3, "next_at")
+        loop.send_signal(signal.SIGHUP)
+
+        # then it stops, and so does each of its ticks
+        assert loop.wait() == 3, log.read_text()
+    said = (
+        f"yamlsched: the database has tables of version {OWN + 2}, created by a newer yamlsched. They support hosts "
+        f"with version {OWN + 2} or later, and this one has {OWN}: upgrade yamlsched on this host"
+    )
+    assert log.read_text().splitlines()[-1] == said
+    assert "Traceback" not in log.read_text()
+    assert "worker.stopping" in log.read_text()
+    tick = hosts.run(old, "tick", host="b")
+    assert (tick.returncode, tick.stderr) == (3, said + "\n")
+    unfinished = hosts.db.execute("select locked_by from yamlsched.job_runs where status = 'running'").fetchall()
+    assert unfinished == []
+
+    # and nothing is lost: an upgraded host, whose statements know the old name, executes what is left
+    hosts.db.execute("alter table yamlsched.job_definitions rename column next_at to next_slot_at")
+    tick = hosts.run(incompatible, "tick", host="b")
+    assert tick.returncode == 0, tick.stderr
+    hosts.until_all_succeeded(runs)
+    assert hosts.attempts() == {1}
+    minutely = hosts.db.execute("select status from yamlsched.job_runs where job_type = 'minutely'").fetchall()
+    assert len(minutely) >= 3
+    assert {row.status for row in minutely} == {"succeeded"}
