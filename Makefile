@@ -70,8 +70,8 @@ clean:
 .venv/ready-dev: .venv/python $(LOCK)
 	@if command -v uv >/dev/null; then export VIRTUAL_ENV=.venv; \
 		$(if $(LOCK),uv pip install -q --require-hashes -r $(LOCK) &&) \
-		uv pip install -q --compile-bytecode $(if $(LOCK),--no-build-isolation) -e '.[embedded,dev]'; \
+		uv pip install -q $(if $(LOCK),--no-build-isolation) -e '.[embedded,dev]'; \
 	else \
 		$(if $(LOCK),$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r $(LOCK) &&) \
 		$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(LOCK),--no-build-isolation) -e '.[embedded,dev]'; fi
-	@touch .venv/ready $@
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null; touch .venv/ready $@
