@@ -15,7 +15,7 @@ from support.command_line import yamlsched
 from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
 from support.project import until
 
-GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django",)}
+GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "sqlalchemy")}
 Example = Callable[[str], ExampleProject]
 
 
@@ -144,3 +144,97 @@ def test_django_connections_are_closed_after_each_run_as_after_each_request(djan
     finally:
         worker.terminate()
         worker.wait(300)
+
+
+# -- FastAPI
+
+
+FASTAPI_ORDER = """
+from app.database import Session
+from app.main import app
+from app.models import Customer, Product
+from fastapi.testclient import TestClient
+with Session.begin() as session:
+    session.add_all([Customer(id=1, email="ada@example.com"), Product(id=1, stock=1)])
+with TestClient(app) as client:
+    print(*(client.post("/orders", json={"customer_id": 1, "product_id": 1}).status_code for _ in range(2)))
+"""
+FASTAPI_TABLES = """
+from app.database import engine
+from app.models import Base
+Base.metadata.create_all(engine)
+"""
+
+
+@pytest.fixture
+def fastapi(example: Example) -> ExampleProject:
+    return example("fastapi")
+
+
+@pytest.mark.slow
+def test_fastapi_passes_its_own_tests(fastapi: ExampleProject) -> None:
+    fastapi.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+
+
+@pytest.mark.slow
+def test_fastapi_orders_that_commit_have_their_runs_and_a_worker_that_is_killed_adds_points_once(
+    fastapi: ExampleProject,
+) -> None:
+    # the second order is rolled back after it has enqueued its runs
+    fastapi.run("python", "-c", FASTAPI_TABLES)
+    assert fastapi.run("python", "-c", FASTAPI_ORDER).split() == ["201", "409"]
+    assert fastapi.runs() == {"send_receipt": [("queued", 0)], "add_points": [("queued", 0)]}
+
+    with locked(fastapi.dsn, "select from customers for update"):
+        fastapi.tick_that_is_killed(waiting("update customers"))
+    assert fastapi.value("select count(*) from points_entries") == 0
+    fastapi.run("yamlsched", "enqueue", "delete_empty")
+    log = fastapi.tick()
+
+    assert fastapi.runs()["add_points"] == [("succeeded", 2)], log
+    assert {status for runs in fastapi.runs().values() for status, _ in runs} == {"succeeded"}, log
+    assert fastapi.value("select points from customers") == 49
+    assert fastapi.value("select count(*) from points_entries") == 1
+
+
+# -- SQLAlchemy
+
+
+SQLALCHEMY_ACCOUNT = """
+from accounts import open_account
+from database import Session, engine
+from models import Base
+Base.metadata.create_all(engine)
+with Session.begin() as session:
+    open_account(session, "ada@example.com")
+with Session() as session:
+    open_account(session, "bob@example.com")
+    session.rollback()
+"""
+
+
+@pytest.fixture
+def sqlalchemy(example: Example) -> ExampleProject:
+    return example("sqlalchemy")
+
+
+@pytest.mark.slow
+def test_sqlalchemy_passes_its_own_tests(sqlalchemy: ExampleProject) -> None:
+    sqlalchemy.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+
+
+@pytest.mark.slow
+def test_sqlalchemy_accounts_that_commit_have_a_run_and_a_worker_that_is_killed_books_once(
+    sqlalchemy: ExampleProject,
+) -> None:
+    sqlalchemy.run("python", "-c", SQLALCHEMY_ACCOUNT)
+    assert sqlalchemy.runs() == {"book_bonus": [("queued", 0)]}
+
+    with locked(sqlalchemy.dsn, "select from accounts for update"):
+        sqlalchemy.tick_that_is_killed(waiting("update accounts"))
+    sqlalchemy.run("yamlsched", "enqueue", "delete_closed")
+    log = sqlalchemy.tick()
+
+    assert sqlalchemy.runs() == {"book_bonus": [("succeeded", 2)], "delete_closed": [("succeeded", 1)]}, log
+    assert sqlalchemy.value("select balance from accounts") == 500
+    assert sqlalchemy.value("select count(*) from bookings") == 1
