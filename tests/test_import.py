@@ -593,7 +593,7 @@ def test_jobs_are_appended_to_files_of_every_form(text: str, tmp_path: Path) -> 
             "version: 1\njobs:\n  a:\n    command: [a]\n    stdin: |+\n      text\n\n\n# end\n",
             "cannot be extended as text",
         ),
-        ("", "the file is empty"),
+        ("---\n", "the file is empty"),
     ],
 )
 def test_a_file_that_cannot_be_extended_stays_as_it_is(text: str, message: str, tmp_path: Path) -> None:
@@ -616,6 +616,20 @@ def test_a_file_that_does_not_exist_is_created_and_a_link_stays_a_link(tmp_path:
     assert set(load(link.read_bytes(), "", None).entries) == {"one", "two"}
 
 
+@pytest.mark.parametrize(
+    "text, kept", [("", ""), ("\n", "\n"), ("# jobs of web_01\r\n\n# of ops", "# jobs of web_01\n\n# of ops\n")]
+)
+def test_an_existing_file_without_jobs_gets_them_and_keeps_its_comments(text: str, kept: str, tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_bytes(text.encode())
+
+    assert run("-", "--into", file, input="0 2 * * * one\n").return_value == 0
+
+    written = file.read_text()
+    assert written == kept + run("-", input="0 2 * * * one\n").stdout
+    assert list(load(written.encode(), "", None).jobs) == ["one"]
+
+
 def test_a_link_to_itself_cannot_be_written(tmp_path: Path) -> None:
     link = tmp_path / "schedules.yaml"
     link.symlink_to("schedules.yaml")
@@ -627,11 +641,11 @@ def test_a_link_to_itself_cannot_be_written(tmp_path: Path) -> None:
 def test_an_edit_while_the_import_runs_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(text := "version: 1\njobs:\n  a:\n    command: [a]\n")
-    loaded = target.load_valid(file)
+    data = file.read_bytes()
     file.write_text(edited := text + "  b:\n    command: [b]\n")
 
     with pytest.raises(Refused, match="was changed in the meantime: nothing was imported"):
-        target.save(file, text, loaded)
+        target.save(file, text, data)
 
     assert file.read_text() == edited
     assert [one.name for one in tmp_path.iterdir()] == ["schedules.yaml"]

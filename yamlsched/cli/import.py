@@ -60,14 +60,16 @@ def command(
         zone = known_zone(timezone or "UTC")
     except Refusal as error:
         raise click.BadParameter(str(error), param_hint="--timezone") from error
-    loaded = target.load_valid(into) if into is not None and into.exists() else None
+    data = None if into is None else target.read(into)
+    comments = target.only_comments(data)
+    loaded = target.load_valid(into, data) if into and data and comments is None else None
     sources = [_source(file, zone, policy == "faithful") for file in files]
     names = set(loaded.entries) if loaded else set()
     found = read.read(sources, kind, names, datetime.now(UTC))
     if found.jobs:
-        text = target.extended(loaded, found.jobs) if loaded else write.as_file(found.jobs, zone)
+        text = target.extended(loaded, found.jobs) if loaded else (comments or "") + write.as_file(found.jobs, zone)
         if into is not None:
-            target.save(into, text, loaded)
+            target.save(into, text, data)
         else:
             click.echo(text, nl=False)
     for line in read.report(found, loaded, zone_remedy="" if timezone else _zone_remedy()):

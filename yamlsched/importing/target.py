@@ -16,9 +16,25 @@ from yamlsched.importing import write
 from yamlsched.importing.model import ImportedJob
 
 
-def load_valid(file: Path) -> Loaded:
-    """Return the content of the file. Raises Refused if it is not valid."""
-    loaded = load(schedule_file.read(file), str(file), None)
+def read(file: Path) -> bytes | None:
+    """Return the content of the file; None if it does not exist."""
+    return schedule_file.read(file) if file.exists() else None
+
+
+def only_comments(data: bytes | None) -> str | None:
+    """Return the lines of a file that has nothing but comments, if any; None if there is more in it."""
+    try:
+        lines = (data or b"").decode().splitlines()
+    except UnicodeDecodeError:
+        return None
+    if any(line.strip() and not line.lstrip().startswith("#") for line in lines):
+        return None
+    return "".join(f"{line}\n" for line in lines)
+
+
+def load_valid(file: Path, data: bytes) -> Loaded:
+    """Return what ``data``, the content of the file, means. Raises Refused if it is not valid."""
+    loaded = load(data, str(file), None)
     errors = [one for one in loaded.diagnostics if one.severity == "error" and one.code != "YS116"]
     if errors:
         message = f"{file}:{errors[0].line}:{errors[0].column}: {errors[0].message}"
@@ -40,10 +56,10 @@ def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     return text
 
 
-def save(file: Path, text: str, loaded: Loaded | None) -> None:
+def save(file: Path, text: str, data: bytes | None) -> None:
     """Write the file at once: readers see the old text or the new one. A link stays a link.
 
-    ``loaded`` is what ``text`` was made from; None: the file did not exist. Raises Refused if it was edited since.
+    ``data`` is what ``read`` returned. Raises Refused if the file was edited since.
     """
     try:
         path = Path(os.path.realpath(file))
@@ -59,7 +75,7 @@ def save(file: Path, text: str, loaded: Loaded | None) -> None:
                         os.fchown(temporary.fileno(), before.st_uid, before.st_gid)
                 os.fchmod(temporary.fileno(), (before.st_mode if before else 0o666 & ~_umask()) & 0o7777)
                 os.fsync(temporary.fileno())
-                if (loaded.source.text.encode() if loaded else None) != _content(file):
+                if data != _content(file):
                     raise Refused(f"{file} was changed in the meantime: nothing was imported. Import again")
                 os.replace(temporary.name, path)
             except BaseException:
