@@ -224,6 +224,28 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_
     assert [row.payload for row in rows(db)] == [{"valid": True}]
 
 
+@pytest.mark.parametrize("number", ["1e131071", "-1e131071", "1e-16383", "-1e-16383"])
+def test_a_payload_of_numbers_that_are_short_only_with_an_exponent_is_refused_before_it_is_written_out(db, job, number):
+    payload = f'{{"x": [{{"y": [{", ".join([number] * 6_000)}]}}]}}'
+    message = r'payload of job "mail" has a number of over 3,000 digits: pass a string'
+
+    with pytest.raises(psycopg.Error, match=message):
+        db.execute("select * from yamlsched.enqueue(%s, %s::jsonb)", [job, payload])
+    with pytest.raises(psycopg.Error, match=message):
+        db.execute("select * from yamlsched.enqueue_many(%s, array[%s::jsonb])", [job, payload])
+
+    assert rows(db) == []
+
+
+def test_a_payload_keeps_numbers_of_three_thousand_digits(db, job):
+    payload = f'{{"x": [1e2999, -1e-2999, 0, {", ".join(["12"] * 500)}]}}'
+
+    db.execute("select * from yamlsched.enqueue(%s, %s::jsonb)", [job, payload])
+
+    [row] = db.execute("select (payload->'x'->0)::text as x from yamlsched.job_runs").fetchall()
+    assert row.x == "1" + "0" * 2999
+
+
 def test_a_self_referencing_payload_is_refused():
     payload: dict[str, Any] = {}
     payload["x"] = payload

@@ -7,6 +7,11 @@ as $$
     select case
         when payload is null or jsonb_typeof(payload) <> 'object' then
             format('payload of job "%s" is not a JSON object: its keys become keyword arguments', job_type)
+        -- before the payload is written out: 9 bytes such as 1e131071, have 131,072 digits. A short one has few of them.
+        when pg_column_size(payload) > 1024
+             and payload @? 'strict $.** ? (@.type() == "number" && (@ >= 1e3000 || @ <= -1e3000
+                                                                     || (@ > -1e-3000 && @ < 1e-3000 && @ != 0)))' then
+            format('payload of job "%s" has a number of over 3,000 digits: pass a string', job_type)
         when octet_length(payload::text) > 65536 then
             format('payload of job "%s" has %s bytes, over the limit of 64 KiB: store the data and pass a reference',
                    job_type, octet_length(payload::text))
