@@ -45,6 +45,16 @@ def test_validate_searches_paths_and_reports_the_position_of_a_missing_directory
     assert 'schedules.yaml:2:14: error[YS118]: item 2 of paths: the directory "lib" does not exist' in done.stdout
 
 
+def test_the_remedy_for_a_module_in_a_folder_src_that_is_not_in_paths_is_to_add_it(project: Path) -> None:
+    (project / "layout.py").unlink()
+    (project / "schedules.yaml").write_text(FILE.replace("paths: [src]\n", ""))
+
+    done = yamlsched("validate", cwd=project)
+
+    assert done.returncode == 1
+    assert "   = It is in the folder src: write paths: [src] at the top level.\n" in done.stdout
+
+
 def test_doctor_searches_paths(project: Path) -> None:
     file = project / "schedules.yaml"
     assert [one.level for one in doctor.schedule(file, None)[1]] == ["ok", "ok"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from support.command_line import yamlsched
 from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
 from support.project import until
 
-GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "sqlalchemy")}
+GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "package", "sqlalchemy")}
 Example = Callable[[str], ExampleProject]
 
 
@@ -67,6 +68,16 @@ def test_the_code_of_a_guide_is_that_of_its_project(name: str) -> None:
             assert part.strip("\n") in (ROOT / path).read_text("utf-8"), path
     for path in re.findall(r"\b(?:\.\./)?(examples/[\w/.-]+)", page):
         assert (ROOT / path).exists(), path
+
+
+def test_the_guide_of_the_package_shows_what_validate_prints_about_a_misspelt_handler(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "package", tmp_path / "package")
+    schedule = tmp_path / "package" / "schedules.yaml"
+    schedule.write_text(schedule.read_text().replace("billing.jobs.bill_month", "billing.jobs.bil_month"))
+
+    error, *_ = yamlsched("validate", cwd=schedule.parent).stdout.split("\n\n")
+
+    assert f"```text\n{error}\n```" in GUIDES["package"].read_text()
 
 
 # -- Django
@@ -238,3 +249,31 @@ def test_sqlalchemy_accounts_that_commit_have_a_run_and_a_worker_that_is_killed_
     assert sqlalchemy.runs() == {"book_bonus": [("succeeded", 2)], "delete_closed": [("succeeded", 1)]}, log
     assert sqlalchemy.value("select balance from accounts") == 500
     assert sqlalchemy.value("select count(*) from bookings") == 1
+
+
+# -- a package with src layout
+
+
+PACKAGE_ORDERS = """
+import os, psycopg
+from billing import orders
+with psycopg.connect(os.environ["YAMLSCHED_DSN"]) as connection:
+    connection.execute(orders.TABLES)
+    connection.execute("insert into billing.orders (customer, cents, ordered_on) values ('ada', 100, '2026-01-07')")
+"""
+
+
+@pytest.mark.slow
+def test_the_package_passes_its_own_tests_and_a_worker_that_is_killed_bills_once(example: Example) -> None:
+    package = example("package")
+    package.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    package.run("python", "-c", PACKAGE_ORDERS, PYTHONPATH="src")
+
+    package.run("yamlsched", "backfill", "bill_month", "--from", "2026-02-01", "--before-first")
+    with locked(package.dsn, "lock table billing.orders in access exclusive mode"):
+        package.tick_that_is_killed(waiting("insert into billing.invoices"))
+    log = package.tick()
+
+    assert package.runs() == {"bill_month": [("succeeded", 2)]}, log
+    invoices = "select jsonb_agg(jsonb_build_array(customer, month, cents)) from billing.invoices"
+    assert package.value(invoices) == [["ada", "2026-01-01", 100]]

@@ -154,6 +154,8 @@ def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Pa
     else:
         message = f"no module {quoted(parts[0])} in paths, next to this file or installed"
         known = f"Modules there: {known}." if siblings else "Check the spelling and paths."
+        if any(isdir(folder / "src" / parts[0]) or isfile(folder / "src" / f"{parts[0]}.py") for folder in path):
+            return Problem("YS303", message, "It is in the folder src: write paths: [src] at the top level.")
     return Problem("YS303", message, _suggestion(parts[depth], siblings, known))
 
 

@@ -1,0 +1,1 @@
+"""Bills orders once a month."""
