@@ -149,19 +149,24 @@ def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_cron
     assert (done.stdout, done.stderr) == ("0 []\n", "")
 
 
-def test_a_tick_that_works_on_a_file_in_force_does_not_import_jsonschema(own_dsn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["tick", "work"])
+def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files(
+    own_dsn: str, tmp_path: Path, verb: str
+) -> None:
     (tmp_path / "shop.py").write_text("def run(): ...\n")
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  now: {handler: shop.run}\n")
     assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
     assert yamlsched("enqueue", "now", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
     program = (
         "import sys; from yamlsched.cli import main\n"
+        "heavy = ('yaml', 'jsonschema', 'croniter', 'rich', 'pickle', 'yamlsched.sync.apply', 'yamlsched.sync.flow',\n"
+        "         'yamlsched.definitions.checks', 'yamlsched.definitions.lint')\n"
         "try: main()\n"
-        "except SystemExit as end: print(end.code, [m for m in ('yaml', 'jsonschema') if m in sys.modules])"
+        "except SystemExit as end: print(end.code, [m for m in heavy if m in sys.modules])"
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", program, "tick", "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", program, verb, "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
     )
 
     assert done.stdout == "0 ['yaml']\n"

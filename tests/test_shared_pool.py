@@ -52,6 +52,18 @@ def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(
     assert {project.row(run).status for run in runs} == {"succeeded"}
 
 
+def test_a_run_whose_definition_was_changed_by_hand_to_another_executor_fails(project: Project) -> None:
+    project.sync(waits={**shared("waits"), "max_attempts": 1}, nap={})
+    project.db.execute("update yamlsched.job_definitions set isolation = 'process' where job_type = 'waits'")
+    [run], [nap] = project.enqueue("waits"), project.enqueue("nap")
+
+    project.work(code=1)
+
+    assert (project.row(run).status, project.row(run).error_type) == ("dead", "WrongDefinition")
+    assert "names another executor than the file" in error(project, run)
+    assert project.row(nap).status == "succeeded"
+
+
 ENDS = {
     "result": ("succeeded", 1, None),
     "raise": ("dead", 2, "ValueError: no such customer"),

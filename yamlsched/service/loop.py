@@ -64,7 +64,8 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
             return result
         namespace = str(synced.namespace)
         jobs = claimable_jobs(connection, schedule, synced)
-        worker = create_worker(connection, dsn, namespace, jobs, target, options, is_continuous=True)
+        scope = claim_scope(connection, namespace, jobs)
+        worker = create_worker(connection, dsn, namespace, jobs, scope, target, options, is_continuous=True)
         file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or {}, frozenset(jobs))
         sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now)
         try:

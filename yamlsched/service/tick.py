@@ -41,11 +41,9 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
                 return
             namespace = result.namespace = str(synced.namespace)
             if snapshot.has_claimable_runs or synced.due is not None:
-                from yamlsched.sync.apply import claimable_jobs
+                from yamlsched.service.workers import claimable, create_worker, run_worker
 
-                jobs = claimable_jobs(connection, schedule, synced)
+                jobs, scope = claimable(connection, schedule, synced)
                 if jobs:
-                    from yamlsched.service.workers import create_worker, run_worker
-
-                    run_worker(create_worker(connection, dsn, namespace, jobs, target, options), target, result)
+                    run_worker(create_worker(connection, dsn, namespace, jobs, scope, target, options), target, result)
         result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)

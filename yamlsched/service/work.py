@@ -5,8 +5,8 @@ from __future__ import annotations
 from yamlsched import store
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
-from yamlsched.service.workers import WorkerTask, create_worker, run_worker
-from yamlsched.sync.apply import claimable_jobs, inspect_file
+from yamlsched.service.workers import WorkerTask, claimable, create_worker, run_worker
+from yamlsched.sync import current
 
 
 def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
@@ -18,14 +18,18 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
-        found = inspect_file(connection, schedule, snapshot)
+        found = current(snapshot, schedule)
+        if found is None:
+            from yamlsched.sync.apply import inspect_file
+
+            found = inspect_file(connection, schedule, snapshot)
         on_messages(result.add(found))
         if found.namespace is None:
             raise Refused(f'{target.file} has not been applied to this database yet: run "yamlsched sync" first')
         if not found.may_claim:
             return result
-        jobs = claimable_jobs(connection, schedule, found)
-        worker = create_worker(connection, dsn, found.namespace, jobs, target, options)
+        jobs, scope = claimable(connection, schedule, found)
+        worker = create_worker(connection, dsn, found.namespace, jobs, scope, target, options)
         run_worker(worker, target, result, *tasks)
     send_to_monitors(target, result)
     return result

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched import tracing
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.runs import SHARED
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
 from yamlsched.store import runs as store
 from yamlsched.store.runs import Scope
+from yamlsched.sync import ScheduleFile, SyncResult
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Executor
 from yamlsched.worker.executors.processes.pool import ProcessPool
@@ -34,16 +36,16 @@ def create_worker(
     dsn: str,
     namespace: str,
     jobs: Mapping[str, Job],
+    scope: Scope,
     target: Target,
     options: WorkOptions,
     is_continuous: bool = False,
 ) -> Worker:
-    """Return a worker for the due runs of ``jobs``.
+    """Return a worker for the due runs of ``jobs``, which are those of ``scope``.
 
     A worker claims only jobs that its own file maps to a handler: a row in the database can never name code to run.
     Closes ``connection``: no session must be open when the worker forks.
     """
-    scope = claim_scope(connection, namespace, jobs)
     connection.close()
     tracing.preload()
     limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
@@ -69,6 +71,24 @@ def create_worker(
         return RemoteExecutor(name, engine, workload, permits, events)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
+
+
+def claimable(
+    connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
+) -> tuple[Mapping[str, Job], Scope]:
+    """Return the jobs whose runs this host may claim, and their scope.
+
+    All jobs of a file that this version has applied are valid, so they are read one by one, when they have runs.
+    """
+    namespace = str(synced.namespace)
+    if synced.is_validated and synced.jobs is None:
+        scope = store.scope_in_force(connection, namespace, schedule.sha256, schedule.environment)
+        if scope is not None:
+            return JobsOnDemand(schedule.data, schedule.path, schedule.environment or None), scope
+    from yamlsched.sync.apply import claimable_jobs
+
+    all_jobs = claimable_jobs(connection, schedule, synced)
+    return all_jobs, claim_scope(connection, namespace, all_jobs)
 
 
 def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:

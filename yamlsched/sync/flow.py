@@ -16,7 +16,6 @@ from yamlsched.store import files as store
 from yamlsched.store.connection import reason
 from yamlsched.store.files import Snapshot
 from yamlsched.sync import due, in_force
-from yamlsched.sync.apply import FileSync
 from yamlsched.sync.model import ScheduleFile, SyncResult, current, is_older, poll
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ def sync(
     result = known or SyncResult(snapshot.namespace)
     result.messages += in_force.moves(schedule, snapshot)
     if known is None:
+        from yamlsched.sync.apply import FileSync
+
         file_sync = FileSync(connection, schedule, result, now, at_once)
         try:
             file_sync.apply_if_due()

@@ -144,8 +144,8 @@ class SyncResult:
     """What a sync did and found.
 
     ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` is
-    false if it could not be parsed. ``is_validated``: this version of yamlsched has applied the file, so its schema
-    needs no second check.
+    false if it could not be parsed. ``is_validated``: this version of yamlsched has applied the file, with the same
+    time zone data, so it needs no second check.
     """
 
     namespace: str | None
@@ -196,7 +196,9 @@ def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
     """Return the result for a file that is in force, None for any other."""
     if not is_current(snapshot, schedule):
         return None
-    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=snapshot.in_force_yamlsched == __version__)
+    applied_by = snapshot.in_force_yamlsched, snapshot.in_force_tzdata
+    is_validated = applied_by == (__version__, schedule.version.tzdata_version)
+    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=is_validated)
 
 
 def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:

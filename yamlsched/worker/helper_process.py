@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable
@@ -42,6 +41,8 @@ async def run_in_helper(do: Callable[[], T]) -> T:
     finally:
         os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
         os.waitpid(pid, 0)
+    import pickle  # here, as few workers have helpers
+
     try:
         value, error = pickle.loads(content)
     except (EOFError, pickle.UnpicklingError) as failure:
@@ -52,6 +53,8 @@ async def run_in_helper(do: Callable[[], T]) -> T:
 
 
 def _answer(writing: int, do: Callable[[], object]) -> None:
+    import pickle
+
     try:
         content = pickle.dumps((do(), None))
     except Exception as error:

@@ -32,6 +32,9 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._by_name.values())
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def of(self, attempt: Attempt) -> Lane:
         """Return the lane that the run of ``attempt`` is claimed for."""
         return self._by_name[attempt.job.lane]

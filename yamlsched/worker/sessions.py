@@ -143,6 +143,10 @@ class Session:
         self._database.answered()
         return answer
 
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
     async def open(self) -> None:
         """Open the session if it is not open. Raises Unanswered when the server cannot be reached."""
         await self._get()

@@ -133,6 +133,7 @@ class Worker:
 
     def _submit(self, runs: list[ClaimedRun], sent_at: float, scope: Scope) -> None:
         """Hand over ``runs``, which were claimed in ``scope``: not that of now if the file was read again."""
+        self.workload.read(run.job_type for run in runs)
         jobs, executable = self.workload.jobs, []
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
@@ -144,6 +145,8 @@ class Worker:
                 self.outcomes.add(attempt, STOPPED)
             elif run.job_type not in jobs:
                 self.outcomes.add(attempt, NOT_CLAIMABLE if scope is not self.workload.scope else _of_other_job(run))
+            elif attempt.lane not in self.lanes:
+                self.outcomes.add(attempt, _of_other_executor())
             elif not run.key or not run.is_on_dead_call:
                 executable.append(attempt)
             elif run.dead_run_id is None:
@@ -222,12 +225,14 @@ class Worker:
 
         The server may have a limit: a claim without them could neither be kept nor finished.
         """
-        try:
-            for session in (self._lease_session, self._write_session, self._claim_session):
-                await session.open()
-        except Unanswered:
-            return False
-        return True
+        sessions = (self._lease_session, self._write_session, self._claim_session)
+        if all(session.is_open for session in sessions):
+            return True
+        opened = await asyncio.gather(*(session.open() for session in sessions), return_exceptions=True)
+        for error in opened:
+            if isinstance(error, BaseException) and not isinstance(error, Unanswered):
+                raise error
+        return not any(opened)
 
     def _room(self, lane: Lane) -> int:
         """Return how many more runs to claim; they can start soon."""
@@ -431,6 +436,12 @@ def _of_other_job(run: ClaimedRun) -> AttemptEnd:
     It is not released: it would be claimed again at once, forever.
     """
     why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
+    return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
+
+
+def _of_other_executor() -> AttemptEnd:
+    """Return the end of an attempt that was claimed for another executor than its job has in this host's file."""
+    why = "its definition names another executor than the file: the row was changed, and not by yamlsched"
     return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.definitions.paths import search_path
 from yamlsched.store.runs import Scope
 
@@ -31,6 +32,11 @@ class Workload:
     scope: Scope
     file: Path
     path: tuple[str, ...] = ()  # of --path
+
+    def read(self, names: Iterable[str]) -> None:
+        """Read the entries of these jobs, if the file is read on demand."""
+        if isinstance(self.jobs, JobsOnDemand):
+            self.jobs.read(names)
 
     def search_path(self) -> tuple[str, ...]:
         """Return what comes first on ``sys.path`` for handlers, the file's own ``paths`` included."""
