@@ -16,7 +16,7 @@ from support.command_line import yamlsched
 from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
 from support.project import until
 
-GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "package", "sqlalchemy")}
+GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "flask", "package", "sqlalchemy")}
 Example = Callable[[str], ExampleProject]
 
 
@@ -277,3 +277,46 @@ def test_the_package_passes_its_own_tests_and_a_worker_that_is_killed_bills_once
     assert package.runs() == {"bill_month": [("succeeded", 2)]}, log
     invoices = "select jsonb_agg(jsonb_build_array(customer, month, cents)) from billing.invoices"
     assert package.value(invoices) == [["ada", "2026-01-01", 100]]
+
+
+# -- Flask
+
+
+FLASK_ORDER = """
+from jobs import app
+from shop.models import Customer, Product, db
+with app.app_context():
+    db.create_all()
+    db.session.add_all([Customer(id=1), Product(id=1, stock=1)])
+    db.session.commit()
+client = app.test_client()
+print(*(client.post("/orders", json={"customer_id": 1, "product_id": 1}).status_code for _ in range(2)))
+"""
+
+
+@pytest.fixture
+def flask(example: Example) -> ExampleProject:
+    return example("flask")
+
+
+@pytest.mark.slow
+def test_flask_passes_its_own_tests(flask: ExampleProject) -> None:
+    flask.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+
+
+@pytest.mark.slow
+def test_flask_orders_that_commit_have_their_run_and_a_worker_that_is_killed_adds_points_once(
+    flask: ExampleProject,
+) -> None:
+    # the second order is rolled back after it has enqueued its run
+    assert flask.run("python", "-c", FLASK_ORDER).split() == ["201", "409"]
+    assert flask.runs() == {"add_points": [("queued", 0)]}
+
+    with locked(flask.dsn, "select from customers for update"):
+        flask.tick_that_is_killed(waiting("update customers"))
+    flask.run("yamlsched", "enqueue", "delete_empty")
+    log = flask.tick()
+
+    assert flask.runs() == {"add_points": [("succeeded", 2)], "delete_empty": [("succeeded", 1)]}, log
+    assert flask.value("select points from customers") == 49
+    assert flask.value("select count(*) from points_entries") == 1
