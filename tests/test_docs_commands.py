@@ -23,7 +23,9 @@ PAGES = [
 ]
 FENCE = re.compile(r"^ *```(\w*).*\n((?:.*\n)*?) *```$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
-COMMAND = re.compile(r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?:[\w./]*/)?yamlsched +(?=[a-z-])(.*)""")
+COMMAND = re.compile(
+    r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?<!generic )(?:[\w./]*/)?yamlsched +(?=[a-z-]+(?![\w:]))(.*)"""
+)
 END = re.compile(r"^(?:[|&;)>]|\d>|#|[|&;]{2}|&?>>?)")
 """A word that ends a command in a shell, or starts what is not a part of it."""
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_.:]*|\.\.\.|@[A-Z]+@|\$\S*")
@@ -60,13 +62,14 @@ def _commands(text: str) -> Iterator[str]:
 
 def words(text: str) -> list[str]:
     """Return the arguments: the words before a pipe, a redirection, a comment or the end of a substitution."""
-    lexer = shlex.shlex(text.replace(r"\%", "%"), posix=True, punctuation_chars="();&|<>")
+    text = re.sub(r"\s\d?>.*", "", text.replace(r"\%", "%"))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="();&|<>")
     lexer.commenters = "#"
     lexer.whitespace_split = True
     found: list[str] = []
     try:
         for word in lexer:
-            if END.match(word) or word == "2":
+            if END.match(word):
                 break
             found.append(word)
     except ValueError:  # a quotation mark of the text around it
