@@ -24,7 +24,7 @@ PAGES = [
 FENCE = re.compile(r"^ *```(\w*).*\n((?:.*\n)*?) *```$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
 COMMAND = re.compile(
-    r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?<!generic )(?:[\w./]*/)?yamlsched +(?=[a-z-]+(?![\w:]))(.*)"""
+    r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?<!generic )(?:[\w./]*/)?yamlsched +(?=[a-z-]+(?![\w:]))(?!(?:in|on|of|is) )(.*)"""
 )
 END = re.compile(r"^(?:[|&;)>]|\d>|#|[|&;]{2}|&?>>?)")
 """A word that ends a command in a shell, or starts what is not a part of it."""
@@ -44,7 +44,7 @@ def shown(page: Path) -> Iterator[Shown]:
     text = page.read_text("utf-8")
     name = str(page.relative_to(ROOT))
     is_markdown = page.suffix == ".md"
-    for block in (one[2] for one in FENCE.finditer(text)) if is_markdown else [text]:
+    for block in (one[2] for one in FENCE.finditer(text) if one[1] != "python") if is_markdown else [text]:
         for line in block.replace("\\\n", " ").splitlines():
             if not line.lstrip().startswith(("#", "summary:", "Description=")):
                 yield from (Shown(name, one, False) for one in _commands(line))
