@@ -24,7 +24,8 @@ PAGES = [
 FENCE = re.compile(r"^ *```(\w*).*\n((?:.*\n)*?) *```$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
 COMMAND = re.compile(
-    r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?<!generic )(?:[\w./]*/)?yamlsched +(?=[a-z-]+(?![\w:]))(?!(?:in|on|of|is) )(.*)"""
+    r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?<!generic )(?:[\w./]*/)?yamlsched +"""
+    r"""(?=[a-z-]+(?![\w:]))(?!(?:in|on|of|is) )(.*)"""
 )
 END = re.compile(r"^(?:[|&;)>]|\d>|#|[|&;]{2}|&?>>?)")
 """A word that ends a command in a shell, or starts what is not a part of it."""
