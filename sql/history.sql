@@ -92,6 +92,42 @@ from (
     limit %(limit)s
 ) x;
 
+-- name: indexed_ids
+-- The ids of runs that an index finds job by job: those with an error type, by their latest failure (`only_failed`), or
+-- those that have ended since an instant and those that have not. At most `limit`: more are of no use.
+(select e.id
+ from yamlsched.job_definitions d
+ cross join lateral (
+     select r.id
+     from yamlsched.job_runs r
+     where %(only_failed)s and r.definition_id = d.id and r.failed_at is not null
+     order by r.failed_at desc
+     limit %(limit)s
+ ) e
+ where %(only_failed)s and d.namespace = %(namespace)s
+   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+ limit %(limit)s)
+union all
+(select e.id
+ from yamlsched.job_definitions d
+ cross join lateral (
+     select r.id
+     from yamlsched.job_runs r
+     where r.definition_id = d.id and r.finished_at >= %(since)s
+     order by r.finished_at desc
+     limit %(limit)s
+ ) e
+ where not %(only_failed)s and d.namespace = %(namespace)s
+   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+ limit %(limit)s)
+union all
+(select o.id
+ from yamlsched.open_runs o
+ where not %(only_failed)s and o.namespace = %(namespace)s
+   and (%(definitions)s::bigint[] is null or o.definition_id = any (%(definitions)s))
+ limit %(limit)s)
+limit %(limit)s;
+
 -- name: runs
 -- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended, else when its latest
 -- attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters, so that the
@@ -110,6 +146,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_a
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s
   and r.id >= %(low)s and r.id < %(high)s
+  and (%(ids)s::bigint[] is null or r.id = any (%(ids)s))
   and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
   and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))

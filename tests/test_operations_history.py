@@ -337,10 +337,10 @@ def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_th
     sql = load("history")["runs"]
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)
-        whole = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False}
+        whole = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False, "ids": None}
 
-        def read(low: int = 0, **chosen: Any) -> int:
-            return rows_read(db, sql, {**Conditions(**chosen).parameters(), **whole, "low": low})
+        def read(low: int = 0, ids: list[int] | None = None, **chosen: Any) -> int:
+            return rows_read(db, sql, {**Conditions(**chosen).parameters(), **whole, "low": low, "ids": ids})
 
         assert read(low=19_512) == 501  # a span of ids reads nothing else
         assert read(statuses=["dead"]) == 2
@@ -350,6 +350,15 @@ def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_th
         assert rows_read(db, load("history")["candidates"], candidates) == 2
         of_job = {**Conditions(definitions=[1]).parameters(), "namespace": "default", "limit": 1000}
         assert rows_read(db, load("history")["candidates"], of_job) <= 4_000  # a quarter of all runs are of this job
+        assert read(ids=[1, 2, 3]) == 3
+        found = {
+            "namespace": "default",
+            "definitions": None,
+            "limit": 1000,
+            "since": datetime.now(UTC) + timedelta(days=1),
+        }
+        assert rows_read(db, load("history")["indexed_ids"], {**found, "only_failed": False}) <= 50
+        assert rows_read(db, load("history")["indexed_ids"], {**found, "only_failed": True}) <= 50
 
 
 @pytest.mark.parametrize("few", [0, 1000])
@@ -376,6 +385,61 @@ def test_pages_forward_and_back_have_each_run_once_whatever_reads_them(
         back = [row.id for row in page.runs] + back
     assert back == mails[: len(back)]
     assert len(back) >= len(mails) - 5
+
+
+def test_an_index_finds_the_same_runs_as_a_search(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given runs of two jobs that ended before and after an instant, failed for two reasons, or have not ended
+    monkeypatch.setattr(search, "MIN_SPAN", 3)
+    jobs = [a_job(db, "mail"), a_job(db, "other"), a_job(db, "else", namespace="other")]
+    for nth in range(60):
+        at = NOON + timedelta(hours=nth % 7)
+        failed = {"error_type": ("OSError", "KeyError")[nth % 2], "failed_at": at, "last_error": "x"} if nth % 3 else {}
+        status = ("dead", "succeeded", "queued", "cancelled")[nth % 4]
+        if status == "dead":
+            failed = {"error_type": "OSError", "failed_at": at, "last_error": "x"}
+        ended = {"finished_at": at} if status != "queued" else {"run_at": at}
+        job = jobs[nth % 3]
+        a_run(db, job, status, **ended, **failed)
+
+    # when they are selected through an index, and by reading them all
+    filters = [
+        Filter(since=NOON + timedelta(hours=hours), jobs=names, **more)
+        for hours in (0, 3, 6, 7)
+        for names in ((), ("mail",), ("mail", "other"))
+        for more in ({}, {"error_type": "OSError"}, {"error": "x"}, {"statuses": ["queued", "dead"]})
+    ]
+    filters += [Filter(error_type="KeyError"), Filter(error_type="Nothing"), Filter(error_type="")]
+    found = []
+    for few in (1_000, 0):
+        monkeypatch.setattr(search, "FEW_RUNS", few)
+        found.append([[row.id for row in search.runs(db, "default", filter, 100)] for filter in filters])
+
+    # then they are the same
+    assert found[0] == found[1]
+    assert [len(ids) for ids in found[0]].count(0) < len(filters) / 2
+
+
+def test_the_list_of_runs_says_where_its_search_stopped(db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = a_job(db)
+    wanted = a_run(db, job, "cancelled")
+    runs = [a_run(db, job, "succeeded") for _ in range(40)]
+    monkeypatch.setattr(search, "MIN_SPAN", 5)
+    monkeypatch.setattr(search, "FEW_RUNS", 0)
+    monkeypatch.setattr(search, "MAX_LISTED_IDS", 30)
+
+    stopped = cli("runs", "--status", "cancelled", "--limit", 1)
+    stopped_at = runs[10]
+    assert stopped.out == ""
+    assert stopped.err == (
+        f"no runs match down to run {stopped_at}, where the search stopped\n"
+        f"to search older runs: pass --before {stopped_at}\n"
+    )
+    document = json.loads(cli("runs", "--status", "cancelled", "--limit", 1, "--format", "json").out)
+    assert (document["runs"], document["next_before"]) == ([], stopped_at)
+    document = json.loads(
+        cli("runs", "--status", "cancelled", "--before", stopped_at, "--limit", 1, "--format", "json").out
+    )
+    assert ([run["id"] for run in document["runs"]], document["next_before"]) == ([wanted], None)
 
 
 def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:

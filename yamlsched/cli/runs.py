@@ -49,22 +49,23 @@ def command(settings: Settings, /, limit: int, before: int | None, group_by: str
         filter = _filters.build_filter(connection, namespace, settings.file, **given)
         if group_by:
             return _show_groups(settings, connection, namespace, filter, limit)
-        # one more than the limit, to know whether there is another page
-        rows = search.runs(connection, namespace, filter, limit + 1, before)
-    page, has_more = rows[:limit], len(rows) > limit
+        found = search.page(connection, namespace, filter, limit, before=before, max_ids=search.MAX_LISTED_IDS)
+    page, stopped_at = found.runs, found.searched_to
     if settings.wants_json:
-        click.echo(_output.document(namespace=namespace, runs=page, next_before=page[-1].id if has_more else None))
+        click.echo(_output.document(namespace=namespace, runs=page, next_before=found.older))
     elif settings.format == "csv":
         click.echo(_output.comma_separated(CSV_COLUMNS, [[getattr(row, name) for name in CSV_COLUMNS] for row in page]))
     elif not page:
-        click.echo("no runs match" if before is None else "no older runs match", err=True)
+        where = "" if stopped_at is None else f" down to run {stopped_at}, where the search stopped"
+        click.echo(f"no {'' if before is None else 'older '}runs match{where}", err=True)
     else:
         left_out = () if any(row.progress for row in page) else ("PROGRESS",)
         places = [place for place, heading in enumerate(HEADINGS) if heading not in left_out]
         cells = [[cells[place] for place in places] for cells in map(line, page)]
         click.echo(_output.table([HEADINGS[place] for place in places], cells, free_text="ERROR"))
-    if has_more and settings.format == "text":
-        click.echo(f"more: pass --before {page[-1].id}", err=True)
+    if found.older is not None and settings.format == "text":
+        what = "more" if stopped_at is None else "to search older runs"
+        click.echo(f"{what}: pass --before {found.older}", err=True)
     return 0
 
 

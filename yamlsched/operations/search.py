@@ -25,6 +25,8 @@ FEW_RUNS = 30_000
 """So many that an index finds are read at once."""
 MAX_SEARCHED_IDS = 150_000
 """So many ids the web page searches before it offers to continue."""
+MAX_LISTED_IDS = 500_000
+"""So many `yamlsched runs` searches."""
 CREATION_SKEW = timedelta(hours=1)
 """By how much runs may be created in another order than that of their ids."""
 MIN_SPAN, SPAN_GROWTH = 500, 8
@@ -95,7 +97,8 @@ def page(
         end = _first_created_at(connection, low, high, filter.until + CREATION_SKEW)
     # Runs that were created after `until` lie before it only if they were due before, and have not been started yet.
     late = replace(conditions, statuses=[Status.QUEUED]) if _may_be_queued(conditions) and end < high else None
-    if _is_few(connection, namespace, conditions):
+    ids = None
+    if _is_few(connection, namespace, conditions) or (ids := _few_ids(connection, namespace, conditions)) is not None:
         parts, is_whole = [(low, high, conditions)], True
     else:
         spans = list(_spans(low, end, oldest_first, max(MIN_SPAN, 2 * limit), max_ids))
@@ -107,7 +110,7 @@ def page(
     for start, stop, chosen in parts:
         wanted = limit + 1 - len(found)
         found += history.runs(
-            connection, namespace, chosen, low=start, high=stop, limit=wanted, oldest_first=oldest_first
+            connection, namespace, chosen, low=start, high=stop, limit=wanted, oldest_first=oldest_first, ids=ids
         )
         if len(found) > limit:
             break
@@ -154,6 +157,12 @@ def _is_few(connection: psycopg.Connection[Any], namespace: str, conditions: Con
     if conditions.definitions is None and not conditions.only_dead and not conditions.only_open:
         return False
     return history.candidates(connection, namespace, conditions, FEW_RUNS + 1) <= FEW_RUNS
+
+
+def _few_ids(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions) -> list[int] | None:
+    """Return ids, among them those of all runs that match, if an index finds them and they are few."""
+    ids = history.indexed_ids(connection, namespace, conditions, FEW_RUNS + 1)
+    return ids if ids is not None and len(ids) <= FEW_RUNS else None
 
 
 def _may_be_queued(conditions: Conditions) -> bool:

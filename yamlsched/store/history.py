@@ -233,6 +233,22 @@ def candidates(connection: psycopg.Connection[Any], namespace: str, conditions: 
     return int(fetch_column(connection, load("history")["candidates"], parameters)[0])
 
 
+def indexed_ids(
+    connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int
+) -> list[int] | None:
+    """Return up to ``limit`` ids, among them those of all runs that match; None if no index finds these.
+
+    An index finds runs by the type of their error, and by the time since which they have ended.
+    """
+    if not conditions.error_type and conditions.since is None:
+        return None
+    definitions = None if conditions.definitions is None else list(conditions.definitions)
+    given = {"namespace": namespace, "definitions": definitions, "limit": limit, "since": conditions.since}
+    return fetch_column(
+        connection, load("history")["indexed_ids"], {**given, "only_failed": bool(conditions.error_type)}
+    )
+
+
 def runs(
     connection: psycopg.Connection[Any],
     namespace: str,
@@ -242,9 +258,14 @@ def runs(
     high: int,
     limit: int,
     oldest_first: bool = False,
+    ids: Sequence[int] | None = None,
 ) -> list[RunRow]:
-    """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise."""
+    """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise.
+
+    With ``ids``, only among these.
+    """
     position = {"namespace": namespace, "low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
+    position["ids"] = None if ids is None else list(ids)
     rows = fetch(connection, RunRow, load("history")["runs"], {**conditions.parameters(), **position})
     running = [row.id for row in rows if row.status == Status.RUNNING]
     reported = progress.of_runs(connection, running) if running else {}
