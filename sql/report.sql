@@ -1,13 +1,39 @@
 -- What happened in a span of time, over all jobs. Every statement reads a bounded number of rows, however long the history.
 
+-- name: jobs
+-- How many jobs are enabled, and the next slot of one that is not paused.
+select (select count(*)::integer
+        from yamlsched.job_definitions d
+        where d.namespace = %(namespace)s and d.enabled and d.retired_at is null) as jobs,
+       coming.job_type, coming.timezone, coming.next_slot_at
+from (select) one
+left join lateral (
+    select d.job_type, d.timezone, d.next_slot_at
+    from yamlsched.job_definitions d
+    where d.namespace = %(namespace)s and d.next_slot_at is not null
+      and not yamlsched.is_withheld(d, clock_timestamp())
+    order by d.next_slot_at, d.job_type
+    limit 1
+) coming on true;
+
+-- name: limits
+-- The jobs with a limit of their own.
+select d.job_type, d.tags
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.tags::text like '%%max-%%'
+order by d.job_type;
+
 -- name: ended
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last. The
--- longest attempt, and the latest start. A run is late if its first attempt started more than `max_late` after it was
+-- longest attempt, and the latest start. Of all jobs, or of `of`. A run is late if its first attempt started more than `max_late` after it was
 -- due, or if the job has a limit of its own in `jobs` and `limits`, more than that. A retry moves run_at, so a retried run
 -- counts from its slot, at the earliest from its creation: it may be of a backfill. A run that waited for another slot's
--- run of its job is late from that run's end on. Calls of on_dead do not count, as in job_health.
-select d.job_type, d.timezone, e.runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took, e.took_id, e.took_at,
-       e.late, e.late_by, e.late_id, e.late_at, e.examined
+-- run of its job is late from that run's end on. `longest` and `latest` are microseconds, an id below zero, and an
+-- instant in microseconds: the greatest array has the lowest id of those that took longest; sorting takes as long as the
+-- rest. Calls of on_dead do not count, as in job_health.
+select d.job_type, d.timezone, e.runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took, -e.longest[2] as took_id,
+       to_timestamp(e.longest[3] / 1e6) as took_at, e.late, e.late_by, -e.latest[2] as late_id,
+       to_timestamp(e.latest[3] / 1e6) as late_at, e.examined
 from yamlsched.job_definitions d
 left join unnest(%(jobs)s::text[], %(limits)s::interval[]) as own (job_type, max_late) on own.job_type = d.job_type
 cross join lateral (
@@ -17,12 +43,14 @@ cross join lateral (
            (count(*) filter (where x.status = 'dead'))::integer as dead,
            (count(*) filter (where x.status = 'cancelled'))::integer as cancelled,
            max(x.took) as took,
-           (array_agg(x.id order by x.took desc nulls last, x.id))[1] as took_id,
-           (array_agg(x.finished_at order by x.took desc nulls last, x.id))[1] as took_at,
+           max(case when x.took is not null
+                    then array[(date_part('epoch', x.took) * 1e6)::bigint, -x.id,
+                               (date_part('epoch', x.finished_at) * 1e6)::bigint] end) as longest,
            (count(*) filter (where x.late_by > coalesce(own.max_late, %(max_late)s)))::integer as late,
            max(x.late_by) as late_by,
-           (array_agg(x.id order by x.late_by desc nulls last, x.id))[1] as late_id,
-           (array_agg(x.first_start order by x.late_by desc nulls last, x.id))[1] as late_at,
+           max(case when x.late_by is not null
+                    then array[(date_part('epoch', x.late_by) * 1e6)::bigint, -x.id,
+                               (date_part('epoch', x.first_start) * 1e6)::bigint] end) as latest,
            max(x.examined)::integer as examined
     from (
         select r.id, r.status, r.attempts - r.prior_attempts as attempts, r.finished_at, w.first_start, r.examined,
@@ -56,7 +84,7 @@ cross join lateral (
         where coalesce(r.idempotency_key not like 'on\_dead:%%', true)
     ) x
 ) e
-where d.namespace = %(namespace)s and e.runs > 0
+where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s)) and e.runs > 0
 order by d.job_type;
 
 -- name: skipped

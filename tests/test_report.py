@@ -577,7 +577,7 @@ def test_a_report_reads_only_what_ended_within_its_span(own_dsn: str) -> None:
         a_long_history(db)  # a run of each of four jobs in each minute
         now = datetime.now(UTC)
         given: dict[str, Any] = {"namespace": "default", "until": now, "max_late": LIMIT, "jobs": [], "limits": []}
-        given |= {"of_job": 1_000, "limit": 20}
+        given |= {"of_job": 1_000, "limit": 20, "of": None}
         for minutes, most in ((90, 4 * 91 + 4), (4_000, 4 * 1_000)):
             span = {**given, "since": now - minutes * MINUTE}
             assert rows_read(db, load("report")["ended"], span) <= most

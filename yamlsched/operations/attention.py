@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from yamlsched import durations
 from yamlsched.durations import approximate, between
@@ -175,12 +175,19 @@ def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
 
 
-def max_dead(job: JobHealth, thresholds: Thresholds) -> int:
+class Tagged(Protocol):
+    """A job, whose tags may set limits."""
+
+    @property
+    def tags(self) -> Sequence[str]: ...
+
+
+def max_dead(job: Tagged, thresholds: Thresholds) -> int:
     """Return how many dead runs of ``job`` are tolerated."""
     return _number(job, "max-dead", thresholds.max_dead)
 
 
-def max_late(job: JobHealth, thresholds: Thresholds) -> timedelta:
+def max_late(job: Tagged, thresholds: Thresholds) -> timedelta:
     """Return by how much ``job`` may be late."""
     limit = _duration(job, "max-late", None)
     return thresholds.max_late if limit is None else limit
@@ -247,16 +254,16 @@ JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], 
 )
 
 
-def _tag(job: JobHealth, name: str) -> str | None:
+def _tag(job: Tagged, name: str) -> str | None:
     return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
 
 
-def _number(job: JobHealth, name: str, default: Number) -> int | Number:
+def _number(job: Tagged, name: str, default: Number) -> int | Number:
     text = _tag(job, name)
     return int(text) if text is not None and text.isdecimal() else default
 
 
-def _duration(job: JobHealth, name: str, default: timedelta | None) -> timedelta | None:
+def _duration(job: Tagged, name: str, default: timedelta | None) -> timedelta | None:
     text = _tag(job, name)
     if text is None:
         return default

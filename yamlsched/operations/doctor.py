@@ -126,7 +126,7 @@ def database(
             except Refused as error:
                 yield Check("namespace", "warn", str(error), "pass --namespace")
                 return
-            now = health.read(connection, namespace, Thresholds().within)
+            now = health.read(connection, namespace, Thresholds().within, [])
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")

@@ -5,9 +5,8 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,31 +15,25 @@ import psycopg
 
 from yamlsched import slots
 from yamlsched.cron.expression import parse_cron
-from yamlsched.durations import approximate
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.operations import attention, edits, failures, health
+from yamlsched.operations import attention, edits, failures, health, report_problems
 from yamlsched.operations.attention import Problem, Thresholds
 from yamlsched.operations.failures import Failures
-from yamlsched.operations.health import Health
 from yamlsched.operations.why import REASONS
 from yamlsched.store import report as store
 from yamlsched.store.edits import Edit
-from yamlsched.store.failures import FailureGroup
-from yamlsched.store.health import EffectInDoubt, JobHealth
+from yamlsched.store.health import EffectInDoubt
 from yamlsched.store.report import EndedOfJob, GapOfJob
-from yamlsched.terminal import join_first
-from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
-MAX_RUNS, MIN_OF_JOB = 200_000, 100
+MAX_RUNS, MIN_OF_JOB = 100_000, 10
 """Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
 MAX_GAPS_OF_JOB = 1_000
+MAX_SUSPECTS = 1_000_000
+"""Jobs of which the problems of now are read: all."""
 MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
-MAX_NAMES = 3
-MIN_JOBS_OF_ONE_CAUSE = 4
-"""Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
 KINDS = ("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "prune", "old")
 """Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
@@ -143,25 +136,30 @@ def read(
     since: datetime,
     until: datetime | None = None,
     timezone: str = "UTC",
-    thresholds: Thresholds | None = None,
 ) -> Report:
     """Return what happened in [since, until); None: until now. ``timezone`` is that of the report itself."""
-    limits = thresholds or Thresholds()
-    now = health.read(connection, namespace, limits.within)
+    limits, jobs = Thresholds(), store.jobs(connection, namespace)
+    overview = health.overview(connection, namespace, limits.within, max_suspects=MAX_SUSPECTS)
+    now = health.read(connection, namespace, limits.within, overview.suspects, overview)
     end = now.now if until is None else min(until, now.now)
-    jobs = {job.job_type: job for job in now.jobs}
-    own = {name: limit for name, job in jobs.items() if (limit := attention.max_late(job, limits)) != limits.max_late}
-    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, len(jobs))
+    limited = store.limits(connection, namespace)
+    own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
+    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, sum(overview.states.values()))
     failed = failures.groups(connection, namespace, since, end)
     skipped = _skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
-    found = [*_now(now, limits)] if until is None else []
-    found += _in_doubt(now, in_doubt, until is None)
-    found += [*_dead(failed, jobs, limits, since), *_not_run(skipped), *_started_late(late)]
+    found = [*report_problems.of_now(now, limits)] if until is None else []
+    found += report_problems.in_doubt(now, in_doubt, until is None)
+    found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
+    found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
     running = store.running(connection, namespace, MAX_LONGEST) if until is None else []
     longest = [LongRun(run.job_type, run.timezone, run.id, now.now - run.started_at, None) for run in running]
-    longest += [LongRun(job.job_type, job.timezone, job.took_id, job.took, job.took_at) for job in ended if job.took]
+    longest += [
+        LongRun(job.job_type, job.timezone, job.took_id, job.took, job.took_at)
+        for job in ended
+        if job.took and job.took_id is not None
+    ]
     return Report(
         namespace=namespace,
         now=now.now,
@@ -169,7 +167,7 @@ def read(
         until=end,
         is_current=until is None,
         timezone=timezone,
-        jobs=sum(job.enabled and job.retired_at is None for job in now.jobs),
+        jobs=jobs.jobs,
         problems=sorted(found, key=lambda problem: KINDS.index(problem.kind)),
         ran=_totals(ended, of_job),
         queue=health.queue(now),
@@ -180,7 +178,7 @@ def read(
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
         edits=edits.edits(connection, namespace, since, end, limit=MAX_EDITS),
-        next_slot=_next_slot(now),
+        next_slot=_next_slot(jobs),
     )
 
 
@@ -199,11 +197,13 @@ def _ended(
     """
     of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
     ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
-    busy = sum(job.examined >= of_job for job in ended)
+    busy = [job.job_type for job in ended if job.examined >= of_job]
     spare = MAX_RUNS - sum(job.examined for job in ended)
-    if busy and spare >= busy:
-        of_job += spare // busy
-        ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
+    if busy and spare >= len(busy):
+        of_job += spare // len(busy)
+        again = store.ended(connection, namespace, since, until, max_late, own, of_job, busy)
+        more = {job.job_type: job for job in again}
+        ended = [more.get(job.job_type, job) for job in ended]
     return ended, of_job
 
 
@@ -259,94 +259,12 @@ def _late(ended: Sequence[EndedOfJob]) -> list[StartedLate]:
     found = [
         StartedLate(job.job_type, job.timezone, job.late, job.late_by, job.late_id, job.late_at)
         for job in ended
-        if job.late and job.late_by is not None and job.late_at is not None
+        if job.late and job.late_by is not None and job.late_id is not None and job.late_at is not None
     ]
     return sorted(found, key=lambda one: one.late_by, reverse=True)
 
 
-def _now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    """Yield the problems that exist now, except for those of which the report has its own."""
-    for problem in attention.problems(now, thresholds):
-        if problem.kind not in ("dead", "in_doubt"):
-            yield problem
-
-
-def _in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> list[Problem]:
-    """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
-    problems = [problem for problem in attention.problems(now, Thresholds()) if problem.kind == "in_doubt"]
-    keys = {one.run_id for one in found}
-    return [problem for problem in problems if is_current or problem.run_id in keys]
-
-
-def _dead(
-    failed: Failures, jobs: Mapping[str, JobHealth], thresholds: Thresholds, since: datetime
-) -> Iterator[Problem]:
-    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
-    of_job: Counter[str] = Counter()
-    for group in failed.groups:
-        of_job[group.job_type] += group.dead
-    by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
-    for group in failed.worst_first():
-        job = jobs.get(group.job_type)
-        if group.dead and (job is None or of_job[group.job_type] > attention.max_dead(job, thresholds)):
-            by_type[group.error_type].append(group)
-    found: list[tuple[int, Problem]] = []
-    for error_type, groups in by_type.items():
-        if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
-            found.append((sum(group.dead for group in groups), _of_many_jobs(error_type, groups, since)))
-        else:
-            found += [(group.dead, _of_one_job(group, failed.is_bounded(group), since)) for group in groups]
-    yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
-
-
-def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
-    names = list(dict.fromkeys(group.job_type for group in groups))
-    runs = sum(group.dead for group in groups)
-    what = f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])} ({join_first(names, MAX_NAMES)})"
-    which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
-    remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
-    return Problem("dead", None, what, remedy, groups[0].example_id)
-
-
-def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
-    number = f"{group.dead}{'+' if is_bounded else ''}"
-    runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
-    what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
-    return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
-
-
-def _retry(group: FailureGroup, since: datetime) -> str:
-    if group.dead == 1:  # it is the example
-        return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
-    of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
-    which = f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since {short_utc(since)}"
-    return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"
-
-
-def _not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
-    for one in skipped:
-        if one.reason == "late":
-            slots_of = "1 slot was" if one.slots == 1 else f"{one.slots} slots were"
-            to = "" if one.slots == 1 else f" --to {short_utc(one.last_at)}"
-            yield Problem(
-                "skipped",
-                one.job_type,
-                f"{one.job_type}: {slots_of} not run: too old when a run would have been created",
-                f"yamlsched backfill {one.job_type} --from {short_utc(one.first_at)}{to} runs what is still wanted",
-            )
-
-
-def _started_late(late: Sequence[StartedLate]) -> Iterator[Problem]:
-    for one in late:
-        runs = "1 run" if one.runs == 1 else f"{one.runs} runs"
-        what = f"{one.job_type}: {runs} started late, by {'' if one.runs == 1 else 'up to '}{approximate(one.late_by)}"
-        yield Problem("started_late", one.job_type, what, f"yamlsched show {one.run_id}", one.run_id)
-
-
-def _next_slot(now: Health) -> tuple[str, str, datetime] | None:
-    coming = [
-        (job.job_type, job.timezone, job.next_slot_at)
-        for job in now.jobs
-        if job.next_slot_at is not None and job.enabled and job.retired_at is None and not job.paused
-    ]
-    return min(coming, key=lambda one: one[2], default=None)
+def _next_slot(jobs: store.Jobs) -> tuple[str, str, datetime] | None:
+    if jobs.job_type is None or jobs.timezone is None or jobs.next_slot_at is None:
+        return None
+    return jobs.job_type, jobs.timezone, jobs.next_slot_at

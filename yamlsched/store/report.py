@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -28,11 +28,11 @@ class EndedOfJob:
     dead: int
     cancelled: int
     took: timedelta | None
-    took_id: int
-    took_at: datetime
+    took_id: int | None
+    took_at: datetime | None
     late: int
     late_by: timedelta | None
-    late_id: int
+    late_id: int | None
     late_at: datetime | None
     examined: int
 
@@ -60,6 +60,32 @@ class RunningRun:
     started_at: datetime
 
 
+class JobLimits(NamedTuple):
+    """A job with a limit of its own among its tags."""
+
+    job_type: str
+    tags: list[str]
+
+
+class Jobs(NamedTuple):
+    """How many jobs are enabled; and the job whose slot comes next, if any, its time zone, and when."""
+
+    jobs: int
+    job_type: str | None
+    timezone: str | None
+    next_slot_at: datetime | None
+
+
+def jobs(connection: psycopg.Connection[Any], namespace: str) -> Jobs:
+    [found] = fetch(connection, Jobs, load("report")["jobs"], {"namespace": namespace})
+    return found
+
+
+def limits(connection: psycopg.Connection[Any], namespace: str) -> list[JobLimits]:
+    """Return the jobs with a limit of their own, by name."""
+    return fetch(connection, JobLimits, load("report")["limits"], {"namespace": namespace})
+
+
 def ended(
     connection: psycopg.Connection[Any],
     namespace: str,
@@ -68,10 +94,15 @@ def ended(
     max_late: timedelta,
     limits: Mapping[str, timedelta],
     of_job: int,
+    of: Sequence[str] | None = None,
 ) -> list[EndedOfJob]:
-    """Return the jobs of which runs ended in [since, until). ``limits`` are those of single jobs, for ``max_late``."""
-    given = {"namespace": namespace, "since": since, "until": until, "max_late": max_late, "of_job": of_job}
-    given |= {"jobs": list(limits), "limits": list(limits.values())}
+    """Return the jobs of which runs ended in [since, until). ``limits`` are those of single jobs, for ``max_late``.
+
+    With ``of``, their names, only these.
+    """
+    given: dict[str, Any] = {"namespace": namespace, "since": since, "until": until, "max_late": max_late}
+    given |= {"jobs": list(limits), "limits": list(limits.values()), "of_job": of_job}
+    given["of"] = None if of is None else list(of)
     return fetch(connection, EndedOfJob, load("report")["ended"], given)
 
 

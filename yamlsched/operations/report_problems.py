@@ -1,0 +1,106 @@
+"""What of a report needs attention, and the command that helps."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from yamlsched.durations import approximate
+from yamlsched.operations import attention, failures
+from yamlsched.operations.attention import Problem, Thresholds
+from yamlsched.operations.failures import Failures
+from yamlsched.store.failures import FailureGroup
+from yamlsched.store.health import EffectInDoubt, Health
+from yamlsched.store.report import JobLimits
+from yamlsched.terminal import join_first
+from yamlsched.times import short_utc
+
+if TYPE_CHECKING:
+    from yamlsched.operations.report import Skipped, StartedLate
+
+MAX_NAMES = 3
+MIN_JOBS_OF_ONE_CAUSE = 4
+"""Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
+
+
+def of_now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    """Yield the problems that exist now, except for those of which the report has its own."""
+    for problem in attention.problems(now, thresholds):
+        if problem.kind not in ("dead", "in_doubt"):
+            yield problem
+
+
+def in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> list[Problem]:
+    """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
+    problems = [problem for problem in attention.problems(now, Thresholds()) if problem.kind == "in_doubt"]
+    keys = {one.run_id for one in found}
+    return [problem for problem in problems if is_current or problem.run_id in keys]
+
+
+def dead(
+    failed: Failures, limited: Mapping[str, JobLimits], thresholds: Thresholds, since: datetime
+) -> Iterator[Problem]:
+    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
+    of_job: Counter[str] = Counter()
+    for group in failed.groups:
+        of_job[group.job_type] += group.dead
+    by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
+    for group in failed.worst_first():
+        job = limited.get(group.job_type)
+        limit = thresholds.max_dead if job is None else attention.max_dead(job, thresholds)
+        if of_job[group.job_type] > limit and group.dead:
+            by_type[group.error_type].append(group)
+    found: list[tuple[int, Problem]] = []
+    for error_type, groups in by_type.items():
+        if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
+            found.append((sum(group.dead for group in groups), _of_many_jobs(error_type, groups, since)))
+        else:
+            found += [(group.dead, _of_one_job(group, failed.is_bounded(group), since)) for group in groups]
+    yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
+    names = list(dict.fromkeys(group.job_type for group in groups))
+    runs = sum(group.dead for group in groups)
+    what = f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])} ({join_first(names, MAX_NAMES)})"
+    which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
+    remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
+    return Problem("dead", None, what, remedy, groups[0].example_id)
+
+
+def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
+    number = f"{group.dead}{'+' if is_bounded else ''}"
+    runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
+    what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
+    return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
+
+
+def _retry(group: FailureGroup, since: datetime) -> str:
+    if group.dead == 1:  # it is the example
+        return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
+    of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
+    which = f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since {short_utc(since)}"
+    return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"
+
+
+def not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
+    for one in skipped:
+        if one.reason == "late":
+            slots_of = "1 slot was" if one.slots == 1 else f"{one.slots} slots were"
+            to = "" if one.slots == 1 else f" --to {short_utc(one.last_at)}"
+            yield Problem(
+                "skipped",
+                one.job_type,
+                f"{one.job_type}: {slots_of} not run: too old when a run would have been created",
+                f"yamlsched backfill {one.job_type} --from {short_utc(one.first_at)}{to} runs what is still wanted",
+            )
+
+
+def started_late(late: Sequence[StartedLate]) -> Iterator[Problem]:
+    for one in late:
+        runs = "1 run" if one.runs == 1 else f"{one.runs} runs"
+        what = f"{one.job_type}: {runs} started late, by {'' if one.runs == 1 else 'up to '}{approximate(one.late_by)}"
+        yield Problem("started_late", one.job_type, what, f"yamlsched show {one.run_id}", one.run_id)
