@@ -104,7 +104,7 @@ delete from yamlsched.effects e
 where e.id = any (%(ids)s::bigint[]);
 
 -- name: failed
--- Pruning cannot continue before somebody acts. The first such instant is kept until it works again.
+-- Pruning cannot continue before an operator acts. The first such instant is kept until it works again.
 update yamlsched.schedule_files f
 set prune_failing_since = coalesce(f.prune_failing_since, %(now)s), prune_error = %(error)s
 where f.id = %(in_force)s;

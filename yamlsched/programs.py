@@ -126,7 +126,7 @@ class Program(NamedTuple):
         return os.path.join(folder, self.cwd)
 
     def _open_stdin(self) -> IO[bytes]:
-        """Return a file and not a pipe: a program may exit without having read what nobody else would."""
+        """Return a file and not a pipe: a program may exit without reading it, and a pipe would then break."""
         if not self.stdin:
             return open(os.devnull, "rb")
         file = _memory_file()

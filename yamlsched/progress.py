@@ -15,7 +15,7 @@ MAX_NOTE_CHARS = 200
 
 
 class Progress(NamedTuple):
-    """What ``run.progress`` was given last. Without a ``total`` nobody knows how much is left."""
+    """What ``run.progress`` was given last. Without a ``total`` it is unknown how much is left."""
 
     done: float
     total: float | None = None

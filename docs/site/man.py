@@ -25,8 +25,8 @@ EXIT_CODES = {
 }
 ENVIRONMENT = {
     "YAMLSCHED_DSN, YAMLSCHED_FILE, YAMLSCHED_ENV, YAMLSCHED_NAMESPACE, YAMLSCHED_LOG_FORMAT": "As the options.",
-    "YAMLSCHED_HEARTBEAT_URL, YAMLSCHED_HEARTBEAT_URL_JOB, YAMLSCHED_SENTRY_DSN": "Services that notice when nothing "
-    "happens.",
+    "YAMLSCHED_HEARTBEAT_URL, YAMLSCHED_HEARTBEAT_URL_JOB, YAMLSCHED_SENTRY_DSN": "Services that report a "
+    "missing signal.",
     "YAMLSCHED_TRACE_PROPAGATE, OTEL_*": "Traces.",
     "YAMLSCHED_REVISION, YAMLSCHED_AUTHOR": "The commit and the author of the file, where there is no git repository.",
     "YAMLSCHED_ACTIONS_DSN, YAMLSCHED_WEB_USERS": "For the verb web.",

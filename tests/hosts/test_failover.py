@@ -117,7 +117,7 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
         in (project.folder / f"out-{project.number}").read_text()
     )
 
-    # when the old primary comes back, nobody who knows the promoted one uses it
+    # when the old primary comes back, no host that knows the promoted one uses it
     pair.primary.start()
     old = pair.primary.execute("select id, status, updated_at from yamlsched.job_runs order by 1")
     last_file = pair.primary.execute("select max(last_presented_at) from yamlsched.schedule_files")

@@ -114,7 +114,7 @@ class Network:
         ip("-n", self.hosts[name].namespace, "link", "set", "net0", "up")
 
     def drop(self, source: str, to: str) -> None:
-        """Drop all packets from one host to another; nobody gets an error."""
+        """Drop all packets from one host to another, without an error on either side."""
         self.blocked.add((self.hosts[source].address, self.hosts[to].address))
         self._apply()
 

@@ -67,7 +67,7 @@ def _finish(own_id: int, pid: int) -> None:
 
 
 def _relay(reading: int, parent: int) -> None:
-    """Write what comes from ``reading`` to stderr, until nobody can write there any more."""
+    """Write what comes from ``reading`` to stderr, until no process can write there any more."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # sent to all processes at once: the others still have something to say
     null = os.open(os.devnull, os.O_RDWR)

@@ -13,7 +13,7 @@ from yamlsched.definitions.schedule_file import MAX_FILE_BYTES
 from yamlsched.errors import EnvironmentFailed
 
 MAX_GIT_SECONDS = 30.0
-"""For all of git: somebody waits for it."""
+"""For all of git: a person waits for it."""
 
 
 def read_base(base: str, file: Path) -> tuple[str, bytes | None]:

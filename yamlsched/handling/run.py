@@ -222,7 +222,7 @@ class Run:
 
         The key is claimed before the effect and the result is stored after it, outside of any transaction. A later
         attempt gets ``first`` false and the stored result. An exception that leaves the block, or a process that dies
-        inside it, leaves the effect in doubt, because nobody can know whether it happened. Only an exception of
+        inside it, leaves the effect in doubt, because it is unknown whether it happened. Only an exception of
         ``release_on``, or one that such an exception caused, proves that nothing happened, and releases the key.
 
         The next attempt follows ``in_doubt``: ``raise`` marks the run dead at once, with an error that says what to

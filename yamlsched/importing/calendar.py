@@ -49,7 +49,7 @@ class Calendar:
     """A schedule on the clock of a time zone.
 
     ``either_day``: a date matches if its day of the month or its weekday does; else both must. ``is_vague`` says that
-    nobody defines what the source does around clock changes, so that it is not compared there.
+    what the source does around clock changes is undefined, so that it is not compared there.
     """
 
     fields: Fields

@@ -23,7 +23,7 @@ PAST = {
     "backfill": "created runs of past slots of",
     "identity": "renewed the identity of the",
 }
-"""What an entry of the trail says that somebody did, by verb."""
+"""What an entry of the trail says was done, by verb."""
 RUN_VERBS, JOB_VERBS = ("retry", "cancel"), ("pause", "resume")
 """Those that can be done to many runs of a job, or to many jobs, at once."""
 SAME_ACTION = timedelta(seconds=2)

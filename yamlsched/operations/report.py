@@ -226,7 +226,7 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
 
 
 def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:
-    """Return the gaps by job and reason, those that nobody intended first, and the largest."""
+    """Return the gaps by job and reason, unintended ones first, and the largest."""
     parts: defaultdict[tuple[str, str, str], list[tuple[int, datetime, datetime]]] = defaultdict(list)
     for gap in gaps:
         if within := _within(gap, since, until):

@@ -62,7 +62,7 @@ async def request_stop(connection: Connection, tickets: Sequence[Ticket]) -> Non
 
 
 async def read(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket, Any]:
-    """Return agent, has_ended, outcome and seen_seconds_ago of the tickets that somebody has."""
+    """Return agent, has_ended, outcome and seen_seconds_ago of the tickets that are taken."""
     cursor = await connection.execute(load("begins")["read"], _parameters(tickets))
     rows = {(row.run_id, row.locked_by): row for row in await cursor.fetchall()}
     found = ((ticket, rows.get((ticket.run_id, ticket.locked_by))) for ticket in tickets)

@@ -122,7 +122,7 @@ class PresentedFile:
     presented_since_at: datetime | None
     last_presented_at: datetime | None
     presented_by: list[str]  # host:path
-    prune_failing_since: datetime | None = None  # of the file in force: nothing is pruned until somebody acts
+    prune_failing_since: datetime | None = None  # of the file in force: nothing is pruned until an operator acts
     prune_error: str | None = None  # host: reason
 
 

@@ -27,7 +27,7 @@ COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What is known of the commit that changed a file last. A dirty file differs from ``commit``: nobody signed it.
+    """What is known of the commit that changed a file last. A dirty file differs from ``commit``: it has no author.
 
     ``problem`` says why a repository could not be read, and ``remedy`` what to do.
     """

@@ -31,7 +31,7 @@ WAIT_SECONDS = 5.0
 FAILURE_SECONDS = 1.0
 """For this long after a failed attempt to connect, requests get its error at once."""
 IDLE_SECONDS = 60.0
-"""A session that nobody needs for so long is closed, also below an application that does not pass on its end."""
+"""A session that has not been used for this long is closed, also below an application that does not pass on its end."""
 CHECK_SECONDS = 10.0
 """A session that was idle for longer is checked before it is used: the server may have been restarted."""
 

@@ -118,7 +118,7 @@ class Leases:
     def _lose(self, attempt: Attempt, why: str) -> None:
         if attempt.mark_lost(why):
             grace = LOST_GRACE_SECONDS
-            if why == Status.CANCELLED:  # nobody else gets the run before the lease would end
+            if why == Status.CANCELLED:  # no other worker gets the run before the lease would end
                 wanted = attempt.kill_after if attempt.is_command else attempt.cancel_grace
                 grace = max(grace, min(wanted, attempt.lease_ends_at - clock.now()))
             self._stop(attempt, LOST, grace)

@@ -41,7 +41,7 @@ class NonBlockingStderr:
 
     @property
     def is_full(self) -> bool:
-        """Whether who prints much should wait, because nobody reads what it prints."""
+        """Whether who prints much should wait, because what it prints is not read."""
         return len(self._buffer) > FULL_BYTES
 
     @property

@@ -39,7 +39,7 @@ def ask(visit: Visit, given: Given) -> Asking:
     found = _effect(visit, given)
     lines = [
         f"Attempt {found.attempt} of run {found.run_id} started it at {times.short_utc(found.claimed_at)}, and did not "
-        "report its end. Nobody knows whether it happened.",
+        "report its end. It is unknown whether it happened.",
         f"Look it up first, at the mail server or the provider. The idempotency key that it got: {found.provider_key}",
     ]
     return Asking(f"Settle the effect {given['key']}", [key, HAPPENED, RESULT], lines)

@@ -157,7 +157,7 @@ def _perform(doing: Doing, given: Given, done: str, act: ActOnJobs) -> Done:
 def _refuse_changes(
     connection: psycopg.Connection[object], doing: Doing, jobs: Sequence[PausableJob], upto: int
 ) -> None:
-    """Raise Conflict if somebody has paused or resumed one of ``jobs`` since the review."""
+    """Raise Conflict if one of ``jobs`` was paused or resumed since the review."""
     targets = {f"job:{job.job_type}" for job in jobs}
     for verb in VERBS:
         for entry in audit.trail(connection, doing.namespace, limit=MAX_READ_ENTRIES, verb=verb):

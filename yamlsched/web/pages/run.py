@@ -64,7 +64,7 @@ class RunPage:
 
     @property
     def is_urgent(self) -> bool:
-        """Return whether somebody has to do something about it."""
+        """Return whether an operator has to act."""
         return self.run.status == Status.DEAD or bool(self.in_doubt)
 
     @property

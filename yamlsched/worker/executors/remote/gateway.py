@@ -177,7 +177,7 @@ class Gateway:
         self._leaving = staying
 
     async def _close(self) -> None:
-        """Stop all launchers. Without their worker nobody renews the leases, and their agents stop as well."""
+        """Stop all launchers. Without their worker the leases are not renewed, and their agents stop as well."""
         launchers = [launcher for launcher, _ in self._leaving]
         launchers += [flight.launcher for flight in self._flights.values() if flight.launcher is not None]
         for launcher in launchers:

@@ -117,7 +117,7 @@ class ProgramLauncher:
                 if len(self._line) > MAX_LINE_BYTES:
                     lines, self._line = [*lines, self._line], b""
                 self._pass_on(lines)
-            self._stop_reading()  # nobody can write any more
+            self._stop_reading()  # no process can write any more
 
     def _stop_reading(self) -> None:
         if self._reading is not None:

@@ -328,7 +328,7 @@ class SharedRunner:
         self._print(executing, "".join(["a task of the handler has raised\n", *traceback.format_exception(error)]))
 
     def _on_exception(self, context: dict[str, Any]) -> None:
-        """Report an exception that a task or a callback has raised, and nobody will look at."""
+        """Report an exception that a task or a callback has raised, and that is not awaited."""
         error, task = context.get("exception"), context.get("task") or context.get("future")
         steps = getattr(task, "get_coro", lambda: None)()
         executing = steps.executing if isinstance(steps, Steps) else current.get()
