@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,15 @@ def test_every_link_from_the_code_into_a_page_leads_to_a_heading() -> None:
 
     assert links
     assert [link for link in links if is_broken(ROOT / "README.md", link)] == []
+
+
+def test_no_page_installs_yamlsched_from_an_index_which_has_no_release() -> None:
+    installs = re.compile(r"pip install (?:-\S+ )*[\"']?yamlsched(?!\[)")
+
+    assert [str(page) for page in PAGES if installs.search(page.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_of_a_page_has_no_syntax_error(page: Path) -> None:
+    for block in re.findall(r"(?ms)^ *```python\n(.*?)^ *```$", page.read_text("utf-8")):
+        ast.parse(textwrap.dedent(re.sub(r"^ *#.*\n", "", block)))  # below the name of the file that it is from
