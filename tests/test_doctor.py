@@ -215,25 +215,25 @@ executors:
   cluster: {type: dask, address: "tcp://scheduler:8786"}
   batch: {type: command, command: [no-such-engine]}
 jobs:
-  good: {handler: jobs.good}
-  elsewhere: {handler: jobs.good, executor: batch}
+  good: {handler: offline_jobs.good}
+  elsewhere: {handler: offline_jobs.good, executor: batch}
   lists: {command: [ls]}
 """
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     """The command line in a folder with a schedule. Whatever connects to a database fails the test."""
     (tmp_path / "schedules.yaml").write_text(SCHEDULE)
-    (tmp_path / "jobs.py").write_text("print('imported')\ndef good(): ...\n")
+    (tmp_path / "offline_jobs.py").write_text("print('imported')\ndef good(): ...\n")
     run = command_line("postgresql://app:hunter22@203.0.113.1/app", monkeypatch, capsys, tmp_path)
     monkeypatch.setattr(psycopg.Connection, "connect", lambda *_, **__: pytest.fail("a connection was tried"))
     monkeypatch.setattr("yamlsched.embedded.running", lambda *_, **__: pytest.fail("a database was started"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.delitem(sys.modules, "jobs", raising=False)
     monkeypatch.setattr(offline_checks, "_is_installed", lambda module: module != "distributed")
-    return run
+    yield run
+    sys.modules.pop("offline_jobs", None)
 
 
 def levels(result: Any) -> dict[str, str]:
@@ -260,14 +260,14 @@ def test_offline_the_doctor_checks_the_installation_and_the_schedule(image: Cli,
     assert "imported" in result.err
     assert "hunter22" not in result.out + result.err
 
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {good: {handler: jobs.good}}\n")
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {good: {handler: offline_jobs.good}}\n")
     assert image("doctor", "--offline").code == 0
 
 
 @pytest.mark.parametrize(
     ("change", "check", "words"),
     [
-        (("jobs.good", "jobs.missing"), "handlers", 'jobs has no function "missing"'),
+        (("offline_jobs.good", "offline_jobs.missing"), "handlers", 'offline_jobs has no function "missing"'),
         (("[ls]", "[no-such-program]"), "programs", 'there is no program "no-such-program" in PATH'),
         (("version: 1", "version: 1\nretention: {archive: no/such/folder}"), "archive", "cannot be written"),
         (("version: 1", "version: 2"), "file", "has 1 error"),
@@ -285,16 +285,19 @@ def test_offline_the_doctor_finds(image: Cli, tmp_path: Path, change: tuple[str,
 
 
 def test_offline_the_doctor_imports_handlers_and_finds_a_package_that_is_missing(image: Cli, tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").write_text("import no_such_package\ndef good(): ...\n")
+    (tmp_path / "offline_jobs.py").write_text("import no_such_package\ndef good(): ...\n")
 
     result = image("doctor", "--offline")
 
     assert result.code == 1
-    assert 'fail  imports           handler of job "good": importing jobs failed: ModuleNotFoundError' in result.out
+    assert (
+        'fail  imports           handler of job "good": importing offline_jobs failed: ModuleNotFoundError'
+        in result.out
+    )
 
     # a comment suppresses it, as in validate --import
     ignored = SCHEDULE.replace(
-        "good: {handler: jobs.good}", "good: {handler: jobs.good}  # yamlsched: ignore[YS309]", 1
+        "good: {handler: offline_jobs.good}", "good: {handler: offline_jobs.good}  # yamlsched: ignore[YS309]", 1
     )
     (tmp_path / "schedules.yaml").write_text(ignored)
     assert "ok    imports" in image("doctor", "--offline").out

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from yamlsched.cli import cli
+from yamlsched.cli import FAILED, FINDINGS, OK, USAGE, cli
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "yamlsched.1"
@@ -39,6 +39,15 @@ def test_the_man_page_renders_without_warnings_and_shows_every_verb_and_option()
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[0] in done.stdout, (name, option.opts)
+
+
+def test_the_exit_codes_of_the_command_line_are_in_the_docs_and_in_the_man_page() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("\n## Exit codes\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text("utf-8").partition("\n.SH EXIT STATUS\n")[2].partition("\n.SH ")[0]
+
+    codes = [str(code) for code in (OK, FINDINGS, USAGE, FAILED)]
+    assert re.findall(r"(?m)^\| (\d+) \|", table) == codes
+    assert re.findall(r"(?m)^\\fB(\d+)\\fR$", section) == codes
 
 
 def test_every_environment_variable_is_in_the_man_page_and_in_the_docs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from pathlib import Path
 
 import click
 
@@ -16,13 +17,11 @@ schedules.yaml declares the jobs: a cron expression, a Python function or a prog
 `* * * * * yamlsched tick`, on one host or many, creates the runs of due slots, each once, and executes them.
 """
 MAX_LINE_CHARS = 70
-EXIT_CODES = {
-    "0": "success",
-    "1": "findings: errors in the file, a dead run, differences that were asked for, an unhealthy state; an action "
-    "that the file or the database does not allow",
-    "2": "usage error: the command line is not valid",
-    "3": "environment failure: no database, a file that cannot be read, an internal error",
-}
+COMMAND_LINE = (Path(__file__).parents[1] / "cli.md").read_text("utf-8")
+EXIT_CODES = dict(
+    re.findall(r"(?m)^\| (\d) \| (.*) \|$", COMMAND_LINE.partition("\n## Exit codes\n")[2].partition("\n## ")[0])
+)
+"""The table of docs/cli.md."""
 ENVIRONMENT = {
     "YAMLSCHED_DSN, YAMLSCHED_FILE, YAMLSCHED_ENV, YAMLSCHED_NAMESPACE, YAMLSCHED_LOG_FORMAT": "As the options.",
     "YAMLSCHED_HEARTBEAT_URL, YAMLSCHED_HEARTBEAT_URL_JOB, YAMLSCHED_SENTRY_DSN": "Services that report a "
