@@ -30,6 +30,9 @@ declare
     object record;
     former text;
 begin
+    -- Names below are compared with their schema, which is left out if it is in the search_path: that of a login
+    -- "yamlsched" has it by default.
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
     execute format('grant create on database %I to yamlsched_owner', current_database());
     for former in
         select distinct r.rolname

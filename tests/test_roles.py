@@ -283,6 +283,22 @@ def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, 
             app.execute("alter table yamlsched.job_runs add column later integer")
 
 
+def test_the_script_transfers_everything_whatever_the_search_path_is(own_dsn: str) -> None:
+    # given the search_path that a login with the name of the schema has by default
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        db.execute("set search_path = yamlsched, public")
+        result: list[str] = []
+        db.add_notice_handler(lambda notice: result.append(f"{notice.severity}: {notice.message_primary}"))
+
+        db.execute(SCRIPT)
+
+        owners = db.execute(
+            "select distinct p.proowner::regrole::text from pg_proc p where p.pronamespace = 'yamlsched'::regnamespace "
+            "union select c.relowner::regrole::text from pg_class c where c.relnamespace = 'yamlsched'::regnamespace"
+        ).fetchall()
+    assert (owners, result) == ([("yamlsched_owner",)], [])
+
+
 def test_the_script_transfers_only_what_the_migrations_create(own_dsn: str) -> None:
     # given a function and a view in the schema that no migration creates
     with store.connect(own_dsn) as db:
