@@ -24,7 +24,7 @@ PAGES = [
 FENCE = re.compile(r"^ *```(\w*).*\n((?:.*\n)*?) *```$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
 COMMAND = re.compile(
-    r"""(?<![\w.@:'"/`-])(?<!from )(?<!-t )(?<!generic )(?:[\w./]*/)?yamlsched +"""
+    r"""(?<![\w.@:'"/`-])(?<!=)(?<!from )(?<!-t )(?<!generic )(?<!schema )(?:[\w./]*/)?yamlsched +"""
     r"""(?=[a-z-]+(?![\w:]))(?!(?:in|on|of|is) )(.*)"""
 )
 END = re.compile(r"^(?:[|&;)>]|\d>|#|[|&;]{2}|&?>>?)")
