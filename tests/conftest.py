@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
 from support.database import temporary_database
@@ -44,6 +45,10 @@ TABLES = [
 # What a test writes over within a second would be taken for what was compiled before.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False  # until the tests are collected
+
+# a machine that is busy must not fail a test: an example has no time limit
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts its background jobs so, and the processes that tests interrupt would inherit it
