@@ -45,7 +45,7 @@ order by d.job_type, s.nth;
 -- What a job is, for its page.
 select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d.schedule, d.timezone, d.max_attempts,
        d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.on_dead, d.enabled,
-       (array['high', 'normal', 'low'])[d.priority] as priority, d.created_at, d.updated_at
+       (array['high', 'normal', 'low'])[d.priority] as priority, d.executor, d.isolation, d.created_at, d.updated_at
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job)s;
 

@@ -307,6 +307,17 @@ def test_a_job_without_runs_says_how_to_enqueue_one(own_page: tuple[Any, TestCli
     assert "yamlsched enqueue mail" in words(page.get("/jobs/mail").text)
 
 
+def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_job(db, "plain")
+    a_job(db, "fetch", isolation="shared")
+    a_job(db, "train", executor="cluster")
+
+    assert not {"isolation", "executor"} & set(words(page.get("/jobs/plain").text).split())
+    assert "isolation shared" in words(page.get("/jobs/fetch").text)
+    assert "executor cluster" in words(page.get("/jobs/train").text)
+
+
 # -- why
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from yamlsched import durations
+from yamlsched.definitions.job import Isolation
 from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import ScheduleError
 from yamlsched.operations import edits, health, search
@@ -19,6 +20,7 @@ from yamlsched.operations.health import JobHealth
 from yamlsched.operations.timeline import Cell, Gap, Timeline
 from yamlsched.preview.model import Change
 from yamlsched.preview.text import before_and_after, field_name
+from yamlsched.runs import LOCAL
 from yamlsched.store import definitions
 from yamlsched.store import timeline as store
 from yamlsched.store.edits import Edit
@@ -185,6 +187,8 @@ def _details(facts: JobFacts) -> list[tuple[str, str]]:
         ("attempts", f"{facts.max_attempts}, {backoff.get('policy', '')} backoff ({delays})"),
         ("timeout", durations.show(facts.timeout)),
         ("priority", facts.priority),
+        ("executor", facts.executor if facts.executor != LOCAL else ""),
+        ("isolation", facts.isolation if facts.isolation != Isolation.PROCESS else ""),
     ]
     if facts.schedule:
         rows += [
