@@ -1,59 +1,46 @@
-"""The parent's side of one child: its pipes, the attempts that it holds, its signals."""
+"""The parent's side of one child of the pool of processes: the attempts that it holds, and how they are stopped."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from yamlsched.definitions.job import Job
 from yamlsched.programs import Program, signal_group
-from yamlsched.worker import clock, forking
+from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.executors.child_process import ChildProcess
 from yamlsched.worker.executors.processes import bootstrap, protocol
-from yamlsched.worker.executors.processes.output import Output
-from yamlsched.worker.executors.processes.protocol import MAX_TASKS, Channel, Frames, Memory, Report, Task
+from yamlsched.worker.executors.processes.protocol import MAX_TASKS, Channel, Memory, Report, Task
 from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
-from yamlsched.worker.forking import Pipe
 
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
-MAX_READS = 16  # of one child's reports in a row, so that a child that writes endlessly does not block the others
 
 
-@dataclass(slots=True, eq=False)
-class ChildHandle:
-    """One child, as its parent knows it. Instants are those of ``clock.now``."""
+class ChildHandle(ChildProcess):
+    """One child of the pool of processes: the attempts that it holds, and its memory."""
 
-    pid: int
-    commands: int
-    results: int
-    memory: Memory
-    output: Output
-    loop: asyncio.AbstractEventLoop
-    frames: Frames = field(default_factory=Frames)
-    assigned: dict[int, Attempt] = field(default_factory=dict)  # by index
-    withdrawn: set[int] = field(default_factory=set)  # indexes of withdrawn tasks that it has not reached yet
-    unsent: bytearray = field(default_factory=bytearray)
-    next_index: int = 0
-    sent_count: int = 0  # tasks so far
-    kill_at: float | None = None
-    is_retired: bool = False  # gets no more tasks
-    is_closed: bool = False  # its pipe of commands is closed, so that it exits
-    is_slow: bool = False  # its attempt takes long: what would wait behind it goes to another child
-    is_hung: bool = False  # it starts nothing of what it was handed, and is killed
-    idle_since: float = 0.0
-    active_at: float = 0.0  # when it was last known to work, or to have nothing to do
-    observed: Attempt | None = None  # the attempt that was last seen executing
-    observed_at: float = 0.0  # when that was seen first
+    def __init__(self, environment: bootstrap.Environment) -> None:
+        self.memory = memory = Memory()
+
+        def run(parent: int, commands: int, results: int, output: int) -> None:
+            bootstrap.run(parent, Channel(commands, results, output, memory), environment)
+
+        super().__init__("child", run)
+        self.assigned: dict[int, Attempt] = {}  # by index
+        self.withdrawn: set[int] = set()  # indexes of withdrawn tasks that it has not reached yet
+        self._next_index = 0
+        self.is_slow = False  # its attempt takes long: what would wait behind it goes to another child
+        self.is_hung = False  # it starts nothing of what it was handed, and is killed
+        self.active_at = 0.0  # when it was last known to work, or to have nothing to do
+        self._observed: Attempt | None = None  # the attempt that was last seen executing
+        self._observed_at = 0.0  # when that was seen first
 
     @property
-    def is_flushed(self) -> bool:
-        """Whether the pipe has taken everything that was sent: more would only wait in the parent's memory."""
-        return not self.unsent
+    def is_idle(self) -> bool:
+        return not self.assigned
 
     def running(self) -> Attempt | None:
         """Return the attempt whose handler is executing now."""
@@ -62,9 +49,9 @@ class ChildHandle:
 
     def seconds_running(self, attempt: Attempt, now: float) -> float:
         """Return for how long ``attempt``, which is executing, has been seen to."""
-        if attempt is not self.observed:
-            self.observed, self.observed_at = attempt, now
-        return now - self.observed_at
+        if attempt is not self._observed:
+            self._observed, self._observed_at = attempt, now
+        return now - self._observed_at
 
     def latest(self) -> Attempt | None:
         """Return the attempt that started last: the output that arrives is its."""
@@ -78,7 +65,7 @@ class ChildHandle:
         tasks: list[Task] = []
         if not self.assigned:
             self.active_at = clock.now()
-        assigned, withdrawn, index, job = self.assigned, self.withdrawn, self.next_index, None
+        assigned, withdrawn, index, job = self.assigned, self.withdrawn, self._next_index, None
         for attempt in attempts:
             while index in assigned or index in withdrawn:
                 index = (index + 1) % MAX_TASKS
@@ -92,13 +79,13 @@ class ChildHandle:
             tasks.append((index, target, run.payload, dead_run_id, timeout, tuple(run)))
             index = (index + 1) % MAX_TASKS
         self.memory.clear(task[0] for task in tasks)
-        self.next_index = index
+        self._next_index = index
         self.sent_count += len(tasks)
-        self._write(protocol.frame(tasks))
+        self.commands.write(protocol.frame(tasks))
 
     def resume(self) -> None:
         """Let it continue: the output of its last attempt has been read."""
-        self._write(protocol.frame(protocol.RESUME))
+        self.commands.write(protocol.frame(protocol.RESUME))
 
     def withdraw(self) -> list[Attempt]:
         """Take back the attempts that it has not started."""
@@ -115,11 +102,7 @@ class ChildHandle:
 
         Raises ValueError or TypeError for what no child sends: its handler wrote into the pipe.
         """
-        for _ in range(MAX_READS):
-            try:
-                piece = os.read(self.results, 1 << 20)
-            except BlockingIOError:
-                return
+        for piece in self.read_results():
             if not piece:
                 self.loop.remove_reader(self.results)
                 return
@@ -166,40 +149,6 @@ class ChildHandle:
         if not self.assigned:
             self.idle_since = clock.now()
 
-    def _write(self, content: bytes) -> None:
-        is_waiting = bool(self.unsent)
-        self.unsent += content
-        if not is_waiting:
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self.unsent:
-                del self.unsent[: os.write(self.commands, self.unsent)]
-        except BlockingIOError:
-            self.loop.add_writer(self.commands, self._flush)
-            return
-        except OSError:
-            self.unsent.clear()  # it has died: SIGCHLD follows, and its attempts are known
-        self.loop.remove_writer(self.commands)
-
-    def close_input(self) -> None:
-        """Let it exit, now that it has nothing to do: it does when its pipe closes."""
-        self.is_retired = self.is_closed = True
-        self.loop.remove_writer(self.commands)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.commands, inheritable=False)
-        os.close(null)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Signal it and what it has started: it leads its own process group."""
-        for send in (os.killpg, os.kill):
-            try:
-                send(self.pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue
-            return
-
     def signal_program(self, number: int) -> None:
         """Signal the process group of the command that it executes, if any."""
         if group := self.memory.group:
@@ -208,7 +157,7 @@ class ChildHandle:
     def kill(self) -> None:
         """Kill it, and all that it has started."""
         self.signal_program(signal.SIGKILL)
-        self.signal(signal.SIGKILL)
+        super().kill()
 
     def stop(self, attempt: Attempt, grace: float) -> list[Attempt]:
         """Stop the handler or the command of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds later.
@@ -233,41 +182,10 @@ class ChildHandle:
         self.is_retired = True
         return self.withdraw()
 
-    def kill_by(self, instant: float) -> None:
-        """Have it killed at ``instant``, or at an earlier one that was set before."""
-        self.kill_at = instant if self.kill_at is None else min(self.kill_at, instant)
-
     def kill_if_due(self, now: float) -> None:
         if self.kill_at is not None and now >= self.kill_at:
             self.kill()
             self.kill_at = now + KILL_GRACE_SECONDS
-
-    def close(self) -> None:
-        """Close its pipes; it has ended."""
-        for descriptor in (self.commands, self.results, self.output.descriptor):
-            self.loop.remove_reader(descriptor)
-            self.loop.remove_writer(descriptor)
-            os.close(descriptor)
-
-
-def fork(environment: bootstrap.Environment) -> ChildHandle:
-    """Start a child. Raises EnvironmentFailed when the system refuses."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    memory = Memory()
-
-    def run(parent: int, pipes: list[Pipe]) -> None:
-        (commands, _), (_, results), (_, output) = pipes
-        bootstrap.run(parent, Channel(commands, results, output, memory), environment)
-
-    pid, pipes = forking.fork("child", 3, run)
-    (command_read, commands), (results, result_write), (output, output_write) = pipes
-    for descriptor in (command_read, result_write, output_write):
-        os.close(descriptor)
-    for descriptor in (commands, results, output):
-        os.set_blocking(descriptor, False)
-    loop = asyncio.get_running_loop()
-    return ChildHandle(pid, commands, results, memory, Output(output), loop, idle_since=clock.now())
 
 
 def _target(job: Job) -> str | tuple[Any, ...]:

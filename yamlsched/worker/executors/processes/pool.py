@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import replace
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
@@ -18,10 +15,10 @@ from yamlsched.runs import AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import WORKER_DIED, Attempt
 from yamlsched.worker.events import EventQueue
-from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, Succeeded
+from yamlsched.worker.executors.child_pool import ChildPool
 from yamlsched.worker.executors.processes import protocol
-from yamlsched.worker.executors.processes.bootstrap import Environment
-from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause, fork
+from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause
 from yamlsched.worker.executors.processes.estimates import Estimates
 from yamlsched.worker.executors.processes.output import MAX_PIPE_BYTES, MAX_READ_BYTES
 from yamlsched.worker.permits import Permits
@@ -29,17 +26,14 @@ from yamlsched.worker.workload import Workload
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
 MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
-MAX_FAILED_FORKS = 6  # children in a row that died before they were ready: then no more are started
-MAX_FAILED_STARTS = 3  # children that died with an attempt that they had not started: then it has failed
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
 START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
 MAX_WAIT_SECONDS = 1.0  # for attempts while all children are busy with long ones: then they are returned
-MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 CLOSE_TIMEOUT_SECONDS = 5.0  # for children that have nothing to do to exit; they may export spans
 BAD_FRAME = AttemptEnd(EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED)
 
 
-class ProcessPool:
+class ProcessPool(ChildPool[ChildHandle]):
     """Executes attempts in child processes, one at a time in each, at most as many at once as there are permits."""
 
     def __init__(
@@ -49,23 +43,12 @@ class ProcessPool:
         events: EventQueue,
         session_permits: ConnectionPermits | None = None,
     ) -> None:
-        self._environment = Environment(workload, os.environ.get("PGTZ"), session_permits)
-        self._permits, self._events = permits, events
-        self._children: dict[int, ChildHandle] = {}
-        self._waiting: deque[Attempt] = deque()
+        super().__init__(workload, permits, events, session_permits)
         self._estimates = Estimates()
-        self._failed_starts: Counter[Attempt] = Counter()
         self._stuck_since: float | None = None  # when all children were found busy with long attempts
-        self._is_dispatching = self._is_draining = self._cannot_fork = False
-        self._failed_forks = 0
-        self._fork_failure = ""
+        self._cannot_fork = False
 
     # -- handing out -----------------------------------------------------------------------------------------------
-
-    def submit(self, attempts: Iterable[Attempt]) -> None:
-        """Hand ``attempts`` to children soon."""
-        self._waiting.extend(attempts)
-        self._dispatch_soon()
 
     def capacity(self) -> Capacity:
         """Return how many attempts the pool can take, with all permits that are free."""
@@ -89,11 +72,6 @@ class ProcessPool:
         if self._cannot_fork:
             permits = min(permits, len(self._children))
         return max(0, permits - sum(1 for c in self._children.values() if c.is_slow)) * self._estimates.runs_ahead()
-
-    def _dispatch_soon(self) -> None:
-        if self._waiting and not self._is_dispatching:
-            self._is_dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
@@ -139,7 +117,9 @@ class ProcessPool:
         if not self._are_quick([attempt]):
             return None
         size = self._estimates.message_size(attempt.job.name)
-        able = [c for c in busy if c.is_flushed and not c.is_retired and not c.is_slow and len(c.assigned) <= size]
+        able = [
+            c for c in busy if c.commands.is_flushed and not c.is_retired and not c.is_slow and len(c.assigned) <= size
+        ]
         best = min(able, key=lambda c: len(c.assigned), default=None)
         return best if best is not None and self._are_quick(best.assigned.values()) else None
 
@@ -155,23 +135,12 @@ class ProcessPool:
         self._return_stopped()
         self._dispatch_soon()
 
-    def _return_stopped(self) -> None:
-        if stopped := [attempt for attempt in self._waiting if attempt.stopped is not None]:
-            self._waiting = deque(attempt for attempt in self._waiting if attempt.stopped is None)
-            self._events.put(ReturnedUnstarted(stopped))
-
-    def _return_waiting(self) -> None:
-        if self._waiting:
-            self._events.put(ReturnedUnstarted(list(self._waiting)))
-            self._waiting.clear()
-
     # -- children: forked, reaped, stopped ---------------------------------------------------------------------------
 
     def _fork(self) -> ChildHandle:
         self._cannot_fork = True
-        if self._failed_forks >= MAX_FAILED_FORKS:
-            raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._fork_failure}")
-        child = fork(self._environment)
+        self._check_forks()
+        child = ChildHandle(self._environment)
         self._cannot_fork = False
         self._children[child.pid] = child
         child.loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -193,8 +162,7 @@ class ProcessPool:
     def _handle_exit(self, child: ChildHandle, status: int) -> None:
         self._read(child)
         self._read_output(child)
-        self._failed_forks = 0 if child.memory.is_ready else self._failed_forks + 1
-        self._fork_failure = exit_cause(status, "")
+        self._note_fork(child.memory.is_ready, status)
         child.read_progress()
         unstarted, has_started = [], False
         for index, attempt in child.assigned.items():
@@ -207,26 +175,19 @@ class ProcessPool:
                 has_started = True
                 self._end(child, attempt, AttemptEnd(EndKind.RAISED, _how_it_died(child, state, status), WORKER_DIED))
                 child.signal_program(signal.SIGKILL)
-                with contextlib.suppress(OSError):
-                    os.killpg(child.pid, signal.SIGKILL)  # what the handler had started, and would outlive it
+                child.kill_group()
         child.assigned.clear()
         child.output.take(is_kept=False)
         child.close()
-        if child.memory.is_ready and not has_started:
-            unstarted = [attempt for attempt in unstarted if not self._has_failed_to_start(child, attempt, status)]
-        self._requeue(unstarted)
-
-    def _has_failed_to_start(self, child: ChildHandle, attempt: Attempt, status: int) -> bool:
-        """Count the death of a child that had not started ``attempt``; after a few of them, end the attempt.
-
-        After the first one it is handed over alone: only a run that kills its child each time gets this far.
-        """
-        self._failed_starts[attempt] += 1
-        if self._failed_starts[attempt] < MAX_FAILED_STARTS or attempt.stopped is not None:
-            return False
-        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {exit_cause(status, '')}"
-        self._end(child, attempt, AttemptEnd(EndKind.RAISED, why, WORKER_DIED))
-        return True
+        startable = []
+        for attempt in unstarted:
+            # handed over alone after the first time: only a run that kills its child each time gets as far as its end
+            end = self._failed_start(attempt, status) if child.memory.is_ready and not has_started else None
+            if end is None:
+                startable.append(attempt)
+            else:
+                self._end(child, attempt, end)
+        self._requeue(startable)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
         """Stop attempts by SIGTERM, and by SIGKILL ``grace`` seconds later."""
@@ -243,23 +204,6 @@ class ProcessPool:
         for child in self._children.values():
             self._waiting.extend(child.withdraw())
         self._return_waiting()
-
-    def reload(self, workload: Workload) -> None:
-        """Let children exit after what they hold. New ones import the handlers of ``workload``."""
-        self._environment = replace(self._environment, workload=workload)
-        self._retire_all()
-
-    def _retire_all(self) -> None:
-        for child in self._children.values():
-            child.is_retired = True
-        self._close_idle(clock.now())
-
-    def _close_idle(self, now: float) -> None:
-        for child in self._children.values():
-            is_old = now - child.idle_since > MAX_IDLE_SECONDS
-            if not child.assigned and not child.is_closed and (child.is_retired or is_old):
-                child.close_input()
-                child.kill_by(now + KILL_GRACE_SECONDS)
 
     async def close(self) -> None:
         """Wait until no child is left; kill those that do not exit."""

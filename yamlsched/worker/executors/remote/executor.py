@@ -25,6 +25,7 @@ from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
 from yamlsched.worker.executors.remote import dask_cluster, gateway, spec
 from yamlsched.worker.permits import ExecutorPermits
+from yamlsched.worker.pipes import PipeWriter
 from yamlsched.worker.workload import Workload
 
 MAX_DEATHS = 5  # of gateways in a row that have reported nothing: then no more are started
@@ -46,10 +47,10 @@ class GatewayHandle:
     """One gateway process: its id and its pipes."""
 
     pid: int
-    commands: int
+    commands: PipeWriter
     results: int
     frames: Frames
-    unsent: bytearray
+    is_closed: bool = False  # its pipe of commands is, so that it exits
 
 
 class RemoteExecutor:
@@ -137,8 +138,8 @@ class RemoteExecutor:
     async def close(self) -> None:
         """Let the gateway stop its launchers and exit; kill it if it does not."""
         if (handle := self._gateway) is not None:
-            os.close(handle.commands)
-            handle.commands = -1
+            handle.is_closed = True
+            handle.commands.disconnect()
             deadline = clock.now() + CLOSE_TIMEOUT_SECONDS
             while self._gateway is not None and clock.now() < deadline:
                 with contextlib.suppress(ChildProcessError):
@@ -189,11 +190,7 @@ class RemoteExecutor:
             except EnvironmentFailed as error:
                 self._events.put(ExecutorFailed(error))
                 return
-        handle = self._gateway
-        is_waiting = bool(handle.unsent)
-        handle.unsent += frame(content)
-        if not is_waiting:
-            self._flush(handle)
+        self._gateway.commands.write(frame(content))
 
     def _fork(self) -> GatewayHandle:
         workload, name = self._workload, self._name
@@ -205,23 +202,10 @@ class RemoteExecutor:
         pid, [(command_read, commands), (results, result_write)] = forking.fork("gateway", 2, run)
         os.close(command_read)
         os.close(result_write)
-        os.set_blocking(commands, False)
         os.set_blocking(results, False)
-        handle = GatewayHandle(pid, commands, results, Frames(), bytearray())
+        handle = GatewayHandle(pid, PipeWriter(commands), results, Frames())
         asyncio.get_running_loop().add_reader(results, self._receive, handle)
         return handle
-
-    def _flush(self, handle: GatewayHandle) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while handle.unsent:
-                del handle.unsent[: os.write(handle.commands, handle.unsent)]
-        except BlockingIOError:
-            loop.add_writer(handle.commands, self._flush, handle)
-            return
-        except OSError:
-            handle.unsent.clear()  # it has died: the end of its results follows
-        loop.remove_writer(handle.commands)
 
     def _receive(self, handle: GatewayHandle) -> None:
         try:
@@ -229,7 +213,7 @@ class RemoteExecutor:
         except BlockingIOError:
             return
         if not piece:
-            if handle.commands < 0:  # it exits because it is told to
+            if handle.is_closed:  # it exits because it is told to
                 asyncio.get_running_loop().remove_reader(handle.results)
                 return
             self._kill(handle)
@@ -259,9 +243,7 @@ class RemoteExecutor:
         loop = asyncio.get_running_loop()
         loop.remove_reader(handle.results)
         os.close(handle.results)
-        if handle.commands >= 0:
-            loop.remove_writer(handle.commands)
-            os.close(handle.commands)
+        handle.commands.close()
         self._gateway = None
 
 

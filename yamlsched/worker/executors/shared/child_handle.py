@@ -1,27 +1,20 @@
-"""The parent's side of one shared child: its pipes, and the attempts that it is executing."""
+"""The parent's side of one shared child: the attempts that it is executing."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from yamlsched.worker import clock, forking
+from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.executors.child_process import ChildProcess
 from yamlsched.worker.executors.processes.bootstrap import Environment
 from yamlsched.worker.executors.processes.output import Output
-from yamlsched.worker.executors.processes.protocol import Frames, frame
+from yamlsched.worker.executors.processes.protocol import frame
 from yamlsched.worker.executors.shared.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.worker.executors.shared.watchdog import Stall
-from yamlsched.worker.forking import Pipe
 
-MAX_READS = 16
-MAX_READ_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
 
 
@@ -37,27 +30,26 @@ class InFlight:
     kill_at: float | None = None  # it is stopped; by then it must have ended
 
 
-@dataclass(slots=True, eq=False)
-class SharedChild:
-    """One shared child, as its parent knows it."""
+class SharedChild(ChildProcess):
+    """One shared child, for up to ``capacity`` attempts at once. Its ``output`` is what belongs to no attempt."""
 
-    pid: int
-    commands: int
-    results: int
-    output: Output  # what belongs to no attempt
-    board: Board
-    loop: asyncio.AbstractEventLoop
-    frames: Frames = field(default_factory=Frames)
-    in_flight: dict[int, InFlight] = field(default_factory=dict)  # by index
-    free: list[int] = field(default_factory=list)  # indexes
-    unsent: bytearray = field(default_factory=bytearray)
-    sent_count: int = 0  # tasks so far
-    stall: Stall = field(default_factory=Stall)
-    idle_since: float = 0.0
-    is_retired: bool = False  # gets no more tasks
-    is_closed: bool = False  # its pipe of commands is closed, so that it exits
-    kill_at: float | None = None
-    killed_for: tuple[Attempt | None, str] | None = None  # the attempt that was the reason, and what it did
+    def __init__(self, environment: Environment, capacity: int) -> None:
+        from yamlsched.worker.executors.shared import runner  # before the fork: its children share what was imported
+
+        self.board = board = Board(capacity)
+
+        def run(parent: int, commands: int, results: int, output: int) -> None:
+            runner.run(parent, runner.Channel(commands, results, output, board), environment)
+
+        super().__init__("shared child", run)
+        self.in_flight: dict[int, InFlight] = {}  # by index
+        self.free = list(range(capacity - 1, -1, -1))  # indexes
+        self.stall = Stall()
+        self.killed_for: tuple[Attempt | None, str] | None = None  # the attempt that was the reason, and what it did
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.in_flight
 
     def send(self, attempts: Iterable[Attempt], limit: int) -> None:
         """Have ``attempts``, no more than free indexes, started as soon as fewer than ``limit`` are executing."""
@@ -71,27 +63,23 @@ class SharedChild:
             tasks.append((index, job.handler or "", run.payload, timeout, tuple(run)))
             size += len(run.payload)
             if size > MAX_MESSAGE_BYTES:
-                self._write(frame((START, limit, tasks)))
+                self.commands.write(frame((START, limit, tasks)))
                 tasks, size = [], 0
             self.sent_count += 1
         if tasks:
-            self._write(frame((START, limit, tasks)))
+            self.commands.write(frame((START, limit, tasks)))
 
     def stop(self, indexes: list[int]) -> None:
         """Have the attempts at ``indexes`` cancelled."""
-        self._write(frame((STOP, indexes)))
+        self.commands.write(frame((STOP, indexes)))
 
     def withdraw(self) -> None:
         """Have what has not started returned."""
-        self._write(frame((WITHDRAW,)))
+        self.commands.write(frame((WITHDRAW,)))
 
     def receive(self) -> Iterator[Batch]:
         """Yield what it reports. Raises ValueError or TypeError for what no child sends."""
-        for _ in range(MAX_READS):
-            try:
-                piece = os.read(self.results, MAX_READ_BYTES)
-            except BlockingIOError:
-                return
+        for piece in self.read_results():
             if not piece:
                 raise EOFError
             for content in self.frames.feed(piece):
@@ -127,64 +115,3 @@ class SharedChild:
         index = self.board.step().executing
         flight = None if index is None else self.in_flight.get(index)
         return None if flight is None else flight.attempt
-
-    def _write(self, content: bytes) -> None:
-        is_waiting = bool(self.unsent)
-        self.unsent += content
-        if not is_waiting:
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self.unsent:
-                del self.unsent[: os.write(self.commands, self.unsent)]
-        except BlockingIOError:
-            self.loop.add_writer(self.commands, self._flush)
-            return
-        except OSError:
-            self.unsent.clear()  # it has died: the end of its results follows
-        self.loop.remove_writer(self.commands)
-
-    def close_input(self) -> None:
-        """Let it exit, now that it has nothing to do."""
-        self.is_retired = self.is_closed = True
-        self.loop.remove_writer(self.commands)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.commands, inheritable=False)
-        os.close(null)
-
-    def kill(self) -> None:
-        """Kill it, and what its handlers have started: it leads its own process group."""
-        for send in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                send(self.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Close its pipes; it has ended."""
-        for descriptor in (self.commands, self.results, self.output.descriptor):
-            self.loop.remove_reader(descriptor)
-            self.loop.remove_writer(descriptor)
-            os.close(descriptor)
-
-
-def fork(environment: Environment, capacity: int) -> SharedChild:
-    """Start a child for up to ``capacity`` attempts at once. Raises EnvironmentFailed when the system refuses."""
-    from yamlsched.worker.executors.shared import runner  # before the fork: its children share what was imported
-
-    sys.stdout.flush()
-    sys.stderr.flush()
-    board = Board(capacity)
-
-    def run(parent: int, pipes: list[Pipe]) -> None:
-        (commands, _), (_, results), (_, output) = pipes
-        runner.run(parent, runner.Channel(commands, results, output, board), environment)
-
-    pid, pipes = forking.fork("shared child", 3, run)
-    (command_read, commands), (results, result_write), (output, output_write) = pipes
-    for descriptor in (command_read, result_write, output_write):
-        os.close(descriptor)
-    for descriptor in (commands, results, output):
-        os.set_blocking(descriptor, False)
-    loop = asyncio.get_running_loop()
-    free = list(range(capacity - 1, -1, -1))
-    return SharedChild(pid, commands, results, Output(output), board, loop, free=free, idle_since=clock.now())

@@ -12,9 +12,7 @@ import math
 import os
 import signal
 import time
-from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import replace
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
@@ -24,15 +22,14 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import BLOCKED, UNSTOPPABLE, WORKER_DIED, Attempt
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
-from yamlsched.worker.executors.processes.bootstrap import Environment
+from yamlsched.worker.executors.child_pool import ChildPool
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, exit_cause
 from yamlsched.worker.executors.processes.output import MAX_READ_BYTES, Output
-from yamlsched.worker.executors.processes.pool import MAX_FAILED_FORKS, MAX_FAILED_STARTS
 from yamlsched.worker.executors.processes.protocol import Report
 from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
 from yamlsched.worker.executors.shared import board as states
 from yamlsched.worker.executors.shared.board import Batch
-from yamlsched.worker.executors.shared.child_handle import InFlight, SharedChild, fork
+from yamlsched.worker.executors.shared.child_handle import InFlight, SharedChild
 from yamlsched.worker.executors.shared.rate import Rate
 from yamlsched.worker.executors.shared.watchdog import BLOCKED_SECONDS
 from yamlsched.worker.permits import Permits
@@ -40,7 +37,6 @@ from yamlsched.worker.workload import Workload
 
 MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
 MAX_PER_CHILD = 500  # attempts at once, before another child is forked
-MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 CLOSE_TIMEOUT_SECONDS = 5.0  # children may export spans
 REAP_TIMEOUT_SECONDS = 0.5
 START_TIMEOUT_SECONDS = 10.0  # for a child to be ready
@@ -51,7 +47,7 @@ MESSAGE_SIZE = 50  # attempts that are handed over together
 RETURNED = AttemptEnd(EndKind.RETURNED)
 
 
-class SharedPool:
+class SharedPool(ChildPool[SharedChild]):
     """Executes attempts as coroutines, at most as many at once as there are permits."""
 
     def __init__(
@@ -61,22 +57,11 @@ class SharedPool:
         events: EventQueue,
         session_permits: ConnectionPermits | None = None,
     ) -> None:
-        self._environment = Environment(workload, os.environ.get("PGTZ"), session_permits)
-        self._permits, self._events = permits, events
-        self._children: dict[int, SharedChild] = {}
-        self._waiting: deque[Attempt] = deque()
+        super().__init__(workload, permits, events, session_permits)
         self._rate = Rate()
-        self._failed_starts: Counter[Attempt] = Counter()
-        self._is_dispatching = self._is_draining = False
-        self._failed_forks = 0
         self._waiting_since = 0.0
 
     # -- handing out -----------------------------------------------------------------------------------------------
-
-    def submit(self, attempts: Iterable[Attempt]) -> None:
-        """Hand ``attempts`` to children soon."""
-        self._waiting.extend(attempts)
-        self._dispatch_soon()
 
     def capacity(self) -> Capacity:
         """Return how many attempts the pool can take, with all permits that are free on this host."""
@@ -95,11 +80,6 @@ class SharedPool:
     def release_idle_capacity(self) -> None:
         """Free the permits that nothing is executed or waits for."""
         self._permits.shrink(self._held())
-
-    def _dispatch_soon(self) -> None:
-        if self._waiting and not self._is_dispatching:
-            self._is_dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
@@ -126,8 +106,7 @@ class SharedPool:
         wanted = min(os.cpu_count() or 1, math.ceil(self._permits.count / MAX_PER_CHILD))
         if best is not None and (len(best.in_flight) < limit or len(able) >= wanted):
             return best
-        if self._failed_forks >= MAX_FAILED_FORKS:
-            raise EnvironmentFailed("shared child processes die before they are ready for a run")
+        self._check_forks()
         try:
             return self._fork()
         except EnvironmentFailed:
@@ -136,21 +115,11 @@ class SharedPool:
             return best
 
     def _fork(self) -> SharedChild:
-        child = fork(self._environment, 2 * self._permits.count)
+        child = SharedChild(self._environment, 2 * self._permits.count)
         self._children[child.pid] = child
         child.loop.add_reader(child.results, self._read, child)
         child.loop.add_reader(child.output.descriptor, self._read_output, child)
         return child
-
-    def _return_stopped(self) -> None:
-        if stopped := [attempt for attempt in self._waiting if attempt.stopped is not None]:
-            self._waiting = deque(attempt for attempt in self._waiting if attempt.stopped is None)
-            self._events.put(ReturnedUnstarted(stopped))
-
-    def _return_waiting(self) -> None:
-        if self._waiting:
-            self._events.put(ReturnedUnstarted(list(self._waiting)))
-            self._waiting.clear()
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
@@ -174,24 +143,11 @@ class SharedPool:
         for child in self._children.values():
             child.withdraw()
 
-    def reload(self, workload: Workload) -> None:
-        """Let children exit after what they have. New ones import the handlers of ``workload``."""
-        self._environment = replace(self._environment, workload=workload)
-        self._retire_all()
-
     def _retire_all(self) -> None:
+        super()._retire_all()
         for child in self._children.values():
-            child.is_retired = True
             if child.in_flight:
                 child.withdraw()
-        self._close_idle(clock.now())
-
-    def _close_idle(self, now: float) -> None:
-        for child in self._children.values():
-            is_old = now - child.idle_since > MAX_IDLE_SECONDS
-            if not child.in_flight and not child.is_closed and (child.is_retired or is_old):
-                child.close_input()
-                child.kill_at = now + KILL_GRACE_SECONDS
 
     async def close(self) -> None:
         """Wait until no child is left; kill those that do not exit."""
@@ -328,7 +284,7 @@ class SharedPool:
         child.read_progress()
         status = _reap(child)
         del self._children[child.pid]
-        self._failed_forks = 0 if was_ready else self._failed_forks + 1
+        self._note_fork(was_ready, status)
         self._read_output(child)
         culprit, why, stack = self._cause(child, status)
         unstarted, started = [], []
@@ -346,13 +302,15 @@ class SharedPool:
             else:
                 end = AttemptEnd(EndKind.RAISED, _of_neighbour(culprit, why, len(started)), WORKER_DIED)
             self._end(flight, end)
-        child.kill()  # what its handlers had started, and would outlive it
+        child.kill_group()
         child.output.take(is_kept=False)
         child.close()
         for flight in unstarted:
-            if was_ready and not started and self._has_failed_to_start(flight, status):
-                continue
-            self._waiting.appendleft(flight.attempt)
+            failed = self._failed_start(flight.attempt, status) if was_ready and not started else None
+            if failed is None:
+                self._waiting.appendleft(flight.attempt)
+            else:
+                self._end(flight, failed)
         self._return_stopped()
 
     def _cause(self, child: SharedChild, status: int) -> tuple[Attempt | None, str, str]:
@@ -365,15 +323,6 @@ class SharedPool:
         is_by_signal = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         # SIGKILL is sent from outside, perhaps because memory is short: what was executing need not be the reason
         return None if is_by_signal else child.executing(), exit_cause(status), ""
-
-    def _has_failed_to_start(self, flight: InFlight, status: int) -> bool:
-        """Count the death of a child that had started nothing; after a few of them, end the attempt."""
-        self._failed_starts[flight.attempt] += 1
-        if self._failed_starts[flight.attempt] < MAX_FAILED_STARTS or flight.attempt.stopped is not None:
-            return False
-        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {exit_cause(status, '')}"
-        self._end(flight, AttemptEnd(EndKind.RAISED, why, WORKER_DIED))
-        return True
 
 
 def _blocked() -> str:
