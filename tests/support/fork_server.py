@@ -1,7 +1,8 @@
 """Start ``yamlsched`` quickly: for each line of JSON on stdin, fork a process that has everything imported.
 
-A line contains the arguments, environment variables, files for stdout and stderr, and a statement to execute first (for
-example to make the process die at a named point). Each line on stdout is "started PID" or "ended PID STATUS".
+A line contains the arguments, the directory, the environment, files for stdout and stderr, and a statement to execute
+first (for example to make the process die at a named point); or the ids of processes to kill. Each line on stdout is
+"started PID" or "ended PID STATUS".
 
 Retries may be immediate here, so that no test waits for one. An argument is the name that the host is given: only for a
 process in a UTS namespace of its own.
@@ -39,6 +40,8 @@ def run_command(command: dict[str, Any]) -> None:
         os.dup2(opened, descriptor)
         os.close(opened)
     os.closerange(3, 64)
+    os.chdir(command["cwd"])
+    os.environ.clear()
     os.environ.update(command["env"])
     sys.argv = ["yamlsched", *command["argv"]]
     log.configure()
@@ -77,11 +80,22 @@ def main() -> None:
                 break
             *lines, commands = (commands + piece).split(b"\n")
             for line in lines:
+                command = json.loads(line)
+                if "kill" in command:
+                    kill(children.intersection(command["kill"]))
+                    continue
                 pid = os.fork()
                 if pid == 0:
-                    run_command(json.loads(line))
+                    run_command(command)
                 children.add(pid)
                 print("started", pid, flush=True)
+    kill(children)
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
+def kill(children: set[int]) -> None:
+    """Kill processes that have not been waited for, and their process groups."""
     for pid in children:
         for send in (os.killpg, os.kill):
             try:
@@ -89,7 +103,6 @@ def main() -> None:
                 send(pid, signal.SIGCONT)
             except ProcessLookupError:
                 continue
-        os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from support.fork_server import IMMEDIATE
@@ -39,6 +40,9 @@ def until(condition: Callable[[], Any], what: str = "", seconds: float | None = 
 class ForkServer:
     """A process that starts others; see fork_server.py. ``before`` are the words of a program that starts it."""
 
+    shared: ClassVar[ForkServer | None] = None
+    """The one of all projects of this process: each would import everything that ``yamlsched`` does."""
+
     def __init__(
         self, before: Sequence[str] = (), words: Sequence[str] = (), environment: dict[str, str] | None = None
     ) -> None:
@@ -49,10 +53,11 @@ class ForkServer:
             text=True,
             env={**os.environ, **(environment or {})},
         )
+        self._environment = environment or {}
         self._started: list[int] = []
         self._ended: dict[int, int] = {}
         self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
@@ -71,13 +76,12 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, **command: Any) -> int:
-        """Start a process and return its id."""
-        assert self._process.stdin is not None
+    def start(self, env: dict[str, str], **command: Any) -> int:
+        """Start a process in this one's directory and environment, with the variables ``env``, and return its id."""
+        env = {**os.environ, **self._environment, **env}
         with self._changed:
             count = len(self._started)
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
+            self._write({**command, "env": env, "cwd": os.getcwd()})
             assert self._changed.wait_for(lambda: len(self._started) > count, TIMEOUT_SECONDS)
             return self._started[count]
 
@@ -86,6 +90,18 @@ class ForkServer:
         with self._changed:
             self._changed.wait_for(lambda: pid in self._ended, timeout)
             return self._ended.get(pid)
+
+    def kill(self, pids: Sequence[int]) -> None:
+        """Kill those of the processes that have not ended, and wait for their end."""
+        if alive := [pid for pid in pids if self.code(pid, 0) is None]:
+            self._write({"kill": alive})
+            for pid in alive:
+                assert self.code(pid, TIMEOUT_SECONDS) is not None
+
+    def _write(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -137,6 +153,7 @@ class Project:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     executors: dict[str, dict[str, Any]] = field(default_factory=dict)
     number: int = 0
+    pids: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.db = connect_for_handler(self.dsn)
@@ -187,6 +204,7 @@ class Project:
         pid = self.fork_server.start(
             argv=argv, env=settings, stdout=str(self.folder / f"out-{self.number}"), stderr=str(log), before=before
         )
+        self.pids.append(pid)
         return Process(self.fork_server, pid, log)
 
     def work(self, *words: str, code: int = 0, **more: Any) -> Process:
@@ -260,12 +278,14 @@ class Project:
 @contextmanager
 def a_project(folder: Path, dsn: str) -> Iterator[Project]:
     """Yield a project; its processes are killed afterwards."""
-    fork_server = ForkServer()
-    project = Project(fork_server, folder, dsn)
+    if ForkServer.shared is None:
+        ForkServer.shared = ForkServer()
+        atexit.register(ForkServer.shared.close)
+    project = Project(ForkServer.shared, folder, dsn)
     try:
         yield project
     finally:
-        fork_server.close()
+        ForkServer.shared.kill(project.pids)
         project.close()
 
 
