@@ -103,12 +103,12 @@ def messages(found: Imported) -> str:
 @pytest.mark.parametrize(
     "line, command, stdin",
     [
-        ("* * * * * date +\\%F", ["date", "+%F"], None),
-        ("* * * * * cat%one%two", ["cat"], "one\ntwo\n"),
-        ("* * * * * cat%one%", ["cat"], "one\n"),
-        ("* * * * * cat%", ["cat"], None),
-        ("* * * * * cat%100\\%", ["cat"], "100%\n"),
-        ("* * * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\\\"], "b\n"),
+        ("0 2 * * * date +\\%F", ["date", "+%F"], None),
+        ("0 2 * * * cat%one%two", ["cat"], "one\ntwo\n"),
+        ("0 2 * * * cat%one%", ["cat"], "one\n"),
+        ("0 2 * * * cat%", ["cat"], None),
+        ("0 2 * * * cat%100\\%", ["cat"], "100%\n"),
+        ("0 2 * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\\\"], "b\n"),
     ],
 )
 def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin: str | None) -> None:
@@ -130,7 +130,7 @@ def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin:
     ],
 )
 def test_a_shell_runs_only_the_commands_that_need_one(command: str, expected: list[str]) -> None:
-    assert only_job(import_text(f"* * * * * {command}"))["command"] == expected
+    assert only_job(import_text(f"0 2 * * * {command}"))["command"] == expected
 
 
 def test_settings_apply_to_the_lines_below_them() -> None:
@@ -483,11 +483,11 @@ def test_a_file_that_is_not_utf_8_text_is_refused(data: bytes, tmp_path: Path) -
     ],
 )
 def test_a_job_is_named_after_its_program(command: str, name: str) -> None:
-    assert [job.name for job in import_text(f"* * * * * {command}").jobs] == [name]
+    assert [job.name for job in import_text(f"0 2 * * * {command}").jobs] == [name]
 
 
 def test_a_name_that_is_taken_gets_a_number_within_the_longest_name() -> None:
-    text = f"* * * * * /{'x' * 80}\n" * 11
+    text = f"0 2 * * * /{'x' * 80}\n" * 11
 
     names = [job.name for job in import_text(text).jobs]
 
