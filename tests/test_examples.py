@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from email import message_from_bytes
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from aiosmtpd.controller import Controller
 
 from handlers import app, signup
 from support.example_crashes import POINTS
+from support.http_server import QuietHandler, http_server
 from support.project import Process, Project, a_project, until
 from yamlsched import store
 
@@ -66,27 +66,19 @@ def posts() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The address of an HTTP server, and the posted requests: event id and Idempotency-Key."""
     received: list[tuple[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.read_body())
             received.append((body["id"], self.headers["Idempotency-Key"]))
             self.send_response(204)
             self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
 
         def handle(self) -> None:
             with suppress(ConnectionError):
                 super().handle()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/hook", received
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(Handler) as url:
+        yield f"{url}/hook", received
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parseaddr
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers import alerts, app, billing, cache, cleanup, flaky, mail, payment, reports, sales, signup, web, webhook
+from support.http_server import QuietHandler, http_server
 from yamlsched import Discard, RetryAfter, Snooze
 from yamlsched.testing import Enqueue, FakeRun, provider_key
 
@@ -453,30 +454,22 @@ def answer(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str]
 
 
 @contextmanager
-def http_server(respond: Any) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
+def answering(respond: Any) -> Iterator[str]:
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
-            respond(self, json.loads(self.rfile.read(length)) if length else None)
+            body = self.read_body()
+            respond(self, json.loads(body) if body else None)
 
         do_GET = do_POST
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(Handler) as url:
+        yield url
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     receiver = Receiver()
-    with http_server(receiver.respond) as receiver.url:
+    with answering(receiver.respond) as receiver.url:
         yield receiver
 
 
@@ -596,7 +589,7 @@ class Provider:
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     provider = Provider()
-    with http_server(provider.respond) as url:
+    with answering(provider.respond) as url:
         monkeypatch.setenv("EXAMPLE_PAYMENTS", url)
         yield provider
 

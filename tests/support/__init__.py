@@ -5,6 +5,7 @@ fork_server      starts those processes quickly
 handlers         handlers that misbehave, each in one way
 crashes          handlers with effects, whose workers are killed at named points
 example_crashes  the same for the example handlers
+http_server      an HTTP server in a thread; monitoring.py and otlp.py stand for services
 proxy            a network between a worker and its server
 schedules        files as hosts present them, and what sync made of them
 rows             rows as the product would write them

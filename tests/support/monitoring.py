@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import loads
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
+
+from support.http_server import QuietHandler, http_server
 
 
 @dataclass(frozen=True)
@@ -45,33 +46,17 @@ class Service:
 def service() -> Iterator[Service]:
     service = Service()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            service.requests.append(Received(self.command, self.path, dict(self.headers), body))
+            service.requests.append(Received(self.command, self.path, dict(self.headers), self.read_body()))
             service.may_answer.wait(60)
             status, location = service.answers.get(self.path, (200, ""))
-            self.send_response(status)
-            if location:
-                self.send_header("Location", location)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(status, {"Location": location} if location else {})
 
         do_POST = do_GET
 
-        def log_message(self, format: str, *values: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    service.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with http_server(Handler) as service.url:
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 KEY, PROJECT = "0123456789abcdef0123456789abcdef", "4505"
