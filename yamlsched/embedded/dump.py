@@ -33,11 +33,16 @@ begin
     loop
         execute format('drop schema %I cascade', found);
     end loop;
+    create schema public;
+    comment on schema public is 'standard public schema';
+    grant usage on schema public to public;
+    if current_setting('server_version_num')::integer >= 150000 then
+        alter schema public owner to pg_database_owner;
+    else
+        grant create on schema public to public;
+    end if;
 end
 $$;
-create schema public authorization pg_database_owner;
-comment on schema public is 'standard public schema';
-grant usage on schema public to public;
 """
 
 TRANSACTION_TIMEOUT = b"SET transaction_timeout = 0;\n"  # PostgreSQL 17 and later
