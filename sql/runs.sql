@@ -17,15 +17,28 @@ where coalesce((select true from yamlsched.job_runs r
 
 -- name: claim_waiting
 -- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. Without a `priority`
--- it is the highest one that `due_levels` would return: a worker that is woken needs no other statement before this.
+-- it is the highest one with due runs after `past_run_at`: a worker that is woken needs no other statement before this.
 -- It starts after (`past_run_at`, `past_id`), where the last one stopped, so that it does not step again over runs that
 -- are being executed, or that are finished and still in the index because an old transaction might see them. Its last
 -- two columns say where it stopped.
 -- The condition is one `case`, which the planner expects to be true for half of the rows: it knows too little about the
 -- parts, and would read and sort all that is due. The lock is on the version that is read: a run that has changed since
 -- is left out.
+-- The jobs that a worker may claim are given as ranges of ids, `firsts` to `lasts`: few, since jobs that one file adds
+-- have ids in a row.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+), excluded (id) as materialized (
+    -- in these ranges, the jobs whose runs may not be claimed
+    select d.id
+    from unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) g (first, last)
+    cross join lateral (
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = %(namespace)s and d.id >= g.first and d.id <= g.last
+          and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
+          and yamlsched.is_withheld(d, (select c.now from clock c))
+        offset 0
+    ) d
 ), level as materialized (
     select coalesce(%(priority)s::smallint, (
         select l.priority
@@ -33,10 +46,12 @@ with clock as materialized (
         where coalesce((select true from yamlsched.job_runs r
                         where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
                           and r.priority = l.priority and r.run_at <= (select c.now from clock c)
+                          and (r.run_at, r.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
                         order by r.run_at, r.id limit 1),
                        (select true from yamlsched.job_runs r
                         where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
                           and r.priority = l.priority and r.run_at <= (select c.now from clock c)
+                          and r.run_at >= %(past_run_at)s::timestamptz
                         order by r.run_at, r.definition_id limit 1))
         order by l.priority
         limit 1)) as priority
@@ -48,13 +63,9 @@ with clock as materialized (
       and w.run_at <= (select c.now from clock c)
       and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
       and case when w.status = 'running' or w.attempts >= w.max_attempts    -- the latter: `claim` marks them dead
-                    or w.definition_id > %(newest)s::bigint
-                    or w.definition_id in (select unnest(%(others)s::bigint[])) then false
-               else w.definition_id not in (
-                    select d.id from yamlsched.job_definitions d
-                    where d.namespace = %(namespace)s
-                      and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
-                      and yamlsched.is_withheld(d, (select c.now from clock c))) end
+                    then false
+               else w.definition_id <= (%(lasts)s::bigint[])[width_bucket(w.definition_id, %(firsts)s::bigint[])]
+                    and w.definition_id not in (select x.id from excluded x) end
     order by w.run_at, w.id
     limit %(limit)s
     for no key update skip locked
@@ -80,52 +91,69 @@ returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.a
 -- starting after `after`, so that no job starves. Two workers may still claim two runs of one job, if one of the runs
 -- was created in between: the unique index rejects the second claim (23505), and its worker tries again.
 -- Each kind gets half of `limit` where both have enough, so that neither starves the other. Chance decides which kind
--- gets the odd one, so that this holds for claims of one run. The jobs that a worker may claim are given as those up to
--- `newest` without `others`, because these are few.
+-- gets the odd one, so that this holds for claims of one run. The jobs that a worker may claim are given as in
+-- `claim_waiting`.
 -- What may not be claimed (not due yet, paused, unknown here, behind its job's head) must not slow a claim down, however
 -- many runs that are. So only the first due runs of each kind are read by time. If more are due, and these are not
--- enough, an index is walked from job to job: `all_jobs` for exclusive runs, `around` for the others. `around` starts at
--- a random job, so that none starves.
+-- enough, an index is walked from job to job, through the jobs that this worker may claim: `all_jobs` for exclusive runs,
+-- `around` for the others. `around` starts at a random job, so that none starves. Runs that other workers hold are passed
+-- over in the index: in a spike they are many, and each is looked at by every worker that claims.
 -- A run whose lease is over is taken from its worker. The attempt is lost, and after the last attempt the run is dead.
 -- A waiting run without attempts left, which only an edit by hand can create, is marked dead too.
 -- Returns rows of four kinds: claimed; lost, the attempts whose lease was over; dead; and one row `cut` if more runs
--- were due than were read by time, and those were not enough.
+-- were due than were read by time, and those were not enough: what is claimable of these is taken too, so that only runs
+-- that became due after `read_until` can follow.
 with recursive clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd,
-           floor(random() * %(newest)s::bigint)::bigint as start
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd
+), ranges (first, last) as materialized (
+    select u.first, u.last from unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) u (first, last)
 ), excluded (id) as materialized (
-    -- up to `newest`, the jobs whose runs may not be claimed
-    select d.id from yamlsched.job_definitions d
-    where d.namespace = %(namespace)s
-      and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
-      and yamlsched.is_withheld(d, (select c.now from clock c))
-    union all
-    select unnest(%(others)s::bigint[])
+    -- in these ranges, the jobs whose runs may not be claimed
+    select d.id
+    from ranges g
+    cross join lateral (
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = %(namespace)s and d.id >= g.first and d.id <= g.last
+          and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
+          and yamlsched.is_withheld(d, (select c.now from clock c))
+        offset 0
+    ) d
 ), due_exclusive as materialized (
     select r.definition_id
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.priority = %(priority)s
-      and r.run_at <= (select c.now from clock c)
+      and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
     order by r.run_at, r.definition_id
-    limit %(limit)s + 1000
+    limit least(%(limit)s, 500) + 500
 ), few_jobs as materialized (
     select distinct u.definition_id as id
     from due_exclusive u
-    where u.definition_id > %(after)s and (select count(*) from due_exclusive) < %(limit)s + 1000
+    where u.definition_id > %(after)s and (select count(*) from due_exclusive) < least(%(limit)s, 500) + 500
     order by 1
 ), all_jobs (id) as (
-    (select r.definition_id from yamlsched.job_runs r
-     where (select count(*) from due_exclusive) = %(limit)s + 1000
-       and r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > %(after)s
-     order by r.definition_id limit 1)
-    union all
-    select r.definition_id
-    from all_jobs j
+    select w.id
+    from ranges g
     cross join lateral (
-        select r.definition_id from yamlsched.job_runs r
-        where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive and r.definition_id > j.id
-        order by r.definition_id limit 1
-    ) r
+        with recursive walk (id) as (
+            (select r.definition_id from yamlsched.job_runs r
+             where (select count(*) from due_exclusive) = least(%(limit)s, 500) + 500
+               and r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+               and r.definition_id >= greatest(g.first, %(after)s + 1) and r.definition_id <= g.last
+               and yamlsched.has_no_worker(r, (select c.now from clock c))
+             order by r.definition_id limit 1)
+            union all
+            select n.definition_id
+            from walk j
+            cross join lateral (
+                select r.definition_id from yamlsched.job_runs r
+                where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+                  and r.definition_id > j.id and r.definition_id <= g.last
+                  and yamlsched.has_no_worker(r, (select c.now from clock c))
+                order by r.definition_id limit 1
+            ) n
+        )
+        select walk.id from walk
+    ) w
 ), heads as materialized (
     select coalesce(running.id, waiting.id) as id
     from (select f.id from few_jobs f
@@ -152,7 +180,8 @@ with recursive clock as materialized (
         order by r.run_at, r.id limit 1
     ) waiting on true
     where (running.is_over or waiting.id is not null)
-      and (j.id <= %(newest)s and j.id not in (select x.id from excluded x) or coalesce(running.is_last, false))
+      and (j.id <= (%(lasts)s::bigint[])[width_bucket(j.id, %(firsts)s::bigint[])]
+           and j.id not in (select x.id from excluded x) or coalesce(running.is_last, false))
     limit %(limit)s
 ), quotas as materialized (
     select greatest((%(limit)s + c.odd) / 2, %(limit)s - (select count(*) from heads)) as side_by_side from clock c
@@ -186,31 +215,47 @@ with recursive clock as materialized (
       and (r.run_at, r.id) <= (coalesce((select f.run_at from front f), (select c.now from clock c)),
                                coalesce((select f.id - 1 from front f), 9223372036854775807))
       and yamlsched.has_no_worker(r, (select c.now from clock c))
-      and (r.definition_id <= %(newest)s and r.definition_id not in (select x.id from excluded x)
+      and (r.definition_id <= (%(lasts)s::bigint[])[width_bucket(r.definition_id, %(firsts)s::bigint[])]
+           and r.definition_id not in (select x.id from excluded x)
            or r.status = 'running' and r.attempts >= r.max_attempts)
     order by r.run_at, r.id
     limit (select q.side_by_side from quotas q)
     for no key update of r skip locked
+), start as materialized (
+    select g.first + floor(random() * (least(g.last, %(newest)s::bigint) - g.first + 1))::bigint as start
+    from (select 1 + floor(random() * cardinality(%(firsts)s::bigint[]))::int as nth) n
+    join unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) with ordinality g (first, last, nth) on g.nth = n.nth
 ), cut as materialized (
     select q.side_by_side - (select count(*) from from_front) as missing
     from quotas q, front f
-), around (id, is_again) as (
-    select c.start, false from clock c where (select u.missing from cut u) > 0
+), laps (first, last) as materialized (
+    -- the ranges from a random job on, then those before it
+    select greatest(g.first, p.start), g.last from start p, ranges g where g.last >= p.start
     union all
-    select n.id, n.is_again
-    from around a
+    select g.first, least(g.last, p.start - 1) from start p, ranges g where g.first < p.start
+), around (id) as (
+    select w.id
+    from laps g
     cross join lateral (
-        (select r.definition_id as id, a.is_again from yamlsched.job_runs r
-         where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.definition_id > a.id
-           and (not a.is_again or r.definition_id < (select c.start from clock c))
-         order by r.definition_id limit 1)
-        union all
-        (select r.definition_id, true from yamlsched.job_runs r
-         where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
-           and not a.is_again and r.definition_id < (select c.start from clock c)
-         order by r.definition_id limit 1)
-        limit 1
-    ) n
+        with recursive walk (id) as (
+            (select r.definition_id from yamlsched.job_runs r
+             where (select u.missing from cut u) > 0
+               and r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+               and r.definition_id >= g.first and r.definition_id <= g.last
+             order by r.definition_id limit 1)
+            union all
+            select n.definition_id
+            from walk a
+            cross join lateral (
+                select r.definition_id from yamlsched.job_runs r
+                where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+                  and r.definition_id > a.id and r.definition_id <= g.last
+                order by r.definition_id limit 1
+            ) n
+        )
+        select walk.id from walk
+    ) w
+    where w.id not in (select x.id from excluded x)
 ), from_around as materialized (
     select r.*
     from around a
@@ -218,12 +263,14 @@ with recursive clock as materialized (
         select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
                r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
         from yamlsched.job_runs r
-        where a.id <= %(newest)s and a.id not in (select x.id from excluded x)
-          and r.namespace = %(namespace)s and r.definition_id = a.id and r.finished_at is null and not r.exclusive
-          and r.priority = %(priority)s and r.run_at <= (select c.now from clock c)
-          and (r.run_at, r.id) >= ((select f.run_at from front f), (select f.id from front f))
+        where r.finished_at is null and not r.exclusive
+          -- whole rows: with `definition_id = a.id`, another index has the same order, and reads the runs of all jobs
+          and (r.namespace, r.definition_id, r.priority, r.run_at, r.id)
+              >= (%(namespace)s, a.id, %(priority)s::smallint, (select f.run_at from front f), (select f.id from front f))
+          and (r.namespace, r.definition_id, r.priority, r.run_at)
+              <= (%(namespace)s, a.id, %(priority)s::smallint, (select c.now from clock c))
           and yamlsched.has_no_worker(r, (select c.now from clock c))
-        order by r.run_at, r.id
+        order by r.namespace, r.definition_id, r.priority, r.run_at, r.id
         limit (select u.missing from cut u)
         for no key update skip locked
     ) r
@@ -281,16 +328,17 @@ with recursive clock as materialized (
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
               r.error_type, r.trace_context, r.exclusive, r.definition_id
 )
-select c.*, 'claimed' as kind, (select count(*) from heads) as heads
+select c.*, 'claimed' as kind, (select count(*) from heads) as heads, null as read_until
 from claimed c
 union all
 select p.id, p.job_type, p.idempotency_key, p.scheduled_for::text, p.attempts, p.max_attempts, '{}', false, 0,
        p.locked_by, p.prior_attempts, 0, null, null,
-       p.exclusive, p.definition_id, k.kind, (select count(*) from heads)
+       p.exclusive, p.definition_id, k.kind, (select count(*) from heads), null
 from picked p
 join lateral (values ('lost', p.is_lost), ('dead', p.is_last)) k (kind, holds) on k.holds
 union all
-select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null,
+       (select c.now::text from clock c)
 from cut u where u.missing > 0;
 
 -- name: heartbeat

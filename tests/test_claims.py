@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -135,3 +136,53 @@ def test_a_notified_worker_claims_less_after_the_server_has_cancelled_a_long_sta
         a_run(db, ad_hoc)
 
     assert asyncio.run(claims_when_notified(dsn, limit=5, count=1)) == [["ad_hoc"] * 2]
+
+
+async def claims_beside_withheld_runs(dsn: str, enqueue: Callable[[], None]) -> list[list[str]]:
+    """Return the jobs of the runs that an idle worker claims beside runs that it may not claim, before and after."""
+    session = Session(Database(dsn), WORKER_SETTINGS)
+    claims = Claims(session, "default", "web-1:1")
+    taken = []
+    for wake in (lambda: None, enqueue):
+        wake()
+        claims.look_soon()
+        answer = await claims.claim(1, Scope())
+        assert answer is not None
+        taken.append([run.job_type for run in answer[0].runs])
+    await session.drop()
+    return taken
+
+
+def test_a_worker_that_is_woken_beside_many_withheld_runs_reads_only_those_that_became_due_since(
+    db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, job = a_job(db, "paused", paused_at="now"), a_job(db, "send_mail")
+    for _ in range(50):
+        a_run(db, paused)
+    asked: list[tuple[str, int]] = []
+    claim_waiting = claims.store.claim_waiting
+
+    async def noted(*given: Any, **more: Any) -> Any:
+        asked.append(given[5])
+        return await claim_waiting(*given, **more)
+
+    monkeypatch.setattr(claims.store, "claim_waiting", noted)
+    before: Any = db.execute("select clock_timestamp()::text").fetchone()
+
+    taken = asyncio.run(claims_beside_withheld_runs(dsn, lambda: a_run(db, job, run_at="(clock_timestamp())") and None))
+
+    assert taken == [[], ["send_mail"]]
+    assert [past > (before[0], 0) for past in asked] == [True]
+
+
+def test_a_worker_that_is_woken_by_runs_that_became_due_before_it_read_the_others_claims_them_too(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
+    # given runs that are committed, or resumed, after their time
+    paused, job = a_job(db, "paused", paused_at="now"), a_job(db, "send_mail")
+    for _ in range(50):
+        a_run(db, paused)
+
+    taken = asyncio.run(claims_beside_withheld_runs(dsn, lambda: a_run(db, job, run_at="(now() - interval '1 hour')") and None))
+
+    assert taken == [[], ["send_mail"]]

@@ -14,6 +14,7 @@ import pytest
 from support.rows import a_job
 from yamlsched import store
 from yamlsched.runs import LOST_WORKER
+from yamlsched.store.runs import Scope
 from yamlsched.store.statements import load
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
@@ -99,7 +100,7 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 def claim(token: str) -> dict[str, Any]:
     return {
-        "namespace": "default", "priority": 2, "token": token, "limit": LIMIT, "newest": 2**62, "others": [],
+        "namespace": "default", "priority": 2, "token": token, "limit": LIMIT, **Scope().parameters,
         "after": 0, "now": None, "past_run_at": "-infinity", "past_id": 0, **LOST_WORKER,
     }  # fmt: skip
 
@@ -156,7 +157,7 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
 
 TYPES = {
     "namespace": "text", "priority": "smallint", "token": "text", "limit": "bigint", "newest": "bigint",
-    "others": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]",
+    "firsts": "bigint[]", "lasts": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]",
     "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
     "lost_error": "text", "lost_type": "text",
 }  # fmt: skip
@@ -302,7 +303,8 @@ def test_a_claim_costs_the_same_however_many_runs_may_not_be_claimed(
             )
         other.execute("vacuum analyze yamlsched.job_runs")
         names = prepare(connection, "claim")
-        given = {**claim("A"), "limit": 1, "newest": max(jobs), "others": [held] if reason == "foreign" else []}
+        scope = Scope(max(jobs), (held,) if reason == "foreign" and held else ())
+        given = {**claim("A"), "limit": 1, **scope.parameters}
 
         # when those are claimed one by one, until none is left
         plans = [execute(connection, "claim", names, {**given, "token": f"{n}", "after": 0}) for n in range(3)]
@@ -312,6 +314,87 @@ def test_a_claim_costs_the_same_however_many_runs_may_not_be_claimed(
     assert sorted(run.definition_id for run in taken) == jobs
     assert [pages(plan) for plan in plans if pages(plan) > FEW_PAGES] == []
     assert [table for plan in plans for table in scans(plan) if table == "job_runs"] == []
+
+
+MANY_JOBS = 3_000
+
+
+def each_due(db: psycopg.Connection[Any], exclusive: bool, **values: str) -> list[int]:
+    """Insert many jobs, each with a due run; ``values`` are SQL expressions for columns of the runs."""
+    await_retries(db, exclusive)
+    given = {"status": "'queued'", "attempts": "0", "run_at": "now() - interval '1 hour'", **values}
+    db.execute(
+        f"update yamlsched.job_runs set {', '.join(f'{column} = {value}' for column, value in given.items())}".encode()
+    )
+    db.execute("delete from yamlsched.job_runs where id not in (select id from yamlsched.job_runs limit %s)", [MANY_JOBS])
+    return [row.definition_id for row in db.execute("select definition_id from yamlsched.job_runs")]
+
+
+@pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
+@pytest.mark.parametrize("is_own_first", [False, True])
+def test_a_claim_reads_no_run_of_jobs_that_are_not_in_its_file_however_many_jobs_that_are(
+    own_dsn: str, exclusive: bool, is_own_first: bool
+) -> None:
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
+        own = [a_job(other, "own")] if is_own_first else []
+        foreign = each_due(other, exclusive)
+        own = own or [a_job(other, "own")]
+        run: Any = other.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
+            "values ('default', %s, 'own', now(), 5, %s) returning id",
+            [own[0], exclusive],
+        ).fetchone()
+        other.execute("vacuum analyze yamlsched.job_runs")
+        given = {**claim("A"), "limit": 1, **Scope(max(*own, *foreign), tuple(foreign)).parameters}
+
+        plan = execute(connection, "claim", prepare(connection, "claim"), given)
+
+        [taken] = other.execute("select id from yamlsched.job_runs where status = 'running'").fetchall()
+    assert taken.id == run.id
+    assert pages(plan) <= FEW_PAGES
+
+
+def test_a_claim_of_slot_runs_passes_quickly_over_those_that_other_workers_hold(own_dsn: str) -> None:
+    # given a spike, of which other workers hold all but the last runs
+    held = {"status": "'running'", "attempts": "1", "locked_by": "'other'", "exclusive_of": "definition_id"}
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
+        jobs = each_due(other, True, **held, locked_until="now() + interval '1 hour'")
+        other.execute(
+            "update yamlsched.job_runs set status = 'queued', exclusive_of = null, locked_until = null, attempts = 0 "
+            "where definition_id > %s",
+            [jobs[-10]],
+        )
+        other.execute("vacuum full analyze yamlsched.job_runs")
+
+        plan = execute(connection, "claim", prepare(connection, "claim"), {**claim("A"), "limit": 20})
+
+        taken: Any = other.execute("select count(*) as runs from yamlsched.job_runs where locked_by = 'A'").fetchone()
+    assert taken.runs == 9
+    assert pages(plan) <= FEW_PAGES + MANY_JOBS // 5  # pages of runs, not an index search for each
+
+
+@pytest.mark.parametrize("jobs", [1, 50])
+def test_a_claim_reads_few_of_the_runs_of_paused_jobs(own_dsn: str, jobs: int) -> None:
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
+        last = [a_job(other, f"paused_{n}", paused_at="now") for n in range(jobs)][-1]
+        other.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+            "select 'default', d.id, d.job_type, now() - interval '1 hour', 5 "
+            "from yamlsched.job_definitions d, generate_series(1, %s) n",
+            [HELD // jobs],
+        )
+        other.execute("vacuum analyze yamlsched.job_runs")
+        names, waiting = prepare(connection, "claim"), prepare(connection, "claim_waiting")
+
+        # a whole claim, and then that of a worker that is woken
+        plan = execute(connection, "claim", names, {**claim("A"), "limit": 4, **Scope(last).parameters})
+        read_until: Any = other.execute("select clock_timestamp()::text as at").fetchone()
+        woken = {**claim("B"), "priority": None, "past_run_at": read_until.at}
+        waiting_plan = execute(connection, "claim_waiting", waiting, woken)
+
+    assert plan["Actual Rows"] == 1  # that there are more
+    assert pages(plan) <= FEW_PAGES
+    assert pages(waiting_plan) <= 20
 
 
 LOW = 100_000

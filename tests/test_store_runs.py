@@ -754,8 +754,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
         "priority": 2,
         "token": "A",
         "limit": 10,
-        "newest": 10**9,
-        "others": [],
+        **Scope(10**9).parameters,
         "after": 0,
         "now": NOON,
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -28,11 +29,12 @@ OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scope:
     """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
 
-    ``remote`` has those of other executors than "local", by executor.
+    ``remote`` has those of other executors than "local", by executor. ``others`` may be many, but are mostly in a row:
+    they were added by one file.
     """
 
     newest: int = 2**63 - 1
@@ -43,9 +45,13 @@ class Scope:
         """Return what may be claimed for an executor; nothing if no job uses it."""
         return self if executor == LOCAL else self.remote.get(executor, NOTHING)
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Any]:
-        return {"newest": self.newest, "others": list(self.others)}
+        """Those of a claim: the ids as ranges, from ``firsts`` to ``lasts``."""
+        ends = [0, *sorted(other for other in self.others if other <= self.newest), self.newest + 1]
+        ranges = [(end + 1, following - 1) for end, following in pairwise(ends) if end + 1 < following]
+        firsts, lasts = _array(first for first, _ in ranges), _array(last for _, last in ranges)
+        return {"newest": self.newest, "firsts": firsts, "lasts": lasts}
 
 
 NOTHING = Scope(newest=0)
@@ -58,7 +64,8 @@ class ClaimResult:
     ``after`` is where the next walk over jobs with exclusive runs starts; 0 means that this one reached the end.
     ``is_contended``: other workers were claiming the same runs. ``is_truncated``: many due runs that may not be claimed
     come before those that may, and ``claim_waiting`` would read them all. ``past`` is where ``claim_waiting`` stopped:
-    the ``run_at`` of the last run, as PostgreSQL writes it, and its id. ``priority`` is that of its runs.
+    the ``run_at`` of the last run, as PostgreSQL writes it, and its id; of a truncated claim its instant. ``priority``
+    is that of its runs.
     """
 
     runs: list[ClaimedRun] = field(default_factory=list)
@@ -120,7 +127,7 @@ async def claim(
         for row in await cursor.fetchall():
             kind, run = row[kind_at], ClaimedRun._make(FIELDS(row))
             if kind == "cut":
-                claimed.is_truncated = True
+                claimed.is_truncated, claimed.past = True, (row[at["read_until"]], 0)
                 continue
             if kind == "lost":
                 claimed.lost.append(run)

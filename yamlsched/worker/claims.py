@@ -24,6 +24,7 @@ POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks
 LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for other levels when runs were created
 LOST_CLAIM_SECONDS = 3.0  # for which a claim whose answer was lost may still be on its way to the server
 MAX_RUNS = 10_000  # in one claim
+MAX_RUNS_BESIDE_OTHERS = 200  # in one claim, where many due runs may not be claimed: it reads more of those if it asks for more
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker keeps running to retry what failed here
 MAX_CLAIMS_OF_LEVEL = 3  # before lower levels: the fast path, the rest of a walk over jobs, and a whole walk
@@ -161,11 +162,13 @@ class Claims:
         """Claim runs of the highest level with due runs. Return None without an answer.
 
         An idle worker that is notified does this before it looks at all levels: the run starts one round trip sooner.
+        Where many due runs may not be claimed, it looks only for those that became due since they were read.
         """
         changes, token = self._changes, self._new_token()
+        past = max(level.read_until for level in self._levels)
 
         async def ask(connection: Connection) -> store.ClaimResult:
-            return await store.claim_waiting(connection, self._namespace, token, limit, scope, priority=None)
+            return await store.claim_waiting(connection, self._namespace, token, limit, scope, past, priority=None)
 
         claim = await self._answer(ask, token)
         if claim is None or not claim.runs:
@@ -193,6 +196,8 @@ class Claims:
         changes = self._changes
         is_fast = level.is_fast and not (level.was_fast and clock.now() >= level.complete_at)
         token = self._new_token()
+        if level.read_until != store.BEFORE_ALL:
+            limit = min(limit, MAX_RUNS_BESIDE_OTHERS)
 
         async def ask(connection: Connection) -> store.ClaimResult:
             given = (connection, self._namespace, token, limit, scope)
@@ -209,6 +214,7 @@ class Claims:
         level.past = claim.past if is_fast and level.is_fast else store.BEFORE_ALL
         if is_fast:
             return claim
+        level.read_until = claim.past
         # where runs had lost their worker, more of them may be due: only a claim of all kinds takes them
         level.complete_at = clock.now() + (0.0 if claim.lost else POLL_INTERVAL_SECONDS)
         is_complete, level.after = claim.after == 0 and level.after == 0, claim.after
