@@ -14,6 +14,8 @@ from benchmarks.harness import Bench, Sizes
 PARTS = [
     "drain",
     "backlog",
+    "held",
+    "failures",
     "slots",
     "io",
     "enqueue",

@@ -53,6 +53,11 @@ class Sizes:
     jobs: int = 10_000
     busy_jobs: int = 500
     spike: int = 10_000
+    spike_workers: tuple[int, ...] = (1, 2, 4, 8, 16)
+    failures: int = 20_000
+    held_runs: int = 300_000
+    held_jobs: int = 40_000
+    held_seconds: float = 20.0
     ticks: int = 10
     io: int = 10_000
     at_once: tuple[int, ...] = (200, 2_000)
@@ -65,7 +70,8 @@ class Sizes:
         return cls(
             drain=(200,), finished=2_000, history=5_000, backlog=200, concurrency=(2,), busy_seconds=0.2, bulk=200,
             singles=10, latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1, io=20,
-            at_once=(5,), in_flight=10, tasks=3, soak_minutes=0.05,
+            at_once=(5,), in_flight=10, tasks=3, soak_minutes=0.05, spike_workers=(1, 2), failures=50, held_runs=500,
+            held_jobs=50, held_seconds=0.5,
         )  # fmt: skip
 
 
@@ -230,6 +236,46 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
         if process.returncode:
             raise RuntimeError(f"{process.args} exited with {process.returncode}: {errors[-3000:]}")
     return [output for output, _ in outputs]
+
+
+def server_cpu_seconds(dsn: str) -> float:
+    """Return the CPU time of the server on this machine so far: of all its processes, those that have ended included."""
+    with psycopg.connect(dsn) as connection:
+        postmaster = int(_stat(connection.info.backend_pid)[1])
+    return _cpu_seconds(postmaster) + sum(map(_cpu_seconds, _children(postmaster)))
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its descendants so far; 0 for one that has ended."""
+    try:
+        return _cpu_seconds(pid) + sum(map(process_cpu_seconds, _children(pid)))
+    except OSError:
+        return 0.0
+
+
+def session_cpu_seconds(dsn: str) -> float:
+    """Return the CPU time of the server's processes for the other sessions of a database so far."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute(
+            "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        ).fetchall()
+    return sum(_cpu_seconds(pid) for (pid,) in found)
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its children that have ended; 0 if it has ended itself."""
+    try:
+        return sum(map(int, _stat(pid)[11:15])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def alternate(times: int, *measures: Callable[[], None]) -> None:

@@ -400,7 +400,7 @@ returning r.id;
 
 -- name: finish
 -- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row in the audit trail,
--- and for a dead run the run that calls the job's on_dead. Fast for at most a hundred runs.
+-- and for a dead run the run that calls the job's on_dead.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)s::text[],
@@ -428,7 +428,6 @@ with outcome as materialized (
         updated_at   = o.now
     from outcome o
     where r.id = o.id
-      and r.id = any (%(ids)s::bigint[])
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token

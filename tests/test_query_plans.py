@@ -13,8 +13,8 @@ import pytest
 
 from support.rows import a_job
 from yamlsched import store
-from yamlsched.runs import LOST_WORKER
-from yamlsched.store.runs import Scope
+from yamlsched.runs import LOST_WORKER, ClaimedRun, Outcome, Status
+from yamlsched.store.runs import Scope, outcome_parameters
 from yamlsched.store.statements import load
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
@@ -159,7 +159,9 @@ TYPES = {
     "namespace": "text", "priority": "smallint", "token": "text", "limit": "bigint", "newest": "bigint",
     "firsts": "bigint[]", "lasts": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]",
     "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
-    "lost_error": "text", "lost_type": "text",
+    "lost_error": "text", "lost_type": "text", "statuses": "text[]", "delays": "float8[]", "refunds": "boolean[]",
+    "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]", "outputs": "text[]",
+    "omitted": "bigint[]", "sessions_lost": "int[]",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 
@@ -219,6 +221,41 @@ def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, name: st
         assert "job_runs" not in list(scans(plan))
         assert pages(plan) <= PAGES_PER_RUN * LIMIT
         assert other.execute("select count(*) from yamlsched.job_runs where status = 'running'").fetchone()[0] == LIMIT  # type: ignore[index]
+
+
+def test_many_failures_are_written_by_one_statement_that_finds_each_run_once(own_dsn: str) -> None:
+    # given a statement that was planned while the table was empty
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
+        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
+        job = a_job(other)
+        names = prepare(connection, "finish")
+        failure = Outcome(Status.FAILED, timedelta(seconds=1), error="boom", error_type="OSError", stack="x" * 300)
+        execute(connection, "finish", names, {**outcome_parameters([]), "now": None})
+        other.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+            "select 'default', %s, 'purge', clock_timestamp(), 5 from generate_series(1, 5000)",
+            [job],
+        )
+        claimed = execute_claim(connection, limit=1_000)
+
+        plan = execute(connection, "finish", names, {**outcome_parameters([(run, failure) for run in claimed]), "now": None})
+
+        written: Any = other.execute("select count(*) as runs from yamlsched.job_failures").fetchone()
+    assert written.runs == 1_000
+    assert pages(plan) <= PAGES_PER_RUN * 1_000
+    assert max(rows_removed(plan)) <= 1_000  # not each outcome for each run
+
+
+def execute_claim(connection: psycopg.Connection[Any], limit: int) -> list[ClaimedRun]:
+    rows = connection.execute(load("runs")["claim"], {**claim("A"), "limit": limit}).fetchall()
+    return [ClaimedRun._make(row[: len(ClaimedRun._fields)]) for row in rows]
+
+
+def rows_removed(plan: dict[str, Any]) -> Iterator[int]:
+    """Yield how many rows each node of a plan has read in vain."""
+    yield sum(int(plan.get(f"Rows Removed by {way}", 0)) for way in ("Filter", "Join Filter"))
+    for part in plan.get("Plans", []):
+        yield from rows_removed(part)
 
 
 def test_a_claim_skips_index_entries_that_an_old_transaction_keeps(own_dsn: str) -> None:

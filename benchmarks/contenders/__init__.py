@@ -6,6 +6,7 @@
     loop FILE                work until SIGTERM; the handler appends its delay, in microseconds, to FILE
     send COUNT GAP_MS        enqueue COUNT jobs for ``loop``, one each GAP_MS, each with the time of its enqueue
 
+With BENCH_FAILS, the handlers of ``work`` raise: see common.py.
 The database is in BENCH_URL. The scripts share the module ``common``.
 """
 

@@ -7,7 +7,7 @@ import time
 import uuid
 
 import psycopg
-from common import URL, HandlerCalls, serve
+from common import ATTEMPTS, FAILS, URL, HandlerCalls, serve
 
 BATCH = 1_000
 TABLE = """
@@ -21,7 +21,8 @@ create table bare_jobs (
     locked_by    text,
     locked_until timestamptz,
     started_at   timestamptz,
-    finished_at  timestamptz
+    finished_at  timestamptz,
+    last_error   text
 ) with (fillfactor = 70);
 create index bare_jobs_open on bare_jobs (run_at, id) where finished_at is null;
 """
@@ -45,6 +46,13 @@ set status = 'succeeded', locked_until = null, finished_at = clock_timestamp()
 where r.id = any (%s) and r.status = 'running'
   and ((r.id, r.attempts, r.locked_by) in (select * from unnest(%s::bigint[], %s::int[], %s::text[]))) is true
 """
+FAIL = """
+update bare_jobs r
+set status = case when r.attempts < %s then 'failed' else 'dead' end, locked_until = null, last_error = %s,
+    run_at = clock_timestamp(), finished_at = case when r.attempts >= %s then clock_timestamp() end
+where r.id = any (%s) and r.status = 'running'
+  and ((r.id, r.attempts, r.locked_by) in (select * from unnest(%s::bigint[], %s::int[], %s::text[]))) is true
+"""
 
 
 def prepare(count):
@@ -60,7 +68,7 @@ def work(concurrency, ms):
         calls.start()
         if ms:
             time.sleep(ms / 1000)
-        calls.finish()
+        calls.end(payload["n"])
 
     with psycopg.connect(URL, autocommit=True, prepare_threshold=0) as connection:
         connection.execute("set plan_cache_mode = force_generic_plan")
@@ -70,10 +78,21 @@ def work(concurrency, ms):
             claimed = connection.execute(CLAIM, (token, BATCH)).fetchall()
             if not claimed:
                 break
-            for _, _, payload in claimed:
-                handler(payload)
-            ids = [row[0] for row in claimed]
-            connection.execute(FINISH, (ids, ids, [row[1] for row in claimed], [token] * len(ids)))
+            failed = []
+            for row in claimed:
+                try:
+                    handler(row[2])
+                except ValueError:
+                    failed.append(row)
+            if failed:
+                ids = [row[0] for row in failed]
+                known = set(ids)
+                claimed = [row for row in claimed if row[0] not in known]
+                fence = (ids, ids, [row[1] for row in failed], [token] * len(ids))
+                connection.execute(FAIL, (ATTEMPTS, "no route to host", ATTEMPTS, *fence))
+            if claimed:
+                ids = [row[0] for row in claimed]
+                connection.execute(FINISH, (ids, ids, [row[1] for row in claimed], [token] * len(ids)))
             calls.last = time.time()
     calls.print()
 

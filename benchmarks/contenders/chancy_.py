@@ -5,20 +5,20 @@ import logging
 
 import psycopg
 from chancy import Chancy, Queue, Worker, job
-from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
+from common import ATTEMPTS, FAILS, URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 
 calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
 log = logging.getLogger("chancy")
-log.setLevel(logging.ERROR)
+log.setLevel(logging.CRITICAL if FAILS else logging.ERROR)
 
 
-@job()
+@job(max_attempts=ATTEMPTS)
 async def noop(*, n: int):
     calls.start()
     if settings["ms"]:
         await asyncio.sleep(settings["ms"] / 1000)
-    calls.finish()
+    calls.end(n)
 
 
 @job()

@@ -5,8 +5,12 @@ const seconds = () => (performance.timeOrigin + performance.now()) / 1000;
 const nowUs = () => Math.round(seconds() * 1e6);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+const FAILS = process.env.BENCH_FAILS; // as in common.py
+const ATTEMPTS = FAILS === "once" ? 2 : 1;
+
 class HandlerCalls {
   runs = 0;
+  failed = new Set();
   first = null;
   last = null;
   start() {
@@ -15,6 +19,13 @@ class HandlerCalls {
   finish() {
     this.runs += 1;
     this.last = seconds();
+  }
+  end(n) {
+    this.finish();
+    if (FAILS === "always" || (FAILS === "once" && !this.failed.has(n))) {
+      this.failed.add(n);
+      throw new Error("no route to host");
+    }
   }
   print() {
     console.log(JSON.stringify({ runs: this.runs, first: this.first, last: this.last }));
@@ -43,4 +54,14 @@ function serve(verbs) {
   );
 }
 
-module.exports = { URL: process.env.BENCH_URL, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve };
+module.exports = {
+  URL: process.env.BENCH_URL,
+  FAILS,
+  ATTEMPTS,
+  HandlerCalls,
+  open_for_append,
+  record_delay,
+  nowUs,
+  pause,
+  serve,
+};

@@ -8,6 +8,8 @@ import sys
 import time
 
 URL = os.environ["BENCH_URL"]
+FAILS = os.environ.get("BENCH_FAILS")  # "once": the first attempt of each job raises; "always": every attempt
+ATTEMPTS = 2 if FAILS == "once" else 1
 
 
 class HandlerCalls:
@@ -15,6 +17,7 @@ class HandlerCalls:
 
     def __init__(self):
         self.runs, self.first, self.last = 0, None, None
+        self.failed = set()
 
     def start(self):
         if self.first is None:
@@ -23,6 +26,13 @@ class HandlerCalls:
     def finish(self):
         self.runs += 1
         self.last = time.time()
+
+    def end(self, n):
+        """Finish, and raise if this attempt of job ``n`` is to fail."""
+        self.finish()
+        if FAILS == "always" or (FAILS == "once" and n not in self.failed):
+            self.failed.add(n)
+            raise ValueError("no route to host")
 
     def print(self):
         print(json.dumps({"runs": self.runs, "first": self.first, "last": self.last}), flush=True)

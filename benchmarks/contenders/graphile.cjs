@@ -1,7 +1,7 @@
 // graphile-worker: 24 jobs at once from a local queue of 500, outcomes in batches; finished jobs are deleted.
 const { Logger, makeWorkerUtils, run, runMigrations, runOnce } = require("graphile-worker");
 const { Pool } = require("pg");
-const { URL, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve } = require("./common.cjs");
+const { URL, FAILS, ATTEMPTS, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve } = require("./common.cjs");
 
 const logger = new Logger(() => () => {});
 const FAST = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
@@ -22,20 +22,22 @@ serve({
     const utils = await makeWorkerUtils({ connectionString: URL, logger });
     for (let start = 0; start < count; start += 10000) {
       const size = Math.min(10000, count - start);
-      await utils.addJobs(Array.from({ length: size }, (_, n) => ({ identifier: "noop", payload: { n } })));
+      const spec = FAILS ? { maxAttempts: ATTEMPTS } : {};
+      const jobs = Array.from({ length: size }, (_, n) => ({ identifier: "noop", payload: { n: start + n }, ...spec }));
+      await utils.addJobs(jobs);
     }
     await utils.release();
   },
   async work(concurrency, ms) {
     const calls = new HandlerCalls();
-    const noop = async () => {
+    const noop = async ({ n }) => {
       calls.start();
       if (ms) await pause(ms);
-      calls.finish();
+      calls.end(n);
     };
     const runner = await run({ preset: preset(concurrency, true), taskList: { noop }, logger, noHandleSignals: true });
     const pool = new Pool({ connectionString: URL, max: 1 });
-    const left = "select exists (select from graphile_worker.jobs) as left";
+    const left = "select exists (select from graphile_worker.jobs where attempts < max_attempts) as left";
     await calls.wait_until_idle(async () => !(await pool.query(left)).rows[0].left);
     await runner.stop();
     calls.print();

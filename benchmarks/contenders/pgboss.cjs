@@ -1,6 +1,6 @@
 // pg-boss: fetch and complete in batches of 1,000, which is faster than its own polling worker; rows kept.
 const PgBoss = require("pg-boss");
-const { URL, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve } = require("./common.cjs");
+const { URL, FAILS, ATTEMPTS, HandlerCalls, open_for_append, record_delay, nowUs, pause, serve } = require("./common.cjs");
 
 const BATCH = 1000;
 
@@ -17,23 +17,32 @@ serve({
     const boss = await started();
     for (let start = 0; start < count; start += 10000) {
       const size = Math.min(10000, count - start);
-      await boss.insert(Array.from({ length: size }, (_, n) => ({ name: "noop", data: { n } })));
+      const spec = FAILS ? { retryLimit: ATTEMPTS - 1, retryDelay: 0 } : {};
+      await boss.insert(Array.from({ length: size }, (_, n) => ({ name: "noop", data: { n: start + n }, ...spec })));
     }
     await boss.stop();
   },
   async work(concurrency, ms) {
     const calls = new HandlerCalls();
     const boss = await started();
-    const noop = async () => {
+    const noop = async ({ n }) => {
       calls.start();
       if (ms) await pause(ms);
-      calls.finish();
+      calls.end(n);
     };
     // With a concurrency limit, one loop per permit, so that no job waits for a whole batch.
     const loop = async (batchSize) => {
       for (;;) {
         const jobs = await boss.fetch("noop", { batchSize });
         if (!jobs.length) break;
+        if (FAILS) {
+          const ends = await Promise.allSettled(jobs.map((job) => noop(job.data)));
+          const ids = (status) => jobs.filter((_, nth) => ends[nth].status === status).map((job) => job.id);
+          const [failed, completed] = [ids("rejected"), ids("fulfilled")];
+          if (failed.length) await boss.fail("noop", failed, { message: "no route to host" });
+          if (completed.length) await boss.complete("noop", completed);
+          continue;
+        }
         if (concurrency) for (const job of jobs) await noop(job.data);
         else await Promise.all(jobs.map((job) => noop(job.data)));
         await boss.complete("noop", jobs.map((job) => job.id));

@@ -6,7 +6,7 @@ import logging
 
 import asyncpg
 import uvloop
-from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
+from common import FAILS, URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
@@ -26,7 +26,8 @@ async def prepare(count):
     await queries.install()
     for start in range(0, count, 10_000):
         size = min(count - start, 10_000)
-        await queries.enqueue(["noop"] * size, [b'{"n": 1}'] * size, [0] * size)
+        payloads = [json.dumps({"n": n}).encode() for n in range(start, start + size)]
+        await queries.enqueue(["noop"] * size, payloads, [0] * size)
 
 
 async def work(concurrency, ms):
@@ -38,7 +39,10 @@ async def work(concurrency, ms):
         calls.start()
         if ms:
             await asyncio.sleep(ms / 1000)
-        calls.finish()
+        if FAILS:
+            calls.end(json.loads(job.payload)["n"])
+        else:
+            calls.finish()
 
     # max_concurrent_tasks is at least two batches, so it cannot be 1; the limit of the entrypoint can
     await queuer.run(mode=QueueExecutionMode.drain, batch_size=max(1, concurrency // 2) if concurrency else BATCH)

@@ -4,20 +4,20 @@ import asyncio
 import logging
 
 import procrastinate
-from common import URL, HandlerCalls, now_us, open_for_append, record_delay, serve
+from common import ATTEMPTS, FAILS, URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=URL, min_size=2, max_size=22))
 calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
-logging.disable(logging.INFO)
+logging.disable(logging.ERROR if FAILS else logging.INFO)
 
 
-@app.task(name="noop")
+@app.task(name="noop", retry=procrastinate.RetryStrategy(max_attempts=ATTEMPTS, wait=0) if FAILS == "once" else False)
 async def noop(n):
     calls.start()
     if settings["ms"]:
         await asyncio.sleep(settings["ms"] / 1000)
-    calls.finish()
+    calls.end(n)
 
 
 @app.task(name="arrive")

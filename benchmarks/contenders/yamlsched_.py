@@ -24,6 +24,8 @@ jobs:
   arrive: {handler: bench_handlers.arrive}
   awaits: {handler: bench_handlers.awaits}
   shares: {handler: bench_handlers.awaits, isolation: shared}
+  fails_once: {handler: bench_handlers.fails_once, max_attempts: 2, backoff: {policy: fixed, delay: 1s, jitter: 0}}
+  fails: {handler: bench_handlers.fails, max_attempts: 1}
 """
 HANDLERS = """\
 import asyncio
@@ -37,6 +39,15 @@ def noop(n):
 
 def nap(n):
     time.sleep(0.01)
+
+
+def fails(n):
+    raise ValueError("no route to host")
+
+
+def fails_once(run, n):
+    if run.attempt == 1:
+        raise ValueError("no route to host")
 
 
 async def awaits(n):
@@ -76,7 +87,7 @@ class Yamlsched:
     def folder(self) -> Path:
         """A folder per host: workers of one file on one host share its concurrency limit."""
         self._folder = tempfile.TemporaryDirectory(prefix="yamlsched-bench-")
-        for host in range(8):
+        for host in range(16):
             folder = Path(self._folder.name) / str(host)
             folder.mkdir()
             (folder / "schedules.yaml").write_text(SCHEDULES)

@@ -16,8 +16,6 @@ from psycopg.rows import tuple_row
 from yamlsched.runs import LOCAL, LOST_WORKER, SHARED, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
 from yamlsched.store.statements import load
 
-MAX_OUTCOMES_PER_STATEMENT = 100
-"""Outcomes in one ``finish``: its join is fast for a short list only."""
 MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 """Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is short."""
 BEFORE_ALL = ("-infinity", 0)
@@ -242,11 +240,8 @@ async def finish(
     if plain:
         cursor = await connection.execute(load("runs")["succeed"], {**_fence(plain), "now": now})
         written.update((row.id, None) for row in await cursor.fetchall())
-    for start in range(0, len(others), MAX_OUTCOMES_PER_STATEMENT):
-        cursor = await connection.execute(
-            load("runs")["finish"],
-            {**outcome_parameters(others[start : start + MAX_OUTCOMES_PER_STATEMENT]), "now": now},
-        )
+    if others:
+        cursor = await connection.execute(load("runs")["finish"], {**outcome_parameters(others), "now": now})
         written.update((row.id, row.run_at) for row in await cursor.fetchall())
     return written
 
