@@ -16,13 +16,18 @@ from benchmarks.harness import TIMEOUT_SECONDS, Bench, alternate, server_cpu_sec
 
 PART = "failures"
 CASES = {"always": "all fail for good", "once": "each fails once, then succeeds"}
-NOT_COMPARED = ("apscheduler", "dbos")  # one logs a failed job and drops it, the other keeps failures inside of workflows
-ONCE = ("yamlsched", "bare loop", "graphile-worker", "pg-boss", "procrastinate")  # the others retry later, or not by themselves
+NOT_COMPARED = (
+    "apscheduler",
+    "dbos",
+)  # one logs a failed job and drops it, the other keeps failures inside of workflows
+ONCE = ("yamlsched", "bare loop", "graphile-worker", "pg-boss")  # the others retry later, or not by themselves
 NOTES = {
     "graphile-worker": "its retry comes 2.7 s later, and these are in its time",
     "pgqueuer": "a failed job is moved to its log",
 }
-SPENT = "select pg_current_wal_lsn() - '0/0'::pg_lsn, (select sum(pg_relation_size(oid)) from pg_class where oid >= 16384)"
+SPENT = (
+    "select pg_current_wal_lsn() - '0/0'::pg_lsn, (select sum(pg_relation_size(oid)) from pg_class where oid >= 16384)"
+)
 DRAINED = """
 select sum(attempts), extract(epoch from max(finished_at) - min(started_at))::float8,
        (select count(*) from yamlsched.job_failures)
@@ -77,7 +82,8 @@ def _assign(dsn: str, job: str) -> None:
     """Make the runs those of ``job``."""
     with psycopg.connect(dsn) as connection:
         connection.execute(
-            "update yamlsched.job_runs r set job_type = d.job_type, definition_id = d.id, max_attempts = d.max_attempts "
+            "update yamlsched.job_runs r "
+            "set job_type = d.job_type, definition_id = d.id, max_attempts = d.max_attempts "
             "from yamlsched.job_definitions d where d.job_type = %s",
             (job,),
         )

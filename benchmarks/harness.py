@@ -239,7 +239,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
 
 
 def server_cpu_seconds(dsn: str) -> float:
-    """Return the CPU time of the server on this machine so far: of all its processes, those that have ended included."""
+    """Return the CPU time of the server on this machine : of all its processes, also those that have ended."""
     with psycopg.connect(dsn) as connection:
         postmaster = int(_stat(connection.info.backend_pid)[1])
     return _cpu_seconds(postmaster) + sum(map(_cpu_seconds, _children(postmaster)))

@@ -47,7 +47,10 @@ from yamlsched.job_definitions d, generate_series(1, %(runs)s) n
 where d.job_type like %(jobs)s
 """
 PAUSE = "update yamlsched.job_definitions set paused_at = now() where job_type = 'held'"
-STARTED = "select extract(epoch from started_at - created_at)::float8 from yamlsched.job_runs where id = %s and finished_at is not null"
+STARTED = """
+select extract(epoch from started_at - created_at)::float8 from yamlsched.job_runs
+where id = %s and finished_at is not null
+"""
 Fill = Callable[[psycopg.Connection[Any], int, int], None]
 
 
@@ -103,7 +106,10 @@ CASES: dict[str, Fill] = {
 
 def run(bench: Bench) -> None:
     medians: dict[str, float] = {}
-    alternate(bench.repeat, *[lambda name=name, fill=fill: _measure(bench, name, fill, medians) for name, fill in CASES.items()])
+    alternate(
+        bench.repeat,
+        *[lambda name=name, fill=fill: _measure(bench, name, fill, medians) for name, fill in CASES.items()],
+    )
 
 
 def _measure(bench: Bench, name: str, fill: Fill, medians: dict[str, float]) -> None:

@@ -1,7 +1,8 @@
 """10,000 runs due in the same minute, executed by 1 to 16 workers on as many hosts, which are idle until then.
 
-Measured: the time until all have ended, the CPU time of the server and of the workers, and the contention. No run may be executed twice. The runs are first runs that
-may execute side by side, then slots of 10,000 jobs with `overlap: wait`, which a claim finds job by job.
+Measured: the time until all have ended, the CPU time of the server and of the workers, and the contention. No run may be
+executed twice. The runs are first runs that may execute side by side, then slots of 10,000 jobs with `overlap: wait`,
+which a claim finds job by job.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def _measure(bench: Bench, workers: int, are_slots: bool) -> None:
 
 def _await_sessions(dsn: str, count: int) -> None:
     """Wait until the workers are idle, so that their start is not measured."""
-    open_sessions = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    open_sessions = (
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    )
     with psycopg.connect(dsn, autocommit=True) as connection:
         end = time.monotonic() + TIMEOUT_SECONDS
         while connection.execute(open_sessions).fetchone()[0] < count:

@@ -183,6 +183,8 @@ def test_a_worker_that_is_woken_by_runs_that_became_due_before_it_read_the_other
     for _ in range(50):
         a_run(db, paused)
 
-    taken = asyncio.run(claims_beside_withheld_runs(dsn, lambda: a_run(db, job, run_at="(now() - interval '1 hour')") and None))
+    taken = asyncio.run(
+        claims_beside_withheld_runs(dsn, lambda: a_run(db, job, run_at="(now() - interval '1 hour')") and None)
+    )
 
     assert taken == [[], ["send_mail"]]

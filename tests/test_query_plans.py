@@ -157,7 +157,8 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
 
 TYPES = {
     "namespace": "text", "priority": "smallint", "token": "text", "limit": "bigint", "newest": "bigint",
-    "firsts": "bigint[]", "lasts": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]", "attempts": "int[]",
+    "firsts": "bigint[]", "lasts": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]",
+    "attempts": "int[]",
     "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
     "lost_error": "text", "lost_type": "text", "statuses": "text[]", "delays": "float8[]", "refunds": "boolean[]",
     "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]", "outputs": "text[]",
@@ -238,7 +239,9 @@ def test_many_failures_are_written_by_one_statement_that_finds_each_run_once(own
         )
         claimed = execute_claim(connection, limit=1_000)
 
-        plan = execute(connection, "finish", names, {**outcome_parameters([(run, failure) for run in claimed]), "now": None})
+        plan = execute(
+            connection, "finish", names, {**outcome_parameters([(run, failure) for run in claimed]), "now": None}
+        )
 
         written: Any = other.execute("select count(*) as runs from yamlsched.job_failures").fetchone()
     assert written.runs == 1_000
@@ -363,7 +366,9 @@ def each_due(db: psycopg.Connection[Any], exclusive: bool, **values: str) -> lis
     db.execute(
         f"update yamlsched.job_runs set {', '.join(f'{column} = {value}' for column, value in given.items())}".encode()
     )
-    db.execute("delete from yamlsched.job_runs where id not in (select id from yamlsched.job_runs limit %s)", [MANY_JOBS])
+    db.execute(
+        "delete from yamlsched.job_runs where id not in (select id from yamlsched.job_runs limit %s)", [MANY_JOBS]
+    )
     return [row.definition_id for row in db.execute("select definition_id from yamlsched.job_runs")]
 
 

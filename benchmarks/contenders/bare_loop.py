@@ -7,7 +7,7 @@ import time
 import uuid
 
 import psycopg
-from common import ATTEMPTS, FAILS, URL, HandlerCalls, serve
+from common import ATTEMPTS, URL, HandlerCalls, serve
 
 BATCH = 1_000
 TABLE = """

@@ -24,7 +24,9 @@ POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks
 LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for other levels when runs were created
 LOST_CLAIM_SECONDS = 3.0  # for which a claim whose answer was lost may still be on its way to the server
 MAX_RUNS = 10_000  # in one claim
-MAX_RUNS_BESIDE_OTHERS = 200  # in one claim, where many due runs may not be claimed: it reads more of those if it asks for more
+MAX_RUNS_BESIDE_OTHERS = (
+    200  # in one claim, where many due runs may not be claimed: it reads more of those if it asks for more
+)
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker keeps running to retry what failed here
 MAX_CLAIMS_OF_LEVEL = 3  # before lower levels: the fast path, the rest of a walk over jobs, and a whole walk
