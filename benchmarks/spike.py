@@ -1,8 +1,8 @@
 """10,000 runs due in the same minute, executed by 1 to 16 workers on as many hosts, which are idle until then.
 
-Measured: the time until all have ended, the CPU time of the server and of the workers, and the contention. No run may be
-executed twice. The runs are first runs that may execute side by side, then slots of 10,000 jobs with `overlap: wait`,
-which a claim finds job by job.
+Measured: the time until all have ended, the CPU time of the server and of the workers, and the contention. No run may
+be executed twice. The runs are first runs that may execute side by side, then slots of 10,000 jobs with
+`overlap: wait`, which a claim finds job by job.
 """
 
 from __future__ import annotations
