@@ -80,3 +80,11 @@ def test_no_page_installs_yamlsched_from_an_index_which_has_no_release() -> None
 def test_the_python_of_a_page_has_no_syntax_error(page: Path) -> None:
     for block in re.findall(r"(?ms)^ *```python\n(.*?)^ *```$", page.read_text("utf-8")):
         ast.parse(textwrap.dedent(re.sub(r"^ *#.*\n", "", block)))  # below the name of the file that it is from
+
+
+def test_the_readme_and_the_navigation_of_the_site_have_every_page() -> None:
+    readme, site = (ROOT / "README.md").read_text("utf-8"), (ROOT / "mkdocs.yml").read_text("utf-8")
+    pages = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))]
+
+    assert [page for page in pages if f"({page})" not in readme] == []
+    assert [page for page in pages if f" {page.removeprefix('docs/')}\n" not in site] == []
