@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from packaging.requirements import Requirement
 
 from support.command_line import yamlsched
 from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
@@ -68,6 +70,17 @@ def test_the_code_of_a_guide_is_that_of_its_project(name: str) -> None:
             assert part.strip("\n") in (ROOT / path).read_text("utf-8"), path
     for path in re.findall(r"\b(?:\.\./)?(examples/[\w/.-]+)", page):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_what_a_project_needs_is_what_developers_install(name: str) -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    needed = (EXAMPLES / name / "requirements.txt").read_text().splitlines()
+
+    def names(lines: list[str]) -> set[tuple[str, str]]:
+        return {(found.name, str(sorted(found.extras))) for found in map(Requirement, lines)}
+
+    assert names(needed) <= names(extra)
 
 
 def test_the_guide_of_the_package_shows_what_validate_prints_about_a_misspelt_handler(tmp_path: Path) -> None:
