@@ -59,11 +59,13 @@ class Sizes:
     held_jobs: int = 40_000
     held_seconds: float = 20.0
     ticks: int = 10
+    starts: int = 5
     io: int = 10_000
     at_once: tuple[int, ...] = (200, 2_000)
     in_flight: int = 1_000
     tasks: int = 20
     soak_minutes: float = 60
+    fan_outs: tuple[int, ...] = (100_000, 1_000_000)
 
     @classmethod
     def quick(cls) -> Sizes:
@@ -71,7 +73,7 @@ class Sizes:
             drain=(200,), finished=2_000, history=5_000, backlog=200, concurrency=(2,), busy_seconds=0.2, bulk=200,
             singles=10, latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1, io=20,
             at_once=(5,), in_flight=10, tasks=3, soak_minutes=0.05, spike_workers=(1, 2), failures=50, held_runs=500,
-            held_jobs=50, held_seconds=0.5,
+            held_jobs=50, held_seconds=0.5, fan_outs=(2_000,), starts=1,
         )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
                 bench.not_measured(PART, str(error), case, contender.name)
                 return
             finally:
-                _stop(worker)
+                stop(worker)
         bench.add(PART, case, contender.name, "ms p50", statistics.median(delays) / 1000, more_is_better=False)
         late = sorted(delays)[min(len(delays) - 1, int(len(delays) * 0.99))]
         bench.add(PART, case, contender.name, "ms p99", late / 1000, more_is_better=False)
@@ -65,7 +65,8 @@ def _await(file: Path, count: int, worker: subprocess.Popen[str], contender: Con
     raise NotMeasured(f"{contender.name} executed {len(delays)} of {count} jobs in time")
 
 
-def _stop(worker: subprocess.Popen[str]) -> None:
+def stop(worker: subprocess.Popen[str]) -> None:
+    """Stop a worker by SIGTERM, and wait for its end."""
     worker.send_signal(signal.SIGTERM)
     try:
         worker.communicate(timeout=10)

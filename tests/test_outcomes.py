@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,51 @@ def test_a_fan_out_that_times_out_repeatedly_fails_its_attempt(project: Project,
     )
     assert {project.summary(nap) for nap in naps} == {("succeeded", 1, 1, 1, 0)}
     assert project.statuses() == {"dead": 1, "succeeded": 20}
+
+
+WAITS_AT = """
+create function public.wait() returns trigger language plpgsql as $$
+begin perform pg_advisory_xact_lock(4711); return new; end $$;
+create trigger wait before insert on yamlsched.job_runs
+for each row when (new.parent_id is not null and new.idempotency_key like 'part:%:{}') execute function public.wait();
+"""
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_of_a_fan_out_whose_worker_is_killed_nothing_is_written(project: Project, count: int) -> None:
+    # given a fan-out of which most is written
+    project.sync(fans_out={"lease": "1m"}, nothing={})
+    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    [run] = project.enqueue("fans_out", {"count": count})
+    project.db.execute(WAITS_AT.format(count - 1_500).encode())
+    project.db.execute("select pg_advisory_lock(4711)")
+    worker = project.start("work", dsn=make_conninfo(project.dsn, options=LIMITS.format("60s")))
+    waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+    until(lambda: project.db.execute(waiting).fetchone(), "the fan-out is being written")
+
+    # when the worker is killed
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    project.db.execute("select pg_advisory_unlock(4711)")
+    others = "select 1 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    until(lambda: not project.db.execute(others).fetchall(), "its sessions have ended")
+
+    # then there are none of its runs, and all of them after the next attempt
+    assert project.statuses() == {"running": 1}
+    project.end_leases()
+    project.work()
+    assert project.summary(run) == ("succeeded", 2, 2, 2, 1)
+    assert project.statuses() == {"succeeded": 1, "queued": count}
+
+
+def test_the_runs_of_a_large_fan_out_are_not_due_before_it_is_committed(project: Project) -> None:
+    project.sync(fans_out={"lease": "1m"}, nothing={})
+    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    runs = [project.enqueue("fans_out", {"count": store.MIN_PACED_RUNS + more})[0] for more in (0, 1)]
+
+    project.work()
+
+    # a part that is written later is due sooner; a small fan-out is due at once
+    due = "select count(*) as all, count(*) filter (where run_at > created_at) as paced from yamlsched.job_runs "
+    counts = [project.db.execute(f"{due} where parent_id = %s", [run]).fetchone() for run in runs]
+    assert [tuple(count) for count in counts] == [(store.MIN_PACED_RUNS, 0), (store.MIN_PACED_RUNS + 1,) * 2]

@@ -825,7 +825,9 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
         called.append("before")
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
-        return await store.finish_with(connection, "default", held, SUCCESS, enqueued, before)
+        written, due_in = await store.finish_with(connection, "default", held, SUCCESS, enqueued, before)
+        assert due_in == 0
+        return written
 
     assert ask(finish, held=run._replace(locked_by="B")) == {}
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]

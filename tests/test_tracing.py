@@ -21,7 +21,7 @@ from support.otlp import Collector, collector
 from support.project import Project, a_project, until
 from yamlsched import tracing
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
-from yamlsched.store.runs import fan_out
+from yamlsched.store.runs import FanOut
 
 PROPAGATE = {"YAMLSCHED_TRACE_PROPAGATE": "1"}
 HANDLERS = '''
@@ -468,9 +468,9 @@ def test_batches_join_with_the_contexts_of_their_runs() -> None:
     assert not a_batch().can_join(a_batch("b"))
     batch.join(a_batch("b", "c"))
 
-    [parameters] = fan_out("default", 1, [batch])
+    [parameters] = FanOut("default", 1, [batch])
     assert parameters["trace_contexts"] == ["a", "b", "c"]
-    [parameters] = fan_out("default", 1, [a_batch()])
+    [parameters] = FanOut("default", 1, [a_batch()])
     assert parameters["trace_contexts"] is None
 
 

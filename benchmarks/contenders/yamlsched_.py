@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 import yamlsched
-from benchmarks.contenders.base import Drained, NotMeasured
+from benchmarks.contenders.base import Drained
 from benchmarks.harness import PYTHON, ROOT, finish, run
 
 SCHEDULES = """\
@@ -26,6 +26,7 @@ jobs:
   shares: {handler: bench_handlers.awaits, isolation: shared}
   fails_once: {handler: bench_handlers.fails_once, max_attempts: 2, backoff: {policy: fixed, delay: 1s, jitter: 0}}
   fails: {handler: bench_handlers.fails, max_attempts: 1}
+  fans_out: {handler: bench_handlers.fans_out}
 """
 HANDLERS = """\
 import asyncio
@@ -52,6 +53,10 @@ def fails_once(run, n):
 
 async def awaits(n):
     await asyncio.sleep(0.1)
+
+
+def fans_out(run, count):
+    run.enqueue_many("noop", ({"n": n} for n in range(count)), keys=(f"noop:{n}" for n in range(count)))
 
 
 def arrive(sent):
@@ -144,10 +149,14 @@ class Yamlsched:
         return worker
 
     def start_loop(self, dsn: str, file: Path) -> subprocess.Popen[str]:
-        if "--loop" not in run(command("work", "--help")):
-            raise NotMeasured("this version has no `work --loop`")
+        return self._start_with(dsn, file, "--loop")
+
+    def start_once(self, dsn: str, file: Path) -> subprocess.Popen[str]:
+        return self._start_with(dsn, file)
+
+    def _start_with(self, dsn: str, file: Path, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            command("work", "--loop", "-q", "--dsn", dsn),
+            command("work", *words, "-q", "--dsn", dsn),
             cwd=self.folder / "0",
             env={**self.environment(dsn), "BENCH_FILE": str(file)},
             stdout=subprocess.PIPE,

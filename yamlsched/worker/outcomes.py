@@ -28,7 +28,8 @@ MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run has ended
 TIMEOUT_SECONDS = 20.0
-FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements
+FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements,
+FAN_OUT_SECONDS_PER_RUN = 1e-3  # and more for each of its runs
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
 # SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
@@ -55,6 +56,7 @@ class PendingOutcome:
     retry_at: float = 0.0
     timeouts: int = 0
     output_chars: int = 0  # of the outcome at first
+    enqueued_due_in: float = 0.0  # seconds from its commit until the last run that it enqueued is due
 
     @property
     def is_settled(self) -> bool:
@@ -197,7 +199,8 @@ class Outcomes:
             while self._fan_outs:
                 pending = self._fan_outs.popleft()
                 await asyncio.sleep(max(0.0, pending.retry_at - clock.now()))
-                await self._write([pending], self._fan_out_session, FAN_OUT_TIMEOUT_SECONDS)
+                timeout = FAN_OUT_TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * store.run_count(pending.end.enqueued)
+                await self._write([pending], self._fan_out_session, timeout)
             await self._fan_out_session.drop()
 
     async def _write_successes(self) -> None:
@@ -296,7 +299,9 @@ class Outcomes:
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
             write_last = partial(progress.write_last, connection, attempts)
-            written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
+            written, batch[0].enqueued_due_in = await store.finish_with(
+                connection, self._namespace, *outcomes[0], enqueued, write_last
+            )
         else:
             written = await progress.write_with(connection, attempts, partial(store.finish, connection, outcomes))
         for pending in batch:
@@ -327,7 +332,7 @@ class Outcomes:
         """Let a fan-out fail its attempt after a few timeouts."""
         pending.timeouts += 1
         if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
-            runs = sum(len(batch.payloads) for batch in pending.end.enqueued)
+            runs = store.run_count(pending.end.enqueued)
             why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_FAN_OUT_TIMEOUTS} "
             self._fail(pending, f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the rest")
 

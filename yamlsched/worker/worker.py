@@ -182,6 +182,8 @@ class Worker:
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
                 if pending.outcome.status is Status.FAILED and pending.outcome.delay is not None:
                     self.lanes.of(pending.attempt).claims.retry_in(pending.outcome.delay.total_seconds())
+                if pending.enqueued_due_in > 0:
+                    self.lanes.retry_in(pending.enqueued_due_in)  # of any lane: a fan-out has runs of any job
                 self.lanes.look_now()
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
