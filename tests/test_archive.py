@@ -403,6 +403,8 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     now = health.read(db, "default", timedelta(hours=1))
     assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == ["prune"]
     assert [check.level for check in doctor.pruning(now)] == ["fail"]
+    metric = 'yamlsched_prune_failing_seconds{namespace="default"} '
+    assert float(cli("metrics").out.partition(metric)[2].split()[0]) > 0
     first = value(db, "select prune_failing_since from yamlsched.schedule_files")
     assert ticked().code == 1
     assert value(db, "select prune_failing_since from yamlsched.schedule_files") == first
@@ -411,6 +413,7 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     assert ticked().code == 0
     assert [line["id"] for line in lines(tmp_path / "kept")] == [run]
     assert cli("status", "--check").code == 0
+    assert f"{metric}0\n" in cli("metrics").out
 
 
 def test_a_row_of_the_database_never_says_where_something_is_written(

@@ -93,7 +93,7 @@ def test_an_alert_uses_metrics_and_labels_that_are_printed(rule: dict[str, Any],
     shown = " ".join(rule["annotations"].values())
     assert set(re.findall(r"\$labels\.(\w+)", shown)) <= labels
     assert rule["labels"]["severity"] in ("page", "ticket")
-    if "job" in labels:
+    if "job_name" in labels:
         assert "owner" in labels, "the alert of a job names its owner"
 
 

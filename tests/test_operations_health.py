@@ -436,12 +436,15 @@ def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_reso
     assert document["in_doubt_counts"] == {"person": 1, "retry": 1}
     assert [(e["key"], e["waits_for"]) for e in document["in_doubt"]][:1] == [(key, "person")]
     found = families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"]
-    assert of(found, job="purge", waits_for="person") == 1
-    assert of(found, job="purge", waits_for="retry") == 1
+    assert of(found, job_name="purge", waits_for="person") == 1
+    assert of(found, job_name="purge", waits_for="retry") == 1
 
     assert cli("settle", key, "--done").code == 0
     assert cli("status", "--check").code == 0
-    assert of(families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"], job="purge", waits_for="person") == 0
+    assert (
+        of(families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"], job_name="purge", waits_for="person")
+        == 0
+    )
 
 
 def test_the_remedy_for_an_effect_in_doubt_of_a_succeeded_run_is_only_to_settle_it(db: Db) -> None:
@@ -811,11 +814,11 @@ def test_the_prometheus_parser_reads_the_metrics(db: Db, cli: Cli) -> None:
     [total] = [s.value for s in histogram.samples if s.name.endswith("_sum")]
     assert total == pytest.approx(70.200001)
     assert 3600 <= of(found["yamlsched_oldest_due_seconds"]) < 3700
-    assert 3600 <= of(found["yamlsched_job_late_seconds"], job="purge") < 3700
+    assert 3600 <= of(found["yamlsched_job_late_seconds"], job_name="purge") < 3700
     assert of(found["yamlsched_tick_age_seconds"]) < 60
     assert of(found["yamlsched_stuck_runs"]) == 0
     assert of(found["yamlsched_other_files"]) == 0
-    assert of(found["yamlsched_job_failure_streak"], job="purge") == 2
+    assert of(found["yamlsched_job_failure_streak"], job_name="purge") == 2
     assert abs(of(found["yamlsched_job_last_success_timestamp_seconds"]) - datetime.now(UTC).timestamp()) < 60
 
 
@@ -1018,10 +1021,10 @@ def test_metrics_of_jobs_name_their_owner(db: Db) -> None:
 
     found = families(metrics.text(db, "default")).values()
 
-    of_jobs = [sample for family in found for sample in family.samples if sample.labels.get("job")]
-    owners = {sample.labels["job"]: sample.labels.get("owner") for sample in of_jobs}
+    of_jobs = [sample for family in found for sample in family.samples if sample.labels.get("job_name")]
+    owners = {sample.labels["job_name"]: sample.labels.get("owner") for sample in of_jobs}
     assert owners == {"purge": "team-data", "mail": None}
-    assert {sample.labels.get("owner") for sample in of_jobs if sample.labels["job"] == "purge"} == {"team-data"}
+    assert {sample.labels.get("owner") for sample in of_jobs if sample.labels["job_name"] == "purge"} == {"team-data"}
     assert {family.name for family in found if any("owner" in s.labels for s in family.samples)} > {
         "yamlsched_runs",
         "yamlsched_effects_in_doubt",

@@ -7,6 +7,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.operations.health import drift
+from yamlsched.operations.health import drift, in_force
 from yamlsched.runs import LOST_WORKER
 from yamlsched.store import failures, health
 from yamlsched.store.failures import FailedAttempts
@@ -40,6 +41,7 @@ HELP = {
     "tick_age_seconds": "Time since a tick last presented a schedule.",
     "other_files": "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
     "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
+    "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
     "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
@@ -57,27 +59,28 @@ HELP = {
 }
 
 
+JOB_VALUES: dict[str, Callable[[JobHealth, Health], Value]] = {
+    "job_late_seconds": lambda job, now: _age(now, job.overdue_since),
+    "job_paused": lambda job, now: job.paused,
+    "job_failure_streak": lambda job, now: job.failure_streak,
+    "job_failure_streak_attempts": lambda job, now: job.attempt_streak,
+    "job_failing_runs": lambda job, now: job.failing,
+    "job_last_success_timestamp_seconds": lambda job, now: job.last_success_at,
+    "job_last_failure_timestamp_seconds": lambda job, now: job.last_failure_at,
+    "job_next_slot_timestamp_seconds": lambda job, now: job.next_slot_at,
+}
+
+
 def _namespace_values(now: Health) -> dict[str, Value]:
     waiting = [job.oldest_due_at for job in _active(now) if not job.paused]
+    file = in_force(now)
     return {
         "oldest_due_seconds": max((_age(now, due) for due in waiting), default=0.0),
         "stuck_runs": len(now.stuck),
         "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
         "other_files": len(drift(now)),
         "refused_files": len(now.refused),
-    }
-
-
-def _job_values(job: JobHealth, now: Health) -> dict[str, Value]:
-    return {
-        "job_late_seconds": _age(now, job.overdue_since),
-        "job_paused": job.paused,
-        "job_failure_streak": job.failure_streak,
-        "job_failure_streak_attempts": job.attempt_streak,
-        "job_failing_runs": job.failing,
-        "job_last_success_timestamp_seconds": job.last_success_at,
-        "job_last_failure_timestamp_seconds": job.last_failure_at,
-        "job_next_slot_timestamp_seconds": job.next_slot_at,
+        "prune_failing_seconds": _age(now, file.prune_failing_since if file else None),
     }
 
 
@@ -103,30 +106,33 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def job_labels(now: Health) -> Callable[[str], dict[str, str]]:
+def job_labels(now: Health) -> Callable[[str], str]:
     """Return a function that returns the labels of a job. A job without an owner has no such label."""
     owners = {job.job_type: {"owner": job.owner} for job in now.jobs if job.owner}
-    return lambda job: {"namespace": now.namespace, "job": job, **owners.get(job, {})}
+
+    @cache
+    def of_job(job: str) -> str:
+        return pairs({"namespace": now.namespace, "job_name": job, **owners.get(job, {})})
+
+    return of_job
 
 
 def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
     """Yield the lines of the gauges; ``dead`` are the dead runs of each job."""
-    label, active, of_job = {"namespace": now.namespace}, _active(now), job_labels(now)
+    label, active, of_job = pairs({"namespace": now.namespace}), _active(now), job_labels(now)
     states = [
-        ({**of_job(job.job_type), "status": status}, runs)
+        (f'{of_job(job.job_type)},status="{status}"', runs)
         for job in now.jobs
         if job.retired_at is None or job.queued or job.running or job.failed
-        for status, runs in zip(
-            ("queued", "running", "failed", "dead"),
-            (job.queued, job.running, job.failed, dead.get(job.job_type, 0)),
-            strict=True,
+        for status, runs in (
+            ("queued", job.queued),
+            ("running", job.running),
+            ("failed", job.failed),
+            ("dead", dead.get(job.job_type, 0)),
         )
     ]
     in_doubt = [
-        (
-            {**of_job(job), "waits_for": waits_for},
-            now.in_doubt_counts.get((job or None, waits_for), 0),
-        )
+        (f'{of_job(job)},waits_for="{waits_for}"', now.in_doubt_counts.get((job or None, waits_for), 0))
         for job in sorted({job.job_type for job in active} | {job or "" for job, _ in now.in_doubt_counts})
         for waits_for in ("person", "retry")
     ]
@@ -134,14 +140,13 @@ def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
     yield from metric("effects_in_doubt", in_doubt)
     for name, value in _namespace_values(now).items():
         yield from metric(name, [(label, value)])
-    values = [(of_job(job.job_type), _job_values(job, now)) for job in active]
-    for name in values[0][1] if values else ():
-        yield from metric(name, [(labels, numbers[name]) for labels, numbers in values])
+    for name, value_of in JOB_VALUES.items():
+        yield from metric(name, [(of_job(job.job_type), value_of(job, now)) for job in active])
 
 
 def workers(now: Health) -> Iterator[str]:
     """Yield the hosts that were seen within the hour."""
-    hosts = [({"namespace": now.namespace, "host": worker.host}, worker) for worker in now.workers]
+    hosts = [(pairs({"namespace": now.namespace, "host": worker.host}), worker) for worker in now.workers]
     yield from metric("worker_running_runs", [(labels, worker.running) for labels, worker in hosts])
     yield from metric("worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts])
 
@@ -160,7 +165,7 @@ def failed_attempts(failed: Iterable[FailedAttempts], now: Health) -> Iterator[s
         of_job[name] = of_job.get(name, 0) + group.attempts
     labels = job_labels(now)
     samples = [
-        ({**labels(job), "error_type": name}, number)
+        (f"{labels(job)},{pairs({'error_type': name})}", number)
         for job, of_job in sorted(counts.items())
         for name, number in sorted(of_job.items())
     ]
@@ -178,13 +183,13 @@ def recent_runs(ended: Iterable[EndedRuns], now: Health) -> Iterator[str]:
             buckets[part.job_type][part.bucket] += part.runs
             sums[part.job_type] += part.seconds
     labels = job_labels(now)
-    runs = [({**labels(job), "status": status}, number) for (job, status), number in sorted(counts.items())]
+    runs = [(f'{labels(job)},status="{status}"', number) for (job, status), number in sorted(counts.items())]
     yield from metric("recent_runs", runs)
     histogram: list[tuple[Any, ...]] = []
     for job, in_bucket in sorted(buckets.items()):
         of_job = labels(job)
         reached = zip(BUCKETS, accumulate(in_bucket), strict=True)
-        histogram += [({**of_job, "le": bound}, number, "_bucket") for bound, number in reached]
+        histogram += [(f'{of_job},le="{bound}"', number, "_bucket") for bound, number in reached]
         histogram += [(of_job, sums[job], "_sum"), (of_job, sum(in_bucket), "_count")]
     yield from metric("recent_run_duration_seconds", histogram, "histogram")
 
@@ -192,15 +197,20 @@ def recent_runs(ended: Iterable[EndedRuns], now: Health) -> Iterator[str]:
 def metric(name: str, samples: Iterable[tuple[Any, ...]], kind: str = "gauge") -> Iterator[str]:
     """Yield the lines of one metric. A sample has labels, a value, and in a histogram a suffix of the name."""
     full = f"yamlsched_{name}"
-    lines = [sample(full + "".join(suffix), labels, value) for labels, value, *suffix in samples if value is not None]
+    lines = [
+        f"{full}{''.join(suffix)}{{{labels}}} {shown(value)}" for labels, value, *suffix in samples if value is not None
+    ]
     if lines:
         yield from (f"# HELP {full} {HELP[name]}", f"# TYPE {full} {kind}", *lines)
 
 
-def sample(name: str, labels: dict[str, str], value: float | datetime) -> str:
-    number = value.timestamp() if isinstance(value, datetime) else float(value)
-    pairs = ",".join(f'{key}="{label_value(text)}"' for key, text in labels.items())
-    return f"{name}{{{pairs}}} {number:.15g}"
+def shown(value: float | datetime) -> str:
+    return f"{value.timestamp() if isinstance(value, datetime) else float(value):.15g}"
+
+
+def pairs(labels: dict[str, str]) -> str:
+    """Return labels as they are written between braces."""
+    return ",".join([f'{key}="{label_value(text)}"' for key, text in labels.items()])
 
 
 def label_value(text: str) -> str:
