@@ -13,11 +13,33 @@ left join lateral (
     limit 1
 ) f on true;
 
+-- name: start_batch
+-- A batch that a crash of the server undoes is pruned again, and archived again: its commit need not wait for the disk.
+-- `is_busy`: there is work in the namespace, so that the prune rests after the batch.
+select set_config('synchronous_commit', 'off', true) as synchronous_commit,
+       exists (
+           select
+           from (values (1), (2), (3)) as p (priority)
+           cross join lateral (
+               (select r.id
+                from yamlsched.job_runs r
+                where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+                  and r.priority = p.priority and r.run_at <= clock_timestamp()
+                limit 1)
+               union all
+               (select r.id
+                from yamlsched.job_runs r
+                where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+                  and r.priority = p.priority and r.run_at <= clock_timestamp()
+                limit 1)
+           ) due
+       ) as is_busy;
+
 -- name: hold_runs
 -- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch starts where the previous
 -- one ended, at a job and an instant, so that runs that are kept longer (the dead) are skipped once and not once per
 -- batch. A run that is locked (an operator retries it) is left for the next time.
-with aged as materialized (
+with held as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
     cross join lateral (
@@ -31,36 +53,23 @@ with aged as materialized (
                                             else %(cancelled)s::timestamptz end
         order by r.finished_at
         limit %(limit)s
+        for update skip locked
     ) r
     where d.namespace = %(namespace)s and d.id >= %(definition)s
     order by d.id
     limit %(limit)s
-), held as materialized (
-    select r.id
-    from yamlsched.job_runs r
-    where r.id = any (array(select a.id from aged a))
-      and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
-                                        when 'dead' then %(dead)s::timestamptz
-                                        else %(cancelled)s::timestamptz end
-    order by r.id
-    for update skip locked
 )
-select (select count(*) from aged) as seen,
-       (select count(*) from held) as rows,
-       array(select h.id from held h)::text as ids,
-       (select max(a.definition_id) from aged a) as definition,
-       (select max(a.finished_at) from aged a
-        where a.definition_id = (select max(b.definition_id) from aged b)) as last;
+select (select count(*) from held) as rows, array(select h.id from held h)::text as ids,
+       (select max(h.definition_id) from held h) as definition,
+       (select max(h.finished_at) from held h
+        where h.definition_id = (select max(b.definition_id) from held b)) as last;
 
 -- name: delete_runs
--- Delete the runs that are held. Their failures, outputs and tickets go with them; their keys stay.
+-- Delete the runs that are held. A trigger deletes what belongs to them; their keys stay.
 with gone as (
     delete from yamlsched.job_runs r
     where r.id = any (%(ids)s::bigint[])
     returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for
-), progress as (
-    delete from yamlsched.attempt_progress p
-    where p.run_id = any (%(ids)s::bigint[])
 ), kept as (
     insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for, pruned_at)
     select g.namespace, g.idempotency_key, g.id, g.job_type, g.scheduled_for, %(now)s
@@ -75,7 +84,7 @@ select count(*) as pruned from gone;
 with held as materialized (
     select u.ctid
     from yamlsched.used_keys u
-    where u.namespace = %(namespace)s and u.pruned_at < %(keys)s
+    where u.namespace = %(namespace)s and u.pruned_at < %(before)s
     order by u.pruned_at
     limit %(limit)s
     for update skip locked
@@ -91,7 +100,7 @@ where u.ctid = any (%(ids)s::tid[]);
 with held as materialized (
     select o.id
     from yamlsched.effects o
-    where o.namespace = %(namespace)s and o.claimed_at < %(effects)s
+    where o.namespace = %(namespace)s and o.claimed_at < %(before)s
       and not exists (select from yamlsched.job_runs r where r.id = o.run_id)
     order by o.claimed_at
     limit %(limit)s

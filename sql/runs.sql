@@ -471,6 +471,7 @@ from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitte
   as o (id, attempt, token, omitted_bytes, output)
 join yamlsched.job_runs r on r.id = o.id
 where o.output is not null
+for key share of r  -- or a prune might leave the output
 on conflict (run_id, attempt) do nothing;
 
 -- name: running_under

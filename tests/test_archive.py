@@ -333,7 +333,7 @@ def test_an_operator_who_retries_a_run_waits_for_its_archive(db: Db, dsn: str, f
     with store.connect(dsn) as own, own.transaction():
         before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
         position = statements.PrunePosition()
-        assert statements.runs(own, "default", before, position, 10, NOON, folder)[0] == 1
+        assert statements.runs(own, "default", before, position, 10, NOON, folder).rows == 1
         with store.connect(dsn) as operator:
             update = "update yamlsched.job_runs set run_at = now() where id = %s"
             assert (

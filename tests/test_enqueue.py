@@ -64,7 +64,7 @@ def prune(db: psycopg.Connection[Any]) -> None:
     now = datetime.now(UTC)
     limits = {"succeeded": now, "dead": now, "cancelled": now}
     first = {"namespace": "default", "definition": 0, "from": None, "limit": 100, "now": now}
-    _, _, ids, *_ = db.execute(load("retention")["hold_runs"], {**first, **limits}).fetchone() or ()
+    _, ids, *_ = db.execute(load("retention")["hold_runs"], {**first, **limits}).fetchone() or ()
     db.execute(load("retention")["delete_runs"], {"ids": ids, "now": now})
 
 

@@ -18,6 +18,7 @@ from support.rows import a_file_row, a_job, a_run, row, value
 from yamlsched import store
 from yamlsched.operations import retention
 from yamlsched.operations.retention import HousekeepingReport, housekeep
+from yamlsched.store import retention as statements
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -108,12 +109,30 @@ def test_the_failures_the_outputs_and_the_progress_of_a_run_are_pruned_with_it(d
     kept = ended(db, value(db, "select max(id) from yamlsched.job_definitions"), "dead", NOON - DAY)
     for id in (run, kept):
         db.execute("insert into yamlsched.attempt_progress values (%s, 1, now(), 1, 2, 'w', '')", [id])
+        db.execute("insert into yamlsched.attempt_begins values (%s, 1, 'w', 'agent', now(), now())", [id])
 
     housekeep(db, "default", PLENTY, NOON)
 
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
     assert value(db, "select count(*) from yamlsched.attempt_outputs") == 0
     assert value(db, "select array_agg(run_id) from yamlsched.attempt_progress") == [kept]
+    assert value(db, "select array_agg(run_id) from yamlsched.attempt_begins") == [kept]
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_prune_rests_only_while_there_is_work(db: Db, exclusive: bool) -> None:
+    job = a_job(db)
+    for _ in range(3):
+        ended(db, job, "succeeded", NOON - 100 * DAY)
+    future = a_run(db, job, "queued", run_at="(now() + interval '1 hour')", exclusive=exclusive)
+    before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
+
+    def pruned() -> statements.Pruned:
+        return statements.runs(db, "default", before, statements.PrunePosition(), 1, NOON)
+
+    assert (pruned().rows, pruned().is_busy) == (1, False)
+    db.execute("update yamlsched.job_runs set run_at = now() - interval '1 s', priority = 3 where id = %s", [future])
+    assert pruned().is_busy
 
 
 AN_EFFECT = """

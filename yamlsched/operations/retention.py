@@ -17,12 +17,12 @@ from yamlsched.operations.archive import ArchiveFailed
 from yamlsched.store import definitions, files, retention
 from yamlsched.store.retention import Archive
 
-BATCH_ROWS = 1_000
+BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
 MAX_JOBS_NAMED = 10
 """In one log line."""
 REST_RATIO = 2.0
-"""The pause after a batch, in multiples of the time it took: workers keep most of the server."""
+"""The pause after a batch while there is work, in multiples of the time it took: workers keep most of the server."""
 
 
 @dataclass
@@ -86,16 +86,16 @@ def _batches(
     before = {name: file.now - age for name, age in Retention.from_row(file.retention).ages().items()}
     position: retention.PrunePosition | None = retention.PrunePosition()
     while position is not None:
-        pruned, following = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now, archive)
-        position = following if pruned or following != position else None  # others may have locked the whole batch
-        report.runs += pruned
-        yield position is not None
-    while pruned := retention.keys(connection, namespace, before["keys"], BATCH_ROWS, file.now, archive):
-        report.keys += pruned
-        yield False
-    while pruned := retention.effects(connection, namespace, before["effects"], BATCH_ROWS, file.now, archive):
-        report.effects += pruned
-        yield False
+        pruned = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now, archive)
+        position = pruned.following
+        report.runs += pruned.rows
+        yield pruned.is_busy and position is not None
+    for kind in ("keys", "effects"):
+        while (
+            pruned := retention.others(connection, kind, namespace, before[kind], BATCH_ROWS, file.now, archive)
+        ).rows:
+            setattr(report, kind, getattr(report, kind) + pruned.rows)
+            yield False
     report.files = files.prune_unapplied(connection, namespace, now)
     if file.id is not None:
         retention.done(connection, file.id, file.now)

@@ -41,6 +41,15 @@ def in_force(connection: psycopg.Connection[Any], namespace: str, now: datetime 
     return FileInForce(row.id, row.retention or {}, row.now)
 
 
+@dataclass(frozen=True)
+class Pruned:
+    """A batch: how many rows, whether there is work, and where the next batch starts; None: it was the last."""
+
+    rows: int
+    is_busy: bool
+    following: PrunePosition | None = None
+
+
 def runs(
     connection: psycopg.Connection[Any],
     namespace: str,
@@ -49,63 +58,52 @@ def runs(
     limit: int,
     now: datetime,
     archive: Archive | None = None,
-) -> tuple[int, PrunePosition | None]:
-    """Prune up to ``limit`` runs that ended ``before`` the instant of their state.
+) -> Pruned:
+    """Prune up to ``limit`` runs that ended ``before`` the instant of their state."""
+    given = {**before, "definition": position.definition, "from": position.since}
+    held, is_busy = _prune(connection, "runs", namespace, given, limit, now, archive)
+    following = PrunePosition(held.definition, held.last) if held.rows == limit else None
+    return Pruned(held.rows, is_busy, following)
 
-    Return how many, and where the next batch starts; None after the last one.
+
+def others(
+    connection: psycopg.Connection[Any],
+    kind: str,
+    namespace: str,
+    before: datetime,
+    limit: int,
+    now: datetime,
+    archive: Archive | None = None,
+) -> Pruned:
+    """Delete up to ``limit`` ``keys`` whose runs were pruned ``before``, or ``effects`` that started before.
+
+    Only effects whose runs have been pruned.
     """
-    parameters = {
-        **before,
-        "namespace": namespace,
-        "definition": position.definition,
-        "from": position.since,
-        "limit": limit,
-    }
-    with connection.transaction():
-        [held] = connection.execute(load("retention")["hold_runs"], parameters).fetchall()
-        _delete(connection, "runs", held, now, archive)
-    return held.rows, PrunePosition(held.definition, held.last) if held.seen == limit else None
+    held, is_busy = _prune(connection, kind, namespace, {"before": before}, limit, now, archive)
+    return Pruned(held.rows, is_busy)
 
 
-def keys(
+def _prune(
     connection: psycopg.Connection[Any],
+    kind: str,
     namespace: str,
-    before: datetime,
+    given: dict[str, Any],
     limit: int,
     now: datetime,
-    archive: Archive | None = None,
-) -> int:
-    """Delete up to ``limit`` keys whose runs were pruned ``before``; return how many."""
+    archive: Archive | None,
+) -> tuple[Any, bool]:
+    """Lock a batch, let ``archive`` keep its lines, and delete it; return what was locked, and if there is work."""
+    sql, parameters = load("retention"), {**given, "namespace": namespace, "limit": limit}
     with connection.transaction():
-        parameters = {"namespace": namespace, "keys": before, "limit": limit}
-        [held] = connection.execute(load("retention")["hold_keys"], parameters).fetchall()
-        return _delete(connection, "keys", held, now, archive)
-
-
-def effects(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    before: datetime,
-    limit: int,
-    now: datetime,
-    archive: Archive | None = None,
-) -> int:
-    """Delete up to ``limit`` effects that started ``before`` and whose runs have been pruned; return how many."""
-    with connection.transaction():
-        parameters = {"namespace": namespace, "effects": before, "limit": limit}
-        [held] = connection.execute(load("retention")["hold_effects"], parameters).fetchall()
-        return _delete(connection, "effects", held, now, archive)
-
-
-def _delete(connection: psycopg.Connection[Any], kind: str, held: Any, now: datetime, archive: Archive | None) -> int:
-    """Delete the rows that are held, and before that, let ``archive`` keep their lines; return how many."""
-    if held.rows:
-        parameters = {"ids": held.ids, "now": now}
-        if archive is not None:
-            with closing(_lines(connection, kind, parameters)) as lines:
-                archive(kind, now, lines)
-        connection.execute(load("retention")[f"delete_{kind}"], parameters)
-    return int(held.rows)
+        [start] = connection.execute(sql["start_batch"], parameters).fetchall()
+        [held] = connection.execute(sql[f"hold_{kind}"], parameters).fetchall()
+        if held.rows:
+            rows = {"ids": held.ids, "now": now}
+            if archive is not None:
+                with closing(_lines(connection, kind, rows)) as lines:
+                    archive(kind, now, lines)
+            connection.execute(sql[f"delete_{kind}"], rows)
+    return held, start.is_busy
 
 
 def _lines(connection: psycopg.Connection[Any], kind: str, parameters: dict[str, Any]) -> Generator[str]:
