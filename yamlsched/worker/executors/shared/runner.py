@@ -10,10 +10,8 @@ import contextlib
 import contextvars
 import inspect
 import os
-import select
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -28,12 +26,13 @@ from yamlsched.store.dsn import redactor
 from yamlsched.worker import forking
 from yamlsched.worker.executors import ends
 from yamlsched.worker.executors.processes import bootstrap
-from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
+from yamlsched.worker.executors.processes.protocol import Frames, Report
 from yamlsched.worker.executors.processes.runner import FAILED_EXIT
 from yamlsched.worker.executors.shared import board as states
-from yamlsched.worker.executors.shared.board import START, STOP, Batch, Board
+from yamlsched.worker.executors.shared.board import START, STOP, Board
 from yamlsched.worker.executors.shared.executing import Executing
 from yamlsched.worker.executors.shared.loop import SharedLoop, Steps
+from yamlsched.worker.executors.shared.reporter import Reporter
 from yamlsched.worker.executors.shared.streams import current, stream
 from yamlsched.worker.executors.shared.watchdog import Watchdog
 from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
@@ -42,10 +41,6 @@ BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
 LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, once they are cancelled
 MAX_LISTED_TASKS = 5
-MAX_OUTPUT_BYTES = 1 << 18  # of one attempt, unsent: more is sent at once
-MAX_UNSENT_BYTES = 1 << 22  # then what prints waits for the parent
-FLUSH_SECONDS = 0.004  # for which the report of a success is held back
-MAX_REPORTS = 200  # in one frame
 MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
 OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ends.OWN_FILES.update((__file__, inspect.getfile(Steps)))
@@ -68,7 +63,7 @@ class Streams:
 
     def create(self) -> tuple[Any, Any]:
         def on_output(executing: Executing) -> None:
-            self.runner[0].on_output(executing)
+            self.runner[0].reporter.on_output(executing)
 
         return stream(1, on_output), stream(2, on_output)
 
@@ -92,7 +87,7 @@ class SharedRunner:
         self.channel, self.board = channel, channel.board
         workload = environment.workload
         self.sessions = SharedSessions(workload.dsn, workload.namespace, environment.session_permits)
-        self.pid, self.thread = os.getpid(), threading.get_ident()
+        self.pid = os.getpid()
         self.loop = SharedLoop()
         self.loop.protect(self.board, self._on_exception)
         self.watchdog = Watchdog(self.board)
@@ -103,14 +98,8 @@ class SharedRunner:
         self.waiting: dict[int, Any] = {}  # tasks that are to start when others have ended, by index
         self.limit = 1  # of what executes at once
         self.frames = Frames()
-        self.successes: list[tuple[int, float]] = []  # not sent yet
-        self.reports: list[Report] = []
-        self.returned: list[int] = []
-        self.printing: dict[int, Executing] = {}  # attempts with unsent output
-        self.is_leaking = False
-        self.unsent = bytearray()
-        self.is_flush_due = self.is_beating = self.is_starting = False
-        self.flush_timer: Any = None
+        self.reporter = Reporter(channel.results, self.loop)
+        self.is_beating = self.is_starting = False
         self.idle_beats = 0
 
     def main(self) -> NoReturn:
@@ -171,8 +160,7 @@ class SharedRunner:
         """Return tasks that have not started."""
         for index in indexes:
             del self.waiting[index]
-        self.returned += indexes
-        self._flush_soon()
+        self.reporter.give_back(indexes)
 
     def _start(self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]) -> None:
         """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those of a ClaimedRun."""
@@ -297,15 +285,15 @@ class SharedRunner:
             return
         names = sorted(str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in executing.others)
         listed = ", ".join([*names[:MAX_LISTED_TASKS], *["..."] * (len(names) > MAX_LISTED_TASKS)])
-        self._print(executing, f"yamlsched: cancelled what the handler had left running: {listed}\n")
+        self.reporter.print(executing, f"yamlsched: cancelled what the handler had left running: {listed}\n")
         for task in list(executing.others):
             task.cancel("its handler has ended")
         self.loop.call_later(LEFT_BEHIND_SECONDS, self._report_left_behind, executing)
 
     def _report_left_behind(self, executing: Executing) -> None:
         if not executing.is_reported:
-            self._print(executing, "yamlsched: it did not end, and this process is replaced\n")
-            self.is_leaking = True
+            self.reporter.print(executing, "yamlsched: it did not end, and this process is replaced\n")
+            self.reporter.is_leaking = True
             self._report(executing)
 
     def _report(self, executing: Executing) -> None:
@@ -313,19 +301,21 @@ class SharedRunner:
         del self.executing[index]
         if executing.end is None:
             self.board.set_state(index, states.SUCCEEDED)
-            self.successes.append((index, executing.took))
+            self.reporter.add_success(index, executing.took)
             if self.executing:
                 self._start_waiting()
-                self._flush_later()
+                self.reporter.flush_later()
                 return
         else:
             self.board.set_state(index, states.ENDED)
-            self.reports.append(Report(index, executing.end, executing.took))
+            self.reporter.add(Report(index, executing.end, executing.took))
         self._start_waiting()
-        self._flush_soon()
+        self.reporter.flush_soon()
 
     def _on_exit(self, executing: Executing, error: BaseException) -> None:
-        self._print(executing, "".join(["a task of the handler has raised\n", *traceback.format_exception(error)]))
+        self.reporter.print(
+            executing, "".join(["a task of the handler has raised\n", *traceback.format_exception(error)])
+        )
 
     def _on_exception(self, context: dict[str, Any]) -> None:
         """Report an exception that a task or a callback has raised, and that is not awaited."""
@@ -338,76 +328,9 @@ class SharedRunner:
         if executing is None or executing.is_reported:
             sys.stderr.write("".join(lines))
         else:
-            self._print(executing, "".join(lines))
+            self.reporter.print(executing, "".join(lines))
 
-    # -- to the parent ---------------------------------------------------------------------------------------------
-
-    def _print(self, executing: Executing, text: str) -> None:
-        content = text.encode("utf-8", "backslashreplace")
-        executing.output.append(content)
-        executing.output_bytes += len(content)
-        self.on_output(executing)
-
-    def on_output(self, executing: Executing) -> None:
-        """Send what ``executing`` has printed soon; called in any thread."""
-        self.printing[executing.index] = executing
-        if threading.get_ident() != self.thread:
-            self.loop.call_soon_threadsafe(self._flush_soon)
-        elif executing.output_bytes > MAX_OUTPUT_BYTES:
-            self._flush()
-            if len(self.unsent) > MAX_UNSENT_BYTES:
-                self._write_all()
-        else:
-            self._flush_soon()
-
-    def _flush_later(self) -> None:
-        """Report successes together, if the process is busy."""
-        if not self.is_flush_due and self.flush_timer is None:
-            self.flush_timer = self.loop.call_later(FLUSH_SECONDS, self._flush)
-
-    def _flush_soon(self) -> None:
-        if not self.is_flush_due:
-            self.is_flush_due = True
-            self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        """Send what there is to report. What an attempt has printed comes before its end."""
-        self.is_flush_due = False
-        if self.flush_timer is not None:
-            self.flush_timer.cancel()
-            self.flush_timer = None
-        outputs, printing = [], self.printing
-        while printing:
-            index, executing = printing.popitem()
-            content = b"".join([executing.output.popleft() for _ in range(len(executing.output))])
-            executing.output_bytes = 0
-            outputs.append((index, content))
-        fan_outs = [report for report in self.reports if report.end is not None and report.end.enqueued]
-        plain = [report.encode() for report in self.reports if report.end is None or not report.end.enqueued]
-        self.unsent += frame(tuple(Batch(outputs, self.successes, plain[:MAX_REPORTS], self.returned, self.is_leaking)))
-        for start in range(MAX_REPORTS, len(plain), MAX_REPORTS):
-            self.unsent += frame(tuple(Batch([], [], plain[start : start + MAX_REPORTS], [])))
-        for report in fan_outs:
-            self.unsent += ends.bounded(report, lambda one: frame(tuple(Batch([], [], [one.encode()], []))))
-        self.successes, self.reports, self.returned = [], [], []
-        self._write()
-
-    def _write(self) -> None:
-        try:
-            while self.unsent:
-                del self.unsent[: os.write(self.channel.results, self.unsent)]
-        except BlockingIOError:
-            self.loop.add_writer(self.channel.results, self._write)
-            return
-        self.loop.remove_writer(self.channel.results)
-
-    def _write_all(self) -> None:
-        """Let what prints faster than the parent reads wait for it."""
-        poll = select.poll()
-        poll.register(self.channel.results, select.POLLOUT)
-        while self.unsent:
-            poll.poll()
-            self._write()
+    # -- in between ------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""
