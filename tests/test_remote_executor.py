@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from support.database import temporary_database
-from support.project import TESTS, Project, a_project, is_alive, until
+from support.project import TESTS, Project, a_project, agent_exports, is_alive, until
 from support.proxy import a_proxy
 from yamlsched.definitions.job import ExitCodes, Job, Output
 from yamlsched.errors import Refused
@@ -43,14 +42,9 @@ def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
 
 def engine(project: Project, script: str = EXEC, **keys: Any) -> None:
     """Give the project the executor ``engine``, whose launcher runs ``script``: its "$@" starts the agent."""
-    environment = {
-        "YAMLSCHED_DSN": project.dsn,
-        "PYTHONPATH": str(TESTS),
-        "TEST_FOLDER": str(project.folder),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    (project.folder / "launch").write_text(f'{exports}echo "$$ $1" >> launchers\nshift\n{script}\n')
+    (project.folder / "launch").write_text(
+        f'{agent_exports(project.folder, project.dsn)}echo "$$ $1" >> launchers\nshift\n{script}\n'
+    )
     project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch", "{id}"], **keys}}
 
 

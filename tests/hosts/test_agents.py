@@ -6,15 +6,13 @@ The program is as ssh: it starts the agent on a host, where signals do not reach
 from __future__ import annotations
 
 import os
-import shlex
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.project import TESTS, until
+from support.project import agent_exports, until
 
 from .conftest import HostsProject
 from .handlers import beats_of, effects_of
@@ -27,13 +25,7 @@ SILENT = "was lost: it has not checked its lease for 6 s"
 
 def engine(project: HostsProject) -> None:
     """Give the project the executor ``engine``, whose agents start on the host that ``enter-host`` enters."""
-    environment = {
-        "YAMLSCHED_DSN": project.remote_dsn,
-        "PYTHONPATH": str(TESTS),
-        "TEST_FOLDER": str(project.folder),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    exports = agent_exports(project.folder, project.remote_dsn)
     (project.folder / "ssh").write_text(f'{exports}$(cat enter-host) setsid "$@" &\nwait $!\n')
     project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "ssh"]}}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -273,6 +274,17 @@ class Project:
 
     def close(self) -> None:
         self.db.close()
+
+
+def agent_exports(folder: Path, dsn: str) -> str:
+    """Return lines of shell that set the environment of an agent whose project is in ``folder``."""
+    environment = {
+        "YAMLSCHED_DSN": dsn,
+        "PYTHONPATH": str(TESTS),
+        "TEST_FOLDER": str(folder),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
 @contextmanager
