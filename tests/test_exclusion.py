@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
+from support.database import while_waiting
 from support.rows import row
 from support.schedules import HOUR, MINUTE, a_file, at
 from yamlsched import store as database
@@ -172,7 +172,7 @@ def test_a_run_that_is_claimed_during_the_edit_excludes_the_others(db: Db, dsn: 
         )
 
         # when the claim is committed while the edit waits for it
-        committing(claimer, db, syncer, lambda: edit(syncer, "wait"))
+        while_waiting(db, syncer, lambda: edit(syncer, "wait"), lambda: claimer.execute("commit"))
 
     # then the other run waits for the end of the first
     assert worker.claim(EDIT + SECOND) == []
@@ -196,27 +196,12 @@ def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: 
         definitions.apply_overlap(syncer, [job], EDIT)
 
         # when the runs are retried before it commits
-        answers = committing(syncer, db, operator, lambda: actions.retry(operator, ids, "ann", now=EDIT))
+        answers = while_waiting(
+            db, operator, lambda: actions.retry(operator, ids, "ann", now=EDIT), lambda: syncer.execute("commit")
+        )
 
     assert [answer.changed for answer in answers] == [True, True]
     assert [row(db, id).exclusive for id in ids] == [True, True]
-
-
-def committing(first: Db, watcher: Db, second: Db, act: Any) -> Any:
-    """Call ``act`` on the session ``second``; commit on ``first`` once ``second`` waits for a lock."""
-
-    def commit() -> None:
-        sql = "select count(*) as n from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-        while not watcher.execute(sql, [second.info.backend_pid]).fetchone().n:  # type: ignore[union-attr]
-            pass
-        first.execute("commit")
-
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        return act()
-    finally:
-        thread.join()
 
 
 def test_when_wait_becomes_allow_the_others_start_at_once(db: Db, worker: Worker) -> None:

@@ -372,24 +372,32 @@ def test_a_command_gets_no_dsn_of_sentry_and_no_process_shows_it(sentry: Sentry,
         assert KEY not in seen
 
 
-def test_a_worker_that_ends_waits_for_an_answer_that_is_on_its_way(
-    sentry: Sentry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitors, "LAST_HELPER_SECONDS", 60.0)
-    outbox = Outbox({}, Project.of(sentry.dsn, None), "default", lambda: {"nightly": JOB})
-    sentry.service.may_answer.clear()
+def end_while_it_is_sent(sentry: Sentry, outbox: Outbox, is_answered: bool) -> None:
+    """End a worker after it has sent a check-in, and before it is answered: a moment later, or not before the end."""
 
-    async def end_while_it_is_sent() -> None:
+    async def send() -> None:
         task = asyncio.create_task(monitors.send_continually(outbox, None))  # type: ignore[arg-type]
         outbox.note_start(RUN)
         while not sentry.service.requests:
             await asyncio.sleep(0.01)
         task.cancel()
-        asyncio.get_running_loop().call_later(0.05, sentry.service.may_answer.set)
+        if is_answered:
+            asyncio.get_running_loop().call_later(0.05, sentry.service.may_answer.set)
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(end_while_it_is_sent())
+    sentry.service.may_answer.clear()
+    asyncio.run(send())
+    sentry.service.may_answer.set()
+
+
+def test_a_worker_that_ends_waits_for_an_answer_that_is_on_its_way(
+    sentry: Sentry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitors, "LAST_HELPER_SECONDS", 60.0)
+    outbox = Outbox({}, Project.of(sentry.dsn, None), "default", lambda: {"nightly": JOB})
+
+    end_while_it_is_sent(sentry, outbox, is_answered=True)
 
     assert outbox.take(None) == []
     assert [c["status"] for c in sentry.check_ins] == ["in_progress"]
@@ -400,20 +408,9 @@ def test_a_worker_that_ends_sends_again_what_was_not_answered_in_time(
 ) -> None:
     monkeypatch.setattr(monitors, "LAST_HELPER_SECONDS", 0.0)
     outbox = Outbox({}, Project.of(sentry.dsn, None), "default", lambda: {"nightly": JOB})
-    sentry.service.may_answer.clear()
 
-    async def end_while_it_is_sent() -> None:
-        task = asyncio.create_task(monitors.send_continually(outbox, None))  # type: ignore[arg-type]
-        outbox.note_start(RUN)
-        while not sentry.service.requests:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    end_while_it_is_sent(sentry, outbox, is_answered=False)
 
-    asyncio.run(end_while_it_is_sent())
-
-    sentry.service.may_answer.set()
     assert len(outbox.take(None)) == 1
 
 

@@ -16,6 +16,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from support.command_line import Cli, command_line
+from support.database import while_waiting
 from support.rows import a_job, a_run, row, value
 from yamlsched import store, times
 from yamlsched.errors import Refused
@@ -208,28 +209,12 @@ def test_a_retry_waits_for_a_worker_that_is_finishing_the_run(db: Db, dsn: str) 
         )
 
         # when an operator retries it, and the worker commits while the operator waits
-        answers = commit_while_waiting(worker, watcher, operator, lambda: actions.retry(operator, [run], "ann"))
+        answers = while_waiting(
+            watcher, operator, lambda: actions.retry(operator, [run], "ann"), lambda: worker.execute("commit")
+        )
 
     # then the result describes the run after the worker's commit
     assert [a.what for a in answers] == ["is queued again"]
-
-
-def commit_while_waiting(worker: Any, watcher: Any, waiting: Any, act: Any) -> Any:
-    """Call ``act`` on ``waiting``; commit on ``worker`` once ``waiting`` waits for a lock."""
-    import threading
-
-    def commit() -> None:
-        sql = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-        while not watcher.execute(sql, [waiting.info.backend_pid]).fetchone()[0]:
-            pass
-        worker.execute("commit")
-
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        return act()
-    finally:
-        thread.join()
 
 
 def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_nothing(db: Db) -> None:
