@@ -104,6 +104,17 @@ product, _ = Product.objects.get_or_create(name="Book", defaults={"stock": STOCK
 print(*(Client().post("/orders/", {"email": customer.email, "product": product.pk}).status_code for _ in range(2)))
 """
 
+PAGE = """
+from django.contrib.auth.models import User
+from django.test import Client
+from starlette.testclient import TestClient
+from shop.asgi import application
+client = Client()
+client.force_login(User.objects.create(username="ada", is_staff=True))
+cookies = {"sessionid": client.cookies["sessionid"].value}
+print(TestClient(application, base_url="http://shop.example.com", cookies=cookies).get("/scheduler/").text)
+"""
+
 
 @pytest.fixture
 def django(example: Example) -> ExampleProject:
@@ -124,6 +135,9 @@ def order(project: ExampleProject, stock: int) -> list[str]:
 def test_django_passes_its_own_tests(django: ExampleProject) -> None:
     django.run("python", "manage.py", "makemigrations", "--check")
     django.run("python", "manage.py", "test", "--no-input")
+    page = django.run("python", "manage.py", "shell", "--no-imports", "-c", PAGE)
+    assert "<title>" in page
+    assert 'href="/scheduler/jobs/add_points"' in page
 
 
 @pytest.mark.slow
