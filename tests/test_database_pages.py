@@ -131,6 +131,17 @@ def test_each_login_can_do_its_task_and_nothing_else(installed: Reader) -> None:
     installed.follow("database.md", "migrate", "roles")
 
 
+def test_an_administrator_who_is_no_superuser_can_follow_the_page(tmp_path: Path) -> None:
+    for reader in a_reader(tmp_path):
+        reader.rows("create role administrator login createdb createrole", "postgres")
+        reader.variables["PGUSER"] = "administrator"
+
+        reader.follow("database.md", "create", "managed", "migrate", "roles", "grants", "use", "migrate", "roles")
+
+        [run] = reader.rows("select status from yamlsched.job_runs")
+        assert run.status == "succeeded"
+
+
 def test_nothing_is_created_outside_of_the_schema(installed: Reader) -> None:
     outside = installed.rows(
         "select c.oid::regclass from pg_class c where c.relnamespace not in ('yamlsched'::regnamespace, "
