@@ -160,7 +160,7 @@ class Application:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error))))
 
     def _compare_tables(self) -> migrations.WrongTables | None:
-        """Return what is wrong with the tables; None if they are those of this yamlsched, or that cannot be told."""
+        """Return what is wrong with the tables; None if they are those of this yamlsched, or if that is not known."""
         try:
             with self._pool.transaction() as connection:
                 migrations.refuse_other_tables(connection)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunListener(Protocol):
-    """Is told when an attempt is handed to its executor, and when a run has ended."""
+    """Is notified when an attempt is handed to its executor, and when a run has ended."""
 
     def note_start(self, run: ClaimedRun) -> None: ...
 

@@ -271,7 +271,7 @@ class Worker:
     # -- from start to end -----------------------------------------------------------------------------------------
 
     async def run(self, *companions: Callable[[Worker], Coroutine[Any, Any, None]]) -> RunReport:
-        """Work until nothing is due (any more), and return the report. ``companions`` run concurrently.
+        """Work until nothing is due, and return the report. ``companions`` run concurrently.
 
         Raises EnvironmentFailed when the database is away for too long, or nothing can be executed.
         """

@@ -21,7 +21,7 @@ from yamlsched.zones import zone
 SPANS = {"1d": 1, "7d": 7}
 DEFAULT_SPAN = "7d"
 MAX_LISTED_STARTS = 20
-"""Jobs in the list of coming slots: it ends with the hour in which there are so many."""
+"""The list of coming slots ends with the hour in which it reaches this number of jobs."""
 MAX_STARTS_OF_HOUR = 200
 """The same for the list of one hour."""
 MAX_PILE_UPS = 7

@@ -76,7 +76,7 @@ class Executor(Protocol):
         """Stop ``attempts``, whose ``stopped`` is the reason; kill them after ``grace`` seconds.
 
         None: after the time that suits each, for a command its ``kill_after``.
-        Attempts that it does not hold any more are ignored.
+        Attempts that it no longer holds are ignored.
         """
 
     def release_unstarted(self) -> None:

@@ -199,7 +199,7 @@ class ProcessPool(ChildPool[ChildHandle]):
         self._return_stopped()
 
     def release_unstarted(self) -> None:
-        """Return what no child has started; hand out nothing any more."""
+        """Return what no child has started; hand out nothing from now on."""
         self._is_draining = True
         for child in self._children.values():
             self._waiting.extend(child.withdraw())

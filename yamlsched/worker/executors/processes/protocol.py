@@ -103,7 +103,7 @@ class Memory:
         return bool(self._bytes[STOP])
 
     def set_group(self, group: int) -> None:
-        """Child, or its program before it starts: set the program's process group; 0: it needs no signal any more."""
+        """Child, or its program before it starts: set the program's process group; 0: it is no longer signalled."""
         GROUP_ID.pack_into(self._bytes, GROUP, group)
 
     @property

@@ -39,7 +39,7 @@ class InFlight:
     number: int
     attempt: Attempt
     begin_by: float  # on ``clock.now``
-    stop: tuple[float, bool] | None = None  # the last grace that the gateway was told, and whether it must end
+    stop: tuple[float, bool] | None = None  # the last grace that was sent to the gateway, and whether it must end
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class RemoteExecutor:
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
         """Withdraw what has not begun; stop the others, and kill their launchers ``grace`` seconds later.
 
-        An attempt that is not ours any more, or is to end at once, ends with that. Another one ends when its agent has
+        An attempt that is no longer ours, or is to end at once, ends with that. Another one ends when its agent has
         confirmed it: elsewhere its handler may be running.
         """
         for attempt in attempts:

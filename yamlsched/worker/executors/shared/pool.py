@@ -137,7 +137,7 @@ class SharedPool(ChildPool[SharedChild]):
         self._return_stopped()
 
     def release_unstarted(self) -> None:
-        """Return what no child has got; hand out nothing any more."""
+        """Return what no child holds; hand out nothing from now on."""
         self._is_draining = True
         self._return_waiting()
         for child in self._children.values():
@@ -321,7 +321,7 @@ class SharedPool(ChildPool[SharedChild]):
         if child.killed_for is not None:
             return *child.killed_for, ""
         is_by_signal = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        # SIGKILL is sent from outside, perhaps because memory is short: what was executing need not be the reason
+        # SIGKILL is sent from outside, possibly because memory is short: what was executing need not be the reason
         return None if is_by_signal else child.executing(), exit_cause(status), ""
 
 

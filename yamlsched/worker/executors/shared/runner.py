@@ -330,7 +330,7 @@ class SharedRunner:
         else:
             self.reporter.print(executing, "".join(lines))
 
-    # -- in between ------------------------------------------------------------------------------------------------
+    # -- regularly -------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""

@@ -24,7 +24,7 @@ LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 class Stall:
     """For how long a child has been seen in the same step.
 
-    Intervals in which the observer itself was not executed do not count: then perhaps the whole host was not.
+    Intervals in which the observer itself was not executed do not count: the whole host may have stood still.
     """
 
     def __init__(self) -> None:
