@@ -374,7 +374,7 @@ class FanOut:
             now = time.monotonic()
             left = seconds_left(self._written, self._total, now - self._started)
             self._due_at = max(self._due_at, now + left)
-            part["delay"] = (batch.delay or 0.0) + left
+            part["delay"] = max(batch.delay or 0.0, left)
         return {**batch._asdict(), **part, "namespace": self._namespace, "parent_id": self._run_id}
 
     def due_in(self) -> float:
