@@ -20,6 +20,8 @@ from yamlsched import embedded
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+"""With the Python of this test first, for which the installed packages are."""
 BY_HAND = {f"GIT_{who}_{what}": "you@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
@@ -39,7 +41,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
     if now.hour == 6 and now.minute < 20:
         pytest.skip("the job has its slot at 06:15, so there would be one more run than shown")
     environment = {
-        "PATH": os.environ["PATH"],
+        "PATH": PATH,
         "HOME": str(folder),
         # packages come from the environment of this test, and no index is asked
         "PYTHONPATH": sysconfig.get_path("purelib"),
@@ -68,8 +70,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
     ],
 )
 def test_a_guide_works_as_shown(page: str, folder: Path, own_dsn: str) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(folder), "YAMLSCHED_DSN": own_dsn, **BY_HAND}
+    environment = {"PATH": PATH, "HOME": str(folder), "YAMLSCHED_DSN": own_dsn, **BY_HAND}
 
     wrong = guides.problems(page, folder, environment, {"/path/to/yamlsched": str(ROOT)})
 

@@ -67,7 +67,7 @@ def problems(page: str, folder: Path, environment: Mapping[str, str], replaced: 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
     printed = dict(re.findall(r"(?ms)^=== (\d+)\n(.*?)(?=^=== |\Z)", done.stdout))
     wrong = []
