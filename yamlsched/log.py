@@ -17,6 +17,8 @@ from yamlsched import durations, times
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 JSON_START = b'{"at": "'
 """How each line of JSON starts."""
+NEEDS_QUOTES = frozenset(' "=\\')
+"""Characters with which a value is quoted in a line of text."""
 _state: dict[str, Any] = {"threshold": 20, "json": False}
 
 
@@ -134,6 +136,6 @@ def _text(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     """Return ``text`` as one word on one line, quoted and escaped if necessary."""
-    if text and text.isprintable() and not any(c in ' "=\\' for c in text):
+    if text and text.isprintable() and NEEDS_QUOTES.isdisjoint(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())

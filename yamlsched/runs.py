@@ -237,7 +237,8 @@ def storable(text: str) -> str:
     >>> storable("a\\x00b\\ud800")
     'a\\\\x00b?'
     """
-    return text.replace("\x00", "\\x00").encode("utf-8", "replace").decode("utf-8")
+    text = text.replace("\x00", "\\x00")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def last_bytes(output: str) -> tuple[str, int]:
@@ -273,7 +274,9 @@ def one_line(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     'no route to \\\\x1b[31mhost'
     """
     words = " ".join(storable(text[: max_chars * 4]).split())
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    safe = words
+    if not words.isprintable():
+        safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
     return safe if len(safe) <= max_chars else safe[: max_chars - 1] + "…"
 
 
