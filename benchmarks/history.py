@@ -74,8 +74,8 @@ def verbs(dsn: str) -> dict[str, list[str]]:
         "runs --error host", "runs --error nowhere", "runs --error-type KeyError", "runs --error-type Nothing",
         "runs --key job_77:*", f"runs --key job_77:{slot}", "runs --worker web-1", "runs --worker elsewhere",
         f"runs --before {run // 2}", "runs --group-by error_type", "runs --group-by error_type --since 1d",
-        "runs --group-by error_type --job job_1", f"show {run}", f"show {dead}", f"why job_77 {slot}",
-        f"why job_77 {slot[:10]}", "report", "report --since 7d", "report --since 30d", "metrics", "doctor",
+        "runs --group-by error_type --job job_1", f"show {run}", f"show {dead}", f"why job_77 --at {slot}",
+        f"why job_77 --at {slot[:10]}", "report", "report --since 7d", "report --since 30d", "metrics", "doctor",
         "log", "log job_77", "runs --status dead --since 1d",
     ]  # fmt: skip
     return {text: text.split() for text in texts}

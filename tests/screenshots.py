@@ -42,10 +42,10 @@ class Picture(NamedTuple):
 PICTURES = (
     Picture("jobs.png", "/", 1120),
     Picture("jobs-dark.png", "/", 1120, "dark"),
-    Picture("job.png", "/jobs/refresh_cache?span=24h", 900),
+    Picture("job.png", "/jobs/refresh_cache?span=24h", 1280),
     Picture("calendar.png", "/calendar", 760),
     Picture("dead.png", "/dead?span=all", 600),
-    Picture("files.png", "/files", 760),
+    Picture("files.png", "/files", 960),
     Picture("retry.png", "/actions/retry?run={dead}", 440),
 )
 
