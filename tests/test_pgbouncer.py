@@ -44,16 +44,17 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 def test_ticks_and_workers_execute_every_kind_of_job_once(project: Project, pgbouncer: PgBouncer) -> None:
     # given jobs of every kind, whose runs are due, and one with a due slot
     project.db.execute("create table public.ledger (run_id bigint not null)")
-    project.sync(
-        nothing={"cron": "* * * * *"},
-        transacts={},
-        fans_out_in_a_transaction={},
-        records_and_transacts={},
-        fails_once={"max_attempts": 2},
-        naps=shared("naps"),
-        program={"command": ["true"]},
-        nap={},
-    )
+    jobs: dict[str, dict[str, Any]] = {
+        "nothing": {"cron": "* * * * *"},
+        "transacts": {},
+        "fans_out_in_a_transaction": {},
+        "records_and_transacts": {},
+        "fails_once": {"max_attempts": 2},
+        "naps": shared("naps"),
+        "program": {"command": ["true"]},
+        "nap": {},
+    }
+    project.sync(**{name: {"lease": "2m", **job} for name, job in jobs.items()})
     project.db.execute("update yamlsched.job_definitions set next_slot_at = now() where schedule is not null")
     project.db.execute("update yamlsched.job_definitions set effective_from = now() - interval '1 hour'")
     once = [run for job in ("nothing", "transacts", "records_and_transacts") for run in project.enqueue(job, count=5)]
@@ -102,12 +103,13 @@ def test_a_loop_survives_a_pgbouncer_that_is_killed_and_started_again(project: P
 
 def test_a_run_of_a_worker_that_is_killed_is_executed_by_another(project: Project, pgbouncer: PgBouncer) -> None:
     dsn = pgbouncer.dsn_of(project.dsn)
-    project.sync(first_attempt_waits={"max_attempts": 2})
+    project.sync(first_attempt_waits={"max_attempts": 2, "lease": "2m"})
     [run] = project.enqueue("first_attempt_waits")
     worker = project.start("work", dsn=dsn)
     project.until_started(run)
     worker.signal(signal.SIGKILL)
     worker.wait()
+    project.end_leases()
 
     loop = project.start("work", "--loop", dsn=dsn, host="other")
     project.until_status(run, "succeeded")
