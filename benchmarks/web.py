@@ -141,8 +141,8 @@ def paths(dsn: str) -> list[str]:
 
     with psycopg.connect(dsn) as connection:
         [run, at] = connection.execute(
-            "select max(id), to_char(max(scheduled_for) at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"') "
-            "from yamlsched.job_runs where job_type = 'job_1' and scheduled_for is not null"
+            "select max(id), to_char(max(run_at) at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"') "
+            "from yamlsched.job_runs where job_type = 'job_1' and finished_at is not null"
         ).fetchone()
         [dead] = connection.execute("select max(id) from yamlsched.job_runs where dead_at is not null").fetchone()
     values = {"job": "job_1", "run": str(run)}
