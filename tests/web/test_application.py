@@ -59,12 +59,12 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
         ),
         (
             "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9, '0009_x', '', 8); "
-            "alter view yamlsched.job_queues rename column queued to waiting",
+            "alter view yamlsched.job_states rename column queued to waiting",
             "They support hosts with version 8 or later, and this one has 3: upgrade yamlsched on this host.",
         ),
         (
             "update yamlsched.migrations set checksum = 'other' where version = 1; "
-            "alter view yamlsched.job_queues rename column queued to waiting",
+            "alter view yamlsched.job_states rename column queued to waiting",
             "migration 0001_tables was applied from a different file",
         ),
         ("drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
