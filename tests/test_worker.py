@@ -57,7 +57,7 @@ def test_a_run_whose_job_is_not_that_of_its_definition_fails_and_is_not_claimed_
 
     assert project.summary(run) == ("failed", 1, 0, 0, 1)
     assert 'its definition is that of another job than "other"' in project.row(run).last_error
-    assert "given_back" not in process.text
+    assert "run.released" not in process.text
 
 
 def test_no_more_runs_are_claimed_than_allowed(project: Project) -> None:

@@ -83,7 +83,7 @@ class RunReport:
             case _ if end.kind is EndKind.SESSION_LOST:
                 log.warning("attempt.released", **names, why=one_line(f"its database session broke ({end.error_type})"))
             case _:
-                log.info("run.given_back", **names, why=end.error)
+                log.info("run.released", **names, why=end.error)
 
     def _count(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None:
         self.states[status] += 1
