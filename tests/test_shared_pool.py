@@ -210,7 +210,7 @@ def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_n
     project.sync(hangs=shared("hangs", lease="2s"), waits=shared("waits"))
     cancelled, lost = project.enqueue("hangs", count=2)
     [neighbour] = project.enqueue("waits")
-    worker = start(project, cancelled, lost, neighbour)
+    worker = start(project, cancelled, lost, neighbour, more=("--loop",))
 
     assert project.start("cancel", str(cancelled), "--yes").wait() == 0
     project.db.execute("update yamlsched.job_runs set locked_by = 'other' where id = %s", [lost])

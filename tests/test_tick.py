@@ -329,7 +329,7 @@ def retire_long_ago(project: Project, job: str, runs: int) -> None:
 def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_line_for_each(project: Project) -> None:
     write(project, nothing={}, returns_json={})
     apply(project)
-    retire_long_ago(project, "returns_json", 2500)
+    retire_long_ago(project, "returns_json", 4500)
     [run] = project.enqueue("nothing")
     write(project, nothing={})
     apply(project)
@@ -339,7 +339,7 @@ def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_li
     assert code == 0, text
     assert text.index("attempt.succeeded") < text.index("runs.cancelled")
     assert text.count("runs.cancelled") <= 3
-    assert "jobs=returns_json runs=1000" in text
+    assert "jobs=returns_json runs=2000" in text
     assert project.row(run).status == "succeeded"
     until(lambda: project.start("tick").wait() == 0 and not count(project, "job_runs where finished_at is null"))
 
