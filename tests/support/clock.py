@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 WRONG_CLOCK = """
-import datetime, os, time
+import copyreg, datetime, os, time
 
 SHIFT = int(os.environ["SHIFT"])
 real_time, real_time_ns = time.time, time.time_ns
@@ -36,5 +36,10 @@ class Shifted(real_datetime, metaclass=Alike):
         return cls.now()
 
 
+def revive(text):
+    return real_datetime.fromisoformat(text)
+
+
 datetime.datetime = Shifted
+copyreg.pickle(real_datetime, lambda value: (revive, (value.isoformat(),)))  # by its name, pickle would find Shifted
 """
