@@ -28,10 +28,13 @@ NOTES = {
 SPENT = (
     "select pg_current_wal_lsn() - '0/0'::pg_lsn, (select sum(pg_relation_size(oid)) from pg_class where oid >= 16384)"
 )
+# A run keeps the start of its last attempt only; a failure has that of its own.
 DRAINED = """
-select sum(attempts), extract(epoch from max(finished_at) - min(started_at))::float8,
+select sum(r.attempts),
+       extract(epoch from max(r.finished_at) - least(min(r.started_at),
+                                                     (select min(f.started_at) from yamlsched.job_failures f)))::float8,
        (select count(*) from yamlsched.job_failures)
-from yamlsched.job_runs
+from yamlsched.job_runs r
 """
 
 
