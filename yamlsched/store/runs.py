@@ -39,8 +39,8 @@ OURS, LOST = "ours", "lost"
 class Scope:
     """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
 
-    ``remote`` has those of other executors than "local", by executor. ``others`` may be many, but are mostly in a row:
-    they were added by one file.
+    ``remote`` has those of other executors than "local", by executor. ``others`` are sorted. They may be many, but are
+    mostly in a row: they were added by one file.
     """
 
     newest: int = 2**63 - 1
@@ -54,7 +54,7 @@ class Scope:
     @cached_property
     def parameters(self) -> dict[str, Any]:
         """Those of a claim: the ids as ranges, from ``firsts`` to ``lasts``."""
-        ends = [0, *sorted(other for other in self.others if other <= self.newest), self.newest + 1]
+        ends = [0, *(other for other in self.others if other <= self.newest), self.newest + 1]
         ranges = [(end + 1, following - 1) for end, following in pairwise(ends) if end + 1 < following]
         firsts, lasts = _array(first for first, _ in ranges), _array(last for _, last in ranges)
         return {"newest": self.newest, "firsts": firsts, "lasts": lasts}
@@ -412,14 +412,14 @@ def scope_in_force(
     """Return what a worker may claim whose file is in force; None if another one is by now."""
     given = {"namespace": namespace, "hash": file_hash, "environment": environment, "local": LOCAL, "shared": SHARED}
     rows = connection.execute(load("runs")["scope_in_force"], given).fetchall()
-    scopes = {row.lane: Scope(row.newest, tuple(row.others)) for row in rows}
+    scopes = {row.lane: Scope(row.newest, tuple(sorted(row.others))) for row in rows}
     return replace(scopes.pop(LOCAL), remote=scopes) if scopes else None
 
 
 def _scope(connection: psycopg.Connection[Any], namespace: str, names: list[str]) -> Scope:
     row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": names}).fetchone()
     assert row is not None
-    return Scope(row.newest, tuple(row.others))
+    return Scope(row.newest, tuple(sorted(row.others)))
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:
