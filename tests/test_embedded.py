@@ -20,9 +20,10 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from support.project import is_alive
 from yamlsched import embedded
 from yamlsched.embedded import binaries, dump, location, server
-from yamlsched.embedded.processes import exists, read_pid_file
+from yamlsched.embedded.processes import read_pid_file
 from yamlsched.errors import EnvironmentFailed, NoDatabase, Refused
 
 AS_ROOT = os.geteuid() == 0
@@ -126,15 +127,10 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.005)
 
 
-def gone(pid: int) -> bool:
-    """Return whether the process has ended. An orphan that is not reaped remains as a zombie."""
-    return not exists(pid) or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
-
-
 def kill(pid: int) -> None:
     """Kill the process and wait for its end: until then the kernel accepts connections for it."""
     os.kill(pid, signal.SIGKILL)
-    until(lambda: gone(pid))
+    until(lambda: not is_alive(pid))
 
 
 def pid_of_server(file: Path) -> int:
@@ -228,7 +224,7 @@ def test_the_first_user_starts_it_and_the_last_one_stops_it(project, user):
         assert pid_of_server(project) == pid
         assert embedded.status(project).users == [os.getpid()]
 
-    assert gone(pid)
+    assert not is_alive(pid)
     assert not embedded.status(project).running
 
 
@@ -242,7 +238,7 @@ def test_a_permanently_started_server_runs_until_it_is_stopped(project):
     assert pid_of_server(project) == pid
     assert embedded.status(project).kept
     assert embedded.stop(project) is True
-    assert gone(pid)
+    assert not is_alive(pid)
     assert embedded.stop(project) is False
     assert not embedded.status(project).kept
 
@@ -348,7 +344,7 @@ def test_a_backend_that_survives_the_kill_of_the_server_is_awaited_or_terminated
 
         with embedded.running(project) as again:
             assert answer(again, "select 1") == 1
-            assert gone(orphan)
+            assert not is_alive(orphan)
         busy.close()
 
 
@@ -360,11 +356,11 @@ def test_when_the_owner_is_killed_the_next_user_takes_over_the_server_and_stops_
     owner.kill()
     owner.wait()
 
-    assert not gone(pid)
+    assert is_alive(pid)
     with embedded.running(project):
         assert pid_of_server(project) == pid
         assert embedded.status(project).users == [os.getpid()]
-    assert gone(pid)
+    assert not is_alive(pid)
 
 
 def test_a_pid_file_with_the_pid_of_another_program_neither_prevents_the_start_nor_harms_that_program(project, user):

@@ -7,7 +7,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,11 @@ def test_an_idle_child_keeps_no_session(project: Project) -> None:
 
 
 def _sockets(pid: int) -> list[str]:
-    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    """Return the open sockets of a process, which may close files while they are listed."""
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(link))
     return [link for link in links if link.startswith("socket:")]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,12 @@ def test_a_host_of_agents_that_loses_its_power_costs_one_attempt(project: HostsP
 
 def worker_launchers(project: HostsProject) -> list[int]:
     """Return the process ids of the programs on host a that started agents."""
-    words = b"/bin/sh\0ssh\0yamlsched\0attempt\0"
-    return [
-        pid for pid in project.network.hosts["a"].pids() if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(words)
-    ]
+    launchers = []
+    for pid in project.network.hosts["a"].pids():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0ssh\0yamlsched\0attempt\0"):
+                launchers.append(pid)
+    return launchers
 
 
 def test_agents_stop_when_the_host_of_their_worker_is_cut_off_from_the_database(project: HostsProject) -> None:

@@ -305,5 +305,5 @@ def is_alive(pid: int) -> bool:
     """Return whether a process runs; a zombie does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
