@@ -82,6 +82,49 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     assert [tuple(row) for row in rows] == [("dead", 1, "no route to host"), *[("succeeded", 1, None)] * 3]
 
 
+class ReturningExecutor(ScriptedExecutor):
+    """Executes two attempts at a time, but returns the first two unstarted, once it has got four others."""
+
+    worker: Worker
+
+    def __init__(self, events: EventQueue) -> None:
+        super().__init__(events)
+        self.submitted: list[int] = []
+        self.first: list[Attempt] = []
+
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            self.submitted.append(attempt.run.id)
+            if len(self.submitted) <= 2:
+                self.first.append(attempt)
+            else:
+                attempt.took = 0.1
+                self.events.put(Succeeded([attempt]))
+        if len(self.submitted) == 6:
+            self.events.put(ReturnedUnstarted(self.first))
+
+    def capacity(self) -> Capacity:
+        is_returning = len(self.submitted) == 6 and not self.worker.attempts.isdisjoint(self.first)
+        return Capacity(parallel=2, idle=2, total=2, held=2 if is_returning else 0)
+
+
+def test_runs_that_were_released_are_claimed_before_later_ones(db: psycopg.Connection[Any], dsn: str) -> None:
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+        "select 'default', %s, 'purge', now() - (11 - n) * interval '1 second', 1 from generate_series(1, 10) n",
+        [a_job(db)],
+    )
+    ids = [row.id for row in db.execute("select id from yamlsched.job_runs order by run_at")]
+    events = EventQueue()
+    executor = ReturningExecutor(events)
+    workload = Workload(dsn, "default", {"purge": Job(name="purge", handler="h.f")}, Scope(), Path("schedules.yaml"))
+    executor.worker = Worker(workload, executor, events, Limits())
+
+    asyncio.run(executor.worker.run())
+
+    assert executor.submitted == [*ids[:6], *ids[:2], *ids[6:]]
+
+
 def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> None:
     events = EventQueue()
     lanes = Lanes(ScriptedExecutor(events), lambda: cast(Claims, None), lambda name: ScriptedExecutor(events))

@@ -63,9 +63,9 @@ def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_ne
 def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project: Project) -> None:
     project.sync(waits=shared("waits"), naps=shared("naps"))
     quick = project.enqueue("naps", {"seconds": 0.001}, count=300)
-    worker = project.start("work", "--loop", "--async-concurrency", "2")
-    until(lambda: project.statuses().get("succeeded") == len(quick))
     long = project.enqueue("waits", count=10)
+    worker = project.start("work", "--async-concurrency", "2")
+    until(lambda: project.statuses().get("succeeded") == len(quick))
     until(lambda: project.statuses().get("running") == 2)
 
     worker.signal(signal.SIGTERM)

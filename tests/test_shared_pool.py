@@ -53,13 +53,14 @@ def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(
 
 
 def test_a_run_whose_definition_was_changed_by_hand_to_another_executor_fails(project: Project) -> None:
-    project.sync(waits={**shared("waits"), "max_attempts": 1}, nap={})
+    project.sync(waits=shared("waits", backoff={"policy": "fixed", "delay": "1s"}), nap={})
     project.db.execute("update yamlsched.job_definitions set isolation = 'process' where job_type = 'waits'")
     [run], [nap] = project.enqueue("waits"), project.enqueue("nap")
 
     project.work(code=1)
 
-    assert (project.row(run).status, project.row(run).error_type) == ("dead", "WrongDefinition")
+    row = project.row(run)
+    assert (row.status, row.attempts, row.error_type) == ("dead", 2, "WrongDefinition")
     assert "names another executor than the file" in error(project, run)
     assert project.row(nap).status == "succeeded"
 

@@ -74,6 +74,12 @@ class Claims:
         self._is_notified = True
         self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
 
+    def note_released(self) -> None:
+        """Note that a run that was claimed here waits again: it comes before what has not been claimed yet."""
+        self._changes += 1
+        for level in self._levels:
+            level.starts_over = True
+
     def retry_in(self, seconds: float) -> None:
         """Note that a run that failed here is due again in ``seconds``."""
         if seconds < MAX_RETRY_WAIT_SECONDS:
@@ -113,6 +119,8 @@ class Claims:
             except (Unanswered, psycopg.OperationalError):
                 return
             self._lost[token] = until = self._lost[token] or clock.now() + LOST_CLAIM_SECONDS
+            if found:
+                self.note_released()
             if found or clock.now() > until:
                 del self._lost[token]
 
@@ -198,6 +206,8 @@ class Claims:
         changes = self._changes
         is_fast = level.is_fast and not (level.was_fast and clock.now() >= level.complete_at)
         token = self._new_token()
+        if level.starts_over:
+            level.past, level.starts_over = store.BEFORE_ALL, False
         if level.read_until != store.BEFORE_ALL:
             limit = min(limit, MAX_RUNS_BESIDE_OTHERS)
 

@@ -36,8 +36,8 @@ class Lanes:
         return name in self._by_name
 
     def of(self, attempt: Attempt) -> Lane:
-        """Return the lane that the run of ``attempt`` is claimed for."""
-        return self._by_name[attempt.job.lane]
+        """Return the lane that the run of ``attempt`` is claimed for; the local one if its definition was changed."""
+        return self._by_name.get(attempt.job.lane, self.local)
 
     def open(self, workload: Workload) -> None:
         """Add lanes for the executors of ``workload`` that have none. One that has left the file may hold attempts."""

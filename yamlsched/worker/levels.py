@@ -26,7 +26,8 @@ class Level:
     owed: float = 0.0  # runs that may be claimed although a higher level has more
     is_exhausted: bool = False  # nothing is due, or the last claim found less than it asked for
     after: int = 0
-    past: tuple[str, int] = store.BEFORE_ALL
+    past: tuple[str, int] = store.BEFORE_ALL  # where the last claim on the fast path stopped
+    starts_over: bool = False  # a run was released, which may be before `past`
     is_fast: bool = False  # the next claim takes the fast path
     was_fast: bool = True
     complete_at: float = 0.0  # when all kinds of runs are asked for again

@@ -180,8 +180,11 @@ class Worker:
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                if pending.outcome.status is Status.FAILED and pending.outcome.delay is not None:
-                    self.lanes.of(pending.attempt).claims.retry_in(pending.outcome.delay.total_seconds())
+                outcome, claims = pending.outcome, self.lanes.of(pending.attempt).claims
+                if outcome.status is Status.FAILED and outcome.delay is not None:
+                    claims.retry_in(outcome.delay.total_seconds())
+                elif outcome.status is Status.QUEUED and outcome.delay is None:
+                    claims.note_released()
                 if pending.enqueued_due_in > 0:
                     self.lanes.retry_in(pending.enqueued_due_in)  # of any lane: a fan-out has runs of any job
                 self.lanes.look_now()
