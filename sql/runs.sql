@@ -400,12 +400,13 @@ returning r.id;
 
 -- name: finish
 -- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row in the audit trail,
--- and for a dead run the run that calls the job's on_dead.
+-- and for a dead run the run that calls the job's on_dead. Strings are sent in binary: as text, each is searched for what
+-- has to be escaped.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)s::text[],
-                %(delays)s::float8[], %(refunds)s::boolean[], %(errors)s::text[], %(error_types)s::text[],
-                %(stacks)s::text[], %(results)s::text[], %(outputs)s::text[], %(omitted)s::bigint[],
+    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)b::text[], %(statuses)b::text[],
+                %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[], %(error_types)b::text[],
+                %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
                 %(sessions_lost)s::int[])
       as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output, omitted_bytes,
             sessions_lost)

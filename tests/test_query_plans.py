@@ -176,7 +176,7 @@ def prepare(connection: psycopg.Connection[Any], name: str) -> list[str]:
             names.append(found[1])
         return f"${names.index(found[1]) + 1}"
 
-    text = re.sub(r"%\((\w+)\)s", number, load("runs")[name].decode()).replace("%%", "%")
+    text = re.sub(r"%\((\w+)\)[sb]", number, load("runs")[name].decode()).replace("%%", "%")
     connection.execute(f"prepare {name} ({', '.join(TYPES[each] for each in names)}) as {text}".encode())
     return names
 

@@ -77,7 +77,9 @@ def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = N
         return
     line = format_line(level, event, fields, datetime.now(UTC), _state["json"])
     with contextlib.suppress(OSError, ValueError):  # stderr is closed, and the run matters more than its log line
-        print(line, file=to or sys.stderr, flush=True)
+        stream = to or sys.stderr
+        stream.write(f"{line}\n")  # at once: a storm of failures has a line for each
+        stream.flush()
 
 
 def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as_json: bool = False) -> str:
@@ -125,6 +127,8 @@ def _plain(key: str, value: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, NumberOf):
         return f"{value.number}/{value.limit}"
     if isinstance(value, datetime):

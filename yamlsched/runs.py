@@ -216,15 +216,21 @@ def _without_output(
     if end.kind is EndKind.SNOOZED:
         return Outcome(Status.QUEUED, delay=_bounded(end.delay), refund=True)
     is_dead = end.kind is EndKind.DISCARDED or run.attempt >= run.max_attempts
-    since_retry = max(1, run.attempt - run.prior_attempts)
-    wait = _bounded(end.delay) if end.kind is EndKind.RETRY_AFTER else delay(backoff, since_retry, random)
+    wait = None if is_dead else _wait(run, end, backoff, random)
     return Outcome(
         Status.DEAD if is_dead else Status.FAILED,
-        delay=None if is_dead else wait,
+        delay=wait,
         error=one_line(redact(end.error)) or "failed without a message",
         error_type=one_line(end.error_type, 200) or None,
         stack=storable(redact(end.stack))[-MAX_STACK_CHARS:] or None,
     )
+
+
+def _wait(run: ClaimedRun, end: AttemptEnd, backoff: Backoff, random: float) -> timedelta:
+    """Return the time until the next attempt."""
+    if end.kind is EndKind.RETRY_AFTER:
+        return _bounded(end.delay)
+    return delay(backoff, max(1, run.attempt - run.prior_attempts), random)
 
 
 def _bounded(wait: timedelta | None) -> timedelta:

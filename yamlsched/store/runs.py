@@ -187,9 +187,9 @@ def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
     }
 
 
-def _array(numbers: Iterable[int]) -> str:
-    """Return the literal of an array: psycopg takes ten times as long for a list."""
-    return f"{{{','.join(map(str, numbers))}}}"
+def _array(values: Iterable[object]) -> str:
+    """Return the literal of an array of numbers or booleans: psycopg takes ten times as long for a list."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 async def succeed(
@@ -260,15 +260,15 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
     return {
         **_fence(run for run, _ in outcomes),
         "statuses": [str(o.status) for o in values],
-        "delays": [None if o.delay is None else o.delay.total_seconds() for o in values],
-        "refunds": [o.refund for o in values],
+        "delays": _array("null" if o.delay is None else o.delay.total_seconds() for o in values),
+        "refunds": _array(o.refund for o in values),
         "errors": [o.error for o in values],
         "error_types": [o.error_type for o in values],
         "stacks": [o.stack for o in values],
         "results": [o.result for o in values],
         "outputs": [o.output for o in values],
         "omitted": _array(o.omitted_bytes for o in values),
-        "sessions_lost": [o.sessions_lost for o in values],
+        "sessions_lost": _array(o.sessions_lost for o in values),
     }
 
 

@@ -116,10 +116,11 @@ class Outcomes:
         """Have the outcome of ``end`` written soon."""
         attempt.took = attempt.took or 0.0
         self._unwritten += 1
-        if not attempt.keeps_output(end):
+        if end.output and not attempt.keeps_output(end):
             end = end._replace(output="")
         outcome = self._outcome(attempt, end)
-        pending = PendingOutcome(attempt, end._replace(output=""), outcome, output_chars=len(outcome.output or ""))
+        end = end._replace(output="") if end.output else end
+        pending = PendingOutcome(attempt, end, outcome, output_chars=len(outcome.output or ""))
         self._unwritten_chars += pending.output_chars
         if pending.is_settled and outcome.output is None:
             self._settle(pending)

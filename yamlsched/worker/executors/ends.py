@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,12 +13,12 @@ from yamlsched.handling.backends import Backend
 from yamlsched.handling.run import Run
 from yamlsched.handling.transactions import require_ended
 from yamlsched.runs import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
+from yamlsched.worker.executors import stacks
 from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, Report
 from yamlsched.worker.handlers import resolve
 
 MAX_REPORTED_ERROR_CHARS = 4_000
-OWN_FILES = {__file__, resolve.__code__.co_filename}
-"""Files whose frames are left out of stacks; modules that call handlers add their own."""
+stacks.OWN_FILES.update((__file__, resolve.__code__.co_filename))
 
 
 class Stopped(BaseException):
@@ -126,9 +125,6 @@ def _effect_in_doubt(error: BaseException) -> EffectInDoubt | None:
 def _stack(error: BaseException) -> str:
     """Return the traceback, without our own frames before the handler's."""
     try:
-        whole = traceback.TracebackException.from_exception(error, limit=-50)
-        while whole.stack and whole.stack[0].filename in OWN_FILES:
-            whole.stack.pop(0)
-        return "".join(whole.format())
+        return stacks.format_stack(error)
     except Exception:
         return ""

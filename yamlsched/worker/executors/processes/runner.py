@@ -28,7 +28,7 @@ from yamlsched.handling.run import Run
 from yamlsched.handling.sessions import sessions
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.store.dsn import redactor
-from yamlsched.worker.executors import ends
+from yamlsched.worker.executors import ends, stacks
 from yamlsched.worker.executors.processes.commands import CommandRunner
 from yamlsched.worker.executors.processes.protocol import RESUME, Channel, Frames, Report, Task, frame
 from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
@@ -37,7 +37,7 @@ MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of ha
 FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
 SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
 EMPTY = struct.pack("i", 0)  # the count of bytes in an empty pipe
-ends.OWN_FILES.add(__file__)
+stacks.OWN_FILES.add(__file__)
 FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
 
 

@@ -24,7 +24,7 @@ from yamlsched.handling.shared import SharedBackend, SharedSessions
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.store.dsn import redactor
 from yamlsched.worker import forking
-from yamlsched.worker.executors import ends
+from yamlsched.worker.executors import ends, stacks
 from yamlsched.worker.executors.processes import bootstrap
 from yamlsched.worker.executors.processes.protocol import Frames, Report
 from yamlsched.worker.executors.processes.runner import FAILED_EXIT
@@ -43,7 +43,7 @@ LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, on
 MAX_LISTED_TASKS = 5
 MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
 OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ends.OWN_FILES.update((__file__, inspect.getfile(Steps)))
+stacks.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
 
 class Channel(NamedTuple):
