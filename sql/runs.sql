@@ -3,17 +3,30 @@
 -- planner might choose a full scan. The first columns of what a claim returns are the fields of `ClaimedRun`.
 
 -- name: due_levels
--- The priorities at which a claim may find something. A run that is being executed counts: its lease may be over.
-select l.priority
-from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)
-where coalesce((select true from yamlsched.job_runs r
-                where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
-                  and r.priority = l.priority and r.run_at <= (select clock_timestamp())
-                order by r.run_at, r.id limit 1),
-               (select true from yamlsched.job_runs r
-                where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
-                  and r.priority = l.priority and r.run_at <= (select clock_timestamp())
-                order by r.run_at, r.definition_id limit 1));
+-- The priorities at which a claim may find something. A run that is being executed counts: its lease may be over. But with
+-- `since`, the answer before, only runs that became due after it and have no worker count: where everything else that is
+-- due may not be claimed, no claim is needed. `since` is two seconds early, for runs that are committed after their time.
+with clock as materialized (
+    select clock_timestamp() as now
+)
+select (c.now - interval '2 s')::text as since, array(
+    select l.priority
+    from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)
+    where coalesce((select true from yamlsched.job_runs r
+                    where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
+                      and r.priority = l.priority and r.run_at <= (select c.now from clock c)
+                      and r.run_at >= %(since)s::timestamptz
+                      and (%(since)s::timestamptz = '-infinity'
+                           or yamlsched.has_no_worker(r, (select c.now from clock c)))
+                    order by r.run_at, r.id limit 1),
+                   (select true from yamlsched.job_runs r
+                    where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
+                      and r.priority = l.priority and r.run_at <= (select c.now from clock c)
+                      and r.run_at >= %(since)s::timestamptz
+                      and (%(since)s::timestamptz = '-infinity'
+                           or yamlsched.has_no_worker(r, (select c.now from clock c)))
+                    order by r.run_at, r.definition_id limit 1))) as priorities
+from clock c;
 
 -- name: claim_waiting
 -- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. Without a `priority`

@@ -188,3 +188,127 @@ def test_a_worker_that_is_woken_by_runs_that_became_due_before_it_read_the_other
     )
 
     assert taken == [[], ["send_mail"]]
+
+
+class Polling:
+    """A worker that polls, beside runs of a paused job. ``asked`` are the statements of its last claims."""
+
+    def __init__(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.session = Session(Database(dsn), WORKER_SETTINGS)
+        self.claims = Claims(self.session, "default", "web-1:1", polls=True)
+        self.asked: list[str] = []
+        for name in ("due_levels", "claim", "claim_waiting"):
+            monkeypatch.setattr(claims.store, name, self.noted(name, getattr(claims.store, name)))
+
+    def noted(self, name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        async def ask_and_note(*given: Any, **more: Any) -> Any:
+            self.asked.append(name)
+            return await ask(*given, **more)
+
+        return ask_and_note
+
+    async def claim_all(self) -> list[str]:
+        """Claim until nothing can be claimed; return the jobs of the runs."""
+        self.asked.clear()
+        taken = []
+        while not self.claims.is_exhausted:
+            answer = await self.claims.claim(10, Scope())
+            assert answer is not None
+            taken += [run.job_type for run in answer[0].runs]
+        return taken
+
+
+@pytest.fixture
+def polling(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch) -> Polling:
+    paused = a_job(db, "paused", paused_at="now")
+    for _ in range(50):
+        a_run(db, paused, run_at="(now() - interval '1 minute')")
+        a_run(db, paused, run_at="(now() - interval '1 minute')", exclusive=True)
+    monkeypatch.setattr(claims, "POLL_INTERVAL_SECONDS", 3600.0)  # no poll unless a test says so
+    return Polling(dsn, monkeypatch)
+
+
+def poll(polling: Polling) -> None:
+    """Let the interval end."""
+    polling.claims._look_at = polling.claims._complete_at = claims.clock.now()
+    polling.claims.check_clock()
+
+
+def test_a_worker_that_polls_reads_what_it_may_not_claim_once_in_each_interval(
+    db: psycopg.Connection[Any], polling: Polling
+) -> None:
+    job = a_job(db, "send_mail")
+
+    async def story() -> None:
+        assert await polling.claim_all() == []
+        for _ in range(3):
+            a_run(db, job, run_at="(clock_timestamp())")
+            polling.claims.look_soon()
+            assert await polling.claim_all() == ["send_mail"]
+            assert polling.asked == ["claim_waiting", "due_levels"]
+            polling.claims.look_for_new()  # when the run has succeeded
+            assert await polling.claim_all() == []
+            assert polling.asked == ["due_levels"]
+        poll(polling)
+        assert await polling.claim_all() == []
+        assert polling.asked == ["due_levels", "claim"]
+        await polling.session.drop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("priority", [1, 2, 3])
+def test_what_becomes_due_between_two_polls_is_claimed_with_what_it_came_with(
+    db: psycopg.Connection[Any], polling: Polling, exclusive: bool, priority: int
+) -> None:
+    mail, other = a_job(db, "send_mail"), a_job(db, "other")
+
+    async def story() -> None:
+        assert await polling.claim_all() == []
+        a_run(db, mail, run_at="(clock_timestamp())")
+        a_run(db, other, run_at="(clock_timestamp())", exclusive=exclusive, priority=priority)
+        polling.claims.look_soon()
+        assert sorted(await polling.claim_all()) == ["other", "send_mail"]
+        await polling.session.drop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("noticed", ["look_soon", "look_now", "note_released", "poll"])
+def test_an_old_run_that_becomes_claimable_is_claimed_when_it_is_noticed_and_at_the_next_poll(
+    db: psycopg.Connection[Any], polling: Polling, noticed: str
+) -> None:
+    # given a run that came due before the others were read: it was released, or waited for the end of another
+    job = a_job(db, "send_mail")
+
+    async def story() -> None:
+        assert await polling.claim_all() == []
+        a_run(db, job, run_at="(now() - interval '1 hour')")
+        polling.claims.look_for_new()
+        assert await polling.claim_all() == []  # nobody has said so
+        if noticed == "poll":
+            poll(polling)
+        else:
+            getattr(polling.claims, noticed)()
+        assert await polling.claim_all() == ["send_mail"]
+        await polling.session.drop()
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_does_not_poll_claims_an_old_run_before_it_ends(db: psycopg.Connection[Any], dsn: str) -> None:
+    job = a_job(db, "send_mail")
+
+    async def story() -> None:
+        session = Session(Database(dsn), WORKER_SETTINGS)
+        claims = Claims(session, "default", "web-1:1")
+        for expected in ([], ["send_mail"]):
+            claims.look_for_new()
+            answer = await claims.claim(10, Scope())
+            assert answer is not None
+            assert [run.job_type for run in answer[0].runs] == expected
+            a_run(db, job, run_at="(now() - interval '1 hour')")
+        await session.drop()
+
+    asyncio.run(story())

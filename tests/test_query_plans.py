@@ -101,7 +101,7 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 def claim(token: str) -> dict[str, Any]:
     return {
         "namespace": "default", "priority": 2, "token": token, "limit": LIMIT, **Scope().parameters,
-        "after": 0, "now": None, "past_run_at": "-infinity", "past_id": 0, **LOST_WORKER,
+        "after": 0, "now": None, "past_run_at": "-infinity", "past_id": 0, "since": "-infinity", **LOST_WORKER,
     }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ TYPES = {
     "namespace": "text", "priority": "smallint", "token": "text", "limit": "bigint", "newest": "bigint",
     "firsts": "bigint[]", "lasts": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]",
     "attempts": "int[]",
-    "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint",
+    "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint", "since": "timestamptz",
     "lost_error": "text", "lost_type": "text", "statuses": "text[]", "delays": "float8[]", "refunds": "boolean[]",
     "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]", "outputs": "text[]",
     "omitted": "bigint[]", "sessions_lost": "int[]",
@@ -482,7 +482,7 @@ def test_a_high_run_is_claimed_at_once_beside_a_million_finished_and_many_waitin
     with connection.transaction(force_rollback=True):
         connection.execute(insert, [3, LOW])
         connection.execute(insert, [1, 1])
-        looking = explained(connection, load("runs")["due_levels"], {"namespace": "default"})
+        looking = explained(connection, load("runs")["due_levels"], claim("A"))
         claiming = [
             explained(connection, load("runs")[name], {**claim("A"), "priority": 1})
             for name in ("claim", "claim_waiting")

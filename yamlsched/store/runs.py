@@ -90,10 +90,16 @@ class ClaimResult:
         self.lost += other.lost
 
 
-async def due_levels(connection: psycopg.AsyncConnection[Any], namespace: str) -> set[Priority]:
-    """Return the priorities of the due runs, which includes those that are being executed."""
-    cursor = await connection.execute(load("runs")["due_levels"], {"namespace": namespace})
-    return {Priority(row.priority) for row in await cursor.fetchall()}
+async def due_levels(
+    connection: psycopg.AsyncConnection[Any], namespace: str, since: str = BEFORE_ALL[0]
+) -> tuple[set[Priority], str]:
+    """Return the priorities of the due runs, which includes those that are being executed, and an instant.
+
+    With ``since``, the instant of an earlier answer, only runs count that have become due since and have no worker.
+    """
+    cursor = await connection.execute(load("runs")["due_levels"], {"namespace": namespace, "since": since})
+    [row] = await cursor.fetchall()
+    return set(map(Priority, row.priorities)), row.since
 
 
 @cache

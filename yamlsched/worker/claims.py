@@ -38,15 +38,20 @@ class Claims:
     """Claims runs for one worker, whose tokens begin with ``name``; each statement claims runs of one priority.
 
     Higher levels come first, but each lower level with due runs gets its share: see ``reserve``.
+
+    An idle worker that ``polls`` asks for all that is due once in each interval. In between it looks only for runs that
+    became due since: what may not be claimed, however much that is, is not read again for each run that is executed.
     """
 
-    def __init__(self, session: Session, namespace: str, name: str) -> None:
-        self._session, self._namespace, self._name = session, namespace, name
+    def __init__(self, session: Session, namespace: str, name: str, polls: bool = False) -> None:
+        self._session, self._namespace, self._name, self._polls = session, namespace, name, polls
         # by chance, so that lower levels also get their share where each worker claims one run and exits
         self._levels = [Level(priority, owed=random.random()) for priority in Priority]
         self._looked_at = 0.0  # when it looked at which levels runs are due
         self._look_at = 0.0  # when it looks again
-        self._changes = 0  # calls of `look_now`: a change during a claim came too late for it
+        self._complete_at = 0.0  # from when it looks for all that is due, and not only for what became due since
+        self._since = store.BEFORE_ALL[0]  # the instant of the last look for all that is due
+        self._changes = 0  # calls of `look_now` and others: a change during a claim came too late for it
         self._seen = -1  # changes before it looked
         self._is_notified = False  # runs were created since the last claim
         self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
@@ -63,9 +68,15 @@ class Claims:
         for level in self._levels:
             level.is_exhausted = True
         self._seen, self._look_at = self._changes, clock.now() + POLL_INTERVAL_SECONDS
+        self._complete_at = 0.0
 
     def look_now(self) -> None:
-        """Note that something may be due."""
+        """Note that anything may be claimable."""
+        self._changes += 1
+        self._complete_at = 0.0
+
+    def look_for_new(self) -> None:
+        """Note that something may have become due."""
         self._changes += 1
 
     def look_soon(self) -> None:
@@ -76,7 +87,7 @@ class Claims:
 
     def note_released(self) -> None:
         """Note that a run that was claimed here waits again: it comes before what has not been claimed yet."""
-        self._changes += 1
+        self.look_now()
         for level in self._levels:
             level.starts_over = True
 
@@ -89,6 +100,11 @@ class Claims:
     def awaits_retry(self) -> bool:
         """Whether a run that failed here is due again soon."""
         return bool(self._retries)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds for which a worker may wait that can claim nothing."""
+        return max(0.0, self._look_at - clock.now()) if self.is_exhausted else POLL_INTERVAL_SECONDS
 
     def check_clock(self) -> None:
         """Have due runs looked for if it is time to."""
@@ -136,7 +152,8 @@ class Claims:
             woken = await self._claim_highest(min(limit, self._limit), scope)
             if woken is None or woken.runs:
                 return None if woken is None else (woken, sent_at)
-        if (has_none or clock.now() >= self._look_at) and not await self._look():
+            self._complete_at = 0.0  # it was notified of something else
+        if (has_none or clock.now() >= self._look_at) and not await self._look(has_none):
             return None
         levels = [level for level in self._levels if not level.is_exhausted]
         claim, sent_at = store.ClaimResult(), clock.now()
@@ -152,20 +169,35 @@ class Claims:
             level.owed = 0.0 if level.is_exhausted else level.owed + len(claim.runs) * LOWER_SHARE
         return claim, sent_at
 
-    async def _look(self) -> bool:
-        """Find out at which levels runs are due. Return whether the server answered."""
-        changes = self._changes
+    async def _look(self, has_none: bool) -> bool:
+        """Find out at which levels runs are due. Return whether the server answered.
 
-        async def ask(connection: Connection) -> set[Priority]:
-            return await store.due_levels(connection, self._namespace)
+        If the worker ``has_none``, because all that was due could not be claimed, newer runs are enough for a while.
+        """
+        changes, now = self._changes, clock.now()
+        since = store.BEFORE_ALL[0]
+        if has_none and now < self._complete_at:
+            since = self._since
+        else:
+            self._complete_at = now + POLL_INTERVAL_SECONDS if self._polls else 0.0
 
-        due = await self._answer(ask)
-        if due is None:
+        async def ask(connection: Connection) -> tuple[set[Priority], str]:
+            return await store.due_levels(connection, self._namespace, since)
+
+        answer = await self._answer(ask)
+        if answer is None:
+            self._complete_at = 0.0
             return False
+        due, at = answer
         for level in self._levels:
             level.is_exhausted = level.priority not in due
         self._seen, self._looked_at = changes, clock.now()
-        self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
+        if since == store.BEFORE_ALL[0]:
+            self._since, self._look_at = at, self._looked_at + POLL_INTERVAL_SECONDS
+            if self._complete_at > 0.0:  # else something has changed meanwhile
+                self._complete_at = self._look_at
+        else:
+            self._look_at = self._complete_at
         return True
 
     async def _claim_highest(self, limit: int, scope: store.Scope) -> store.ClaimResult | None:
@@ -173,6 +205,7 @@ class Claims:
 
         An idle worker that is notified does this before it looks at all levels: the run starts one round trip sooner.
         Where many due runs may not be claimed, it looks only for those that became due since they were read.
+        If it finds fewer than it asks for, it looks for other new runs once it has started these.
         """
         changes, token = self._changes, self._new_token()
         past = max(level.read_until for level in self._levels)
@@ -184,9 +217,11 @@ class Claims:
         if claim is None or not claim.runs:
             return claim
         level = next(level for level in self._levels if level.priority == claim.priority)
-        level.is_exhausted, level.was_fast, level.is_fast = False, True, len(claim.runs) == limit
+        level.was_fast, level.is_fast = True, len(claim.runs) == limit
         level.past = claim.past if level.is_fast else store.BEFORE_ALL
-        self._seen, self._look_at = changes, min(self._look_at, clock.now() + LOOK_INTERVAL_SECONDS)
+        self._look_at = min(self._look_at, clock.now() + LOOK_INTERVAL_SECONDS)
+        if level.is_fast or clock.now() >= self._complete_at:
+            level.is_exhausted, self._seen = False, changes
         return claim
 
     def _new_token(self) -> str:

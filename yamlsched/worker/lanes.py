@@ -52,6 +52,10 @@ class Lanes:
         for lane in self._by_name.values():
             lane.claims.look_now()
 
+    def look_for_new(self) -> None:
+        for lane in self._by_name.values():
+            lane.claims.look_for_new()
+
     def look_soon(self) -> None:
         for lane in self._by_name.values():
             lane.claims.look_soon()

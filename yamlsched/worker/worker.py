@@ -101,7 +101,7 @@ class Worker:
         name = f"{socket.gethostname()}:{os.getpid()}"
         self.lanes = Lanes(
             executor,
-            lambda: Claims(self._claim_session, namespace, name),
+            lambda: Claims(self._claim_session, namespace, name, polls=is_continuous),
             lambda name: _create(create_executor, name, self.workload),
         )
         self.lanes.open(workload)
@@ -176,7 +176,7 @@ class Worker:
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
-                self.lanes.look_now()  # other runs may be due now
+                self._look_after(attempts)
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
@@ -187,7 +187,7 @@ class Worker:
                     claims.note_released()
                 if pending.enqueued_due_in > 0:
                     self.lanes.retry_in(pending.enqueued_due_in)  # of any lane: a fan-out has runs of any job
-                self.lanes.look_now()
+                self._look_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
                 self.lanes.look_now()
@@ -196,6 +196,13 @@ class Worker:
                     self.lanes.look_soon()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
+
+    def _look_after(self, attempts: list[Attempt]) -> None:
+        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that waited for their end."""
+        if any(attempt.run.scheduled_for is not None for attempt in attempts):
+            self.lanes.look_now()
+        else:
+            self.lanes.look_for_new()
 
     # -- when to claim, and how much -------------------------------------------------------------------------------
 
@@ -217,7 +224,7 @@ class Worker:
             if may_wait:
                 if self.is_continuous:
                     self._claim_session.watch()
-                await wait(self._may_claim, POLL_INTERVAL_SECONDS)
+                await wait(self._may_claim, min(lane.claims.idle_seconds for lane in self.lanes))
                 self._claim_session.unwatch()
                 self._check_clock()
 
