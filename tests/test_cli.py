@@ -149,6 +149,16 @@ def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_cron
     assert (done.stdout, done.stderr) == ("0 []\n", "")
 
 
+def test_garbage_is_collected_while_a_verb_runs_but_not_among_what_was_imported_for_it() -> None:
+    program = (
+        "import atexit, gc; from yamlsched.__main__ import main; was_enabled = gc.isenabled()\n"
+        "atexit.register(lambda: print(was_enabled, gc.isenabled(), gc.get_freeze_count() > 1000)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "schema"], capture_output=True, text=True)
+
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("False True True", "")
+
+
 @pytest.mark.parametrize("verb", ["tick", "work"])
 def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files(
     own_dsn: str, tmp_path: Path, verb: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -194,6 +195,8 @@ class Verb(click.Command):
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:
+        gc.freeze()  # what was imported lives as long as the process
+        gc.enable()
         ctx.obj = merge(ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals})
         if ctx.obj.format not in self.formats:
             raise click.UsageError(f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx)

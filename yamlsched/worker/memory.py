@@ -13,11 +13,12 @@ def reduced_garbage_collection() -> Iterator[None]:
 
     Existing objects are never traversed, which also leaves their pages shared with the children.
     """
-    before = gc.get_threshold()
+    before, was_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.freeze()
     gc.set_threshold(50_000, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
