@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import yamlsched.service
 from yamlsched.cli import cli
-from yamlsched.definitions import on_demand
 from yamlsched.definitions.load import load
+from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.runs import SHARED
 from yamlsched.service import Target, WorkOptions
@@ -208,18 +208,18 @@ def test_a_worker_of_a_file_that_was_applied_reads_no_other_entries(
     found = current(snapshot, schedule)
     assert found is not None
 
-    with patch.object(on_demand, "load", side_effect=load) as loads:
+    with patch.object(JobsOnDemand, "_load", autospec=True, side_effect=JobsOnDemand._load) as loads:
         jobs, _ = claimable(db, schedule, found)
         assert jobs["job_007"].handler == "jobs.run"
         assert jobs.get("job_400") is None
 
     # the entry, and for a name that the file does not have, all
-    sizes = [len(call.args[0]) for call in loads.call_args_list]
+    sizes = [len(call.args[1]) for call in loads.call_args_list]
     assert sizes == [len("version: 1\njobs:\n  job_007:\n    handler: jobs.run\n"), len(schedule.data)]
 
     # of a file that another version has applied, all jobs are checked
     older = current(snapshot._replace(in_force_yamlsched="0.0.1", in_force_tzdata="2020a"), schedule)
     assert older is None
-    with patch.object(on_demand, "load", side_effect=AssertionError):
+    with patch.object(JobsOnDemand, "_load", side_effect=AssertionError):
         jobs, _ = claimable(db, schedule, replace(found, is_validated=False))
     assert len(jobs) == 400

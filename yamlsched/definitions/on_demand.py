@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from yamlsched.definitions.excerpt import Excerpts
 from yamlsched.definitions.job import Job
-from yamlsched.definitions.load import Loaded, load
+
+if TYPE_CHECKING:
+    from yamlsched.definitions.load import Loaded
 
 MIN_BYTES = 8_192
 """Smaller files are parsed as a whole: that takes less than looking for entries."""
@@ -24,15 +27,20 @@ class JobsOnDemand(Mapping[str, Job]):
         self._jobs: dict[str, Job] = {}  # that have been read
         self._excerpts = Excerpts.of(data.decode()) if len(data) >= MIN_BYTES else None
         self._is_complete = False
+
+    def prepare(self) -> None:
+        """Import what parses the file, and parse one that is to be parsed as a whole."""
+        from yamlsched.definitions import load  # noqa: F401
+
         if self._excerpts is None:
             self._read_all()
 
     def read(self, names: Iterable[str]) -> None:
         """Read these jobs, together, which costs less than one by one."""
         missing = set(names) - self._jobs.keys()
-        if self._is_complete or self._excerpts is None or not missing:
+        if self._is_complete or not missing:
             return
-        text = self._excerpts.with_jobs(missing)
+        text = None if self._excerpts is None else self._excerpts.with_jobs(missing)
         loaded = None if text is None else self._load(text.encode())
         if loaded is None or loaded.has_errors or loaded.jobs.keys() != missing:
             self._read_all()
@@ -56,7 +64,7 @@ class JobsOnDemand(Mapping[str, Job]):
         return len(self._jobs)
 
     def __bool__(self) -> bool:
-        return not self._is_complete or bool(self._jobs)  # a text with excerpts has the entry of a job
+        return not self._is_complete or bool(self._jobs)  # until it is read, it may have some
 
     def _read_all(self) -> None:
         if not self._is_complete:
@@ -64,4 +72,6 @@ class JobsOnDemand(Mapping[str, Job]):
             self._is_complete = True
 
     def _load(self, data: bytes) -> Loaded:
+        from yamlsched.definitions.load import load  # when a job is asked for, as it reads YAML
+
         return load(data, self._file, self._environment, is_validated=True)

@@ -96,12 +96,24 @@ def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, 
     return store.scope(connection, namespace, {name: job.lane for name, job in jobs.items()})
 
 
+async def _prepare(worker: Worker) -> None:
+    """Do what the first run needs while the server opens the worker's sessions and answers its first claim.
+
+    It would be done without this, later: by the worker for the claimed runs, and by the pool before its first fork.
+    """
+    await asyncio.sleep(0)  # the sessions are being opened
+    worker.workload.prepare()
+    await asyncio.sleep(0)
+    from yamlsched.worker.executors.processes import bootstrap  # noqa: F401
+
+
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:
     """Run a worker until it ends. A run that died is a finding.
 
     Monitoring services are told of runs meanwhile; what is left of that is added to ``result``.
     """
     outbox = None
+    tasks = (*tasks, _prepare)
     if monitors_are_set():
         from yamlsched.service import monitors
 

@@ -33,6 +33,11 @@ class Workload:
     file: Path
     path: tuple[str, ...] = ()  # of --path
 
+    def prepare(self) -> None:
+        """Import what reads the file, and read it if it is small."""
+        if isinstance(self.jobs, JobsOnDemand):
+            self.jobs.prepare()
+
     def read(self, names: Iterable[str]) -> None:
         """Read the entries of these jobs, if the file is read on demand."""
         if isinstance(self.jobs, JobsOnDemand):

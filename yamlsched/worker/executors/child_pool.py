@@ -17,8 +17,7 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import WORKER_DIED, Attempt
 from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import ReturnedUnstarted
-from yamlsched.worker.executors.child_process import ChildProcess
-from yamlsched.worker.executors.processes.bootstrap import Environment
+from yamlsched.worker.executors.child_process import ChildProcess, Environment
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, exit_cause
 from yamlsched.worker.permits import Permits
 from yamlsched.worker.workload import Workload

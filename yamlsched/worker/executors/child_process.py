@@ -8,15 +8,27 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.worker import clock, forking
 from yamlsched.worker.executors.processes.output import Output
 from yamlsched.worker.executors.processes.protocol import Frames
 from yamlsched.worker.forking import Pipe
 from yamlsched.worker.pipes import PipeWriter
+from yamlsched.worker.workload import Workload
 
 MAX_READS = 16  # of one child's messages in a row, so that a child that writes endlessly does not block the others
 MAX_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What children inherit from the worker."""
+
+    workload: Workload
+    pgtz: str | None  # the variable PGTZ, as it was before the worker set it
+    session_permits: ConnectionPermits | None  # for the sessions of handlers
 
 
 class ChildProcess:

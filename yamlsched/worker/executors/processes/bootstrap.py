@@ -8,27 +8,17 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NoReturn, TextIO
 
-from yamlsched.handling.sessions import ConnectionPermits, sessions
+from yamlsched.handling.sessions import sessions
 from yamlsched.worker import forking
+from yamlsched.worker.executors.child_process import Environment
 from yamlsched.worker.executors.processes.commands import CommandRunner
 from yamlsched.worker.executors.processes.protocol import Channel
 from yamlsched.worker.executors.processes.runner import Runner, standard_streams
-from yamlsched.worker.workload import Workload
 
 GARBAGE_THRESHOLDS = gc.get_threshold()  # as handlers expect them: the worker collects less often
 SETUP_EXIT = 72  # the exit status of a child that cannot be set up
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What children inherit from the worker."""
-
-    workload: Workload
-    pgtz: str | None  # the variable PGTZ, as it was before the worker set it
-    session_permits: ConnectionPermits | None  # for the sessions of handlers
 
 
 def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:

@@ -11,10 +11,9 @@ from yamlsched.definitions.job import Job
 from yamlsched.programs import Program, signal_group
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executors.child_process import ChildProcess
-from yamlsched.worker.executors.processes import bootstrap, protocol
-from yamlsched.worker.executors.processes.protocol import MAX_TASKS, Channel, Memory, Report, Task
-from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
+from yamlsched.worker.executors.child_process import ChildProcess, Environment
+from yamlsched.worker.executors.processes import protocol
+from yamlsched.worker.executors.processes.protocol import CLOSED_PIPES, MAX_TASKS, Channel, Memory, Report, Task
 
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 
@@ -22,7 +21,9 @@ KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 class ChildHandle(ChildProcess):
     """One child of the pool of processes: the attempts that it holds, and its memory."""
 
-    def __init__(self, environment: bootstrap.Environment) -> None:
+    def __init__(self, environment: Environment) -> None:
+        from yamlsched.worker.executors.processes import bootstrap  # before the fork: children share what was imported
+
         self.memory = memory = Memory()
 
         def run(parent: int, commands: int, results: int, output: int) -> None:

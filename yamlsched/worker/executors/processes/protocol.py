@@ -30,6 +30,7 @@ GROUP_ID = struct.Struct("=i")
 RESUME = "resume"  # the parent has read the output of the last attempt, and withdrawn what is not to follow it
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
+FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
 
 
 class Channel(NamedTuple):

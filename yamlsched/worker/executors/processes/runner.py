@@ -30,7 +30,16 @@ from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.store.dsn import redactor
 from yamlsched.worker.executors import ends, stacks
 from yamlsched.worker.executors.processes.commands import CommandRunner
-from yamlsched.worker.executors.processes.protocol import RESUME, Channel, Frames, Report, Task, frame
+from yamlsched.worker.executors.processes.protocol import (
+    CLOSED_PIPES,
+    FAILED_EXIT,
+    RESUME,
+    Channel,
+    Frames,
+    Report,
+    Task,
+    frame,
+)
 from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, takes_run
 
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
@@ -38,7 +47,6 @@ FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held b
 SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
 EMPTY = struct.pack("i", 0)  # the count of bytes in an empty pipe
 stacks.OWN_FILES.add(__file__)
-FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
 
 
 class Runner:

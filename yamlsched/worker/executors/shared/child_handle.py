@@ -8,8 +8,7 @@ from typing import Any
 
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executors.child_process import ChildProcess
-from yamlsched.worker.executors.processes.bootstrap import Environment
+from yamlsched.worker.executors.child_process import ChildProcess, Environment
 from yamlsched.worker.executors.processes.output import Output
 from yamlsched.worker.executors.processes.protocol import frame
 from yamlsched.worker.executors.shared.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board

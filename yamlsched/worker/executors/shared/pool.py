@@ -25,8 +25,7 @@ from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, Ret
 from yamlsched.worker.executors.child_pool import ChildPool
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, exit_cause
 from yamlsched.worker.executors.processes.output import MAX_READ_BYTES, Output
-from yamlsched.worker.executors.processes.protocol import Report
-from yamlsched.worker.executors.processes.runner import CLOSED_PIPES
+from yamlsched.worker.executors.processes.protocol import CLOSED_PIPES, Report
 from yamlsched.worker.executors.shared import board as states
 from yamlsched.worker.executors.shared.board import Batch
 from yamlsched.worker.executors.shared.child_handle import InFlight, SharedChild

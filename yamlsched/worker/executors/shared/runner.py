@@ -25,9 +25,9 @@ from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.store.dsn import redactor
 from yamlsched.worker import forking
 from yamlsched.worker.executors import ends, stacks
+from yamlsched.worker.executors.child_process import Environment
 from yamlsched.worker.executors.processes import bootstrap
-from yamlsched.worker.executors.processes.protocol import Frames, Report
-from yamlsched.worker.executors.processes.runner import FAILED_EXIT
+from yamlsched.worker.executors.processes.protocol import FAILED_EXIT, Frames, Report
 from yamlsched.worker.executors.shared import board as states
 from yamlsched.worker.executors.shared.board import START, STOP, Board
 from yamlsched.worker.executors.shared.executing import Executing
@@ -68,7 +68,7 @@ class Streams:
         return stream(1, on_output), stream(2, on_output)
 
 
-def run(parent: int, channel: Channel, environment: bootstrap.Environment) -> NoReturn:
+def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
     """Become a child that executes attempts as coroutines. ``parent`` is the worker's process id."""
     streams = Streams([])
     try:
@@ -83,7 +83,7 @@ def run(parent: int, channel: Channel, environment: bootstrap.Environment) -> No
 class SharedRunner:
     """One shared child, from fork to exit."""
 
-    def __init__(self, channel: Channel, environment: bootstrap.Environment) -> None:
+    def __init__(self, channel: Channel, environment: Environment) -> None:
         self.channel, self.board = channel, channel.board
         workload = environment.workload
         self.sessions = SharedSessions(workload.dsn, workload.namespace, environment.session_permits)
