@@ -47,11 +47,15 @@ with clock as materialized (
     from unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) g (first, last)
     cross join lateral (
         select d.id from yamlsched.job_definitions d
-        where d.namespace = %(namespace)s and d.id >= g.first and d.id <= g.last
+        where (d.namespace, d.id) >= (%(namespace)s, g.first) and (d.namespace, d.id) <= (%(namespace)s, g.last)
           and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
           and yamlsched.is_withheld(d, (select c.now from clock c))
-        offset 0
+        order by d.namespace, d.id  -- or the planner might prefer the primary key, which has all jobs
+        limit 101
     ) d
+    limit 101
+), withheld as materialized (
+    select count(*) > 100 as are_many from excluded  -- then each run's job is looked at, and not all of these
 ), level as materialized (
     select coalesce(%(priority)s::smallint, (
         select l.priority
@@ -78,7 +82,10 @@ with clock as materialized (
       and case when w.status = 'running' or w.attempts >= w.max_attempts    -- the latter: `claim` marks them dead
                     then false
                else w.definition_id <= (%(lasts)s::bigint[])[width_bucket(w.definition_id, %(firsts)s::bigint[])]
-                    and w.definition_id not in (select x.id from excluded x) end
+                    and case when (select h.are_many from withheld h)
+                             then (select not yamlsched.is_withheld(d, (select c.now from clock c))
+                                   from yamlsched.job_definitions d where d.id = w.definition_id)
+                             else w.definition_id not in (select x.id from excluded x) end end
     order by w.run_at, w.id
     limit %(limit)s
     for no key update skip locked
@@ -126,11 +133,24 @@ with recursive clock as materialized (
     from ranges g
     cross join lateral (
         select d.id from yamlsched.job_definitions d
-        where d.namespace = %(namespace)s and d.id >= g.first and d.id <= g.last
+        where (d.namespace, d.id) >= (%(namespace)s, g.first) and (d.namespace, d.id) <= (%(namespace)s, g.last)
           and (not d.enabled or d.retired_at is not null or d.paused_at is not null)  -- the index has these
           and yamlsched.is_withheld(d, (select c.now from clock c))
-        offset 0
+        order by d.namespace, d.id  -- or the planner might prefer the primary key, which has all jobs
+        limit 101
     ) d
+    limit 101
+), withheld as materialized (
+    select count(*) > 100 as are_many from excluded  -- then each run's job is looked at, and not all of these
+), resumed as materialized (
+    -- the jobs whose pause is over
+    select array_agg(p.id order by p.id) as ids
+    from (select d.id from yamlsched.job_definitions d
+          where d.paused_until is not null and (d.namespace, d.paused_until) > (%(namespace)s, '-infinity'::timestamptz)
+            and (d.namespace, d.paused_until) <= (%(namespace)s, (select c.now from clock c))
+            and d.enabled and d.retired_at is null
+          order by d.namespace, d.paused_until
+          offset 0) p
 ), due_exclusive as materialized (
     select r.definition_id
     from yamlsched.job_runs r
@@ -147,25 +167,33 @@ with recursive clock as materialized (
     select w.id
     from ranges g
     cross join lateral (
-        with recursive walk (id) as (
-            (select r.definition_id from yamlsched.job_runs r
-             where (select count(*) from due_exclusive) = least(%(limit)s, 500) + 500
-               and r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
-               and r.definition_id >= greatest(g.first, %(after)s + 1) and r.definition_id <= g.last
-               and yamlsched.has_no_worker(r, (select c.now from clock c))
-             order by r.definition_id limit 1)
+        with recursive walk (position, id) as (
+            select greatest(g.first, %(after)s + 1), null::bigint where (select count(*) from due_exclusive) = least(%(limit)s, 500) + 500
             union all
-            select n.definition_id
-            from walk j
+            select case when a.id > r.id then a.id else r.id + 1 end, case when a.id = r.id then r.id end
+            from walk w
             cross join lateral (
-                select r.definition_id from yamlsched.job_runs r
+                select r.definition_id as id from yamlsched.job_runs r
                 where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
-                  and r.definition_id > j.id and r.definition_id <= g.last
+                  and r.definition_id >= w.position and r.definition_id <= g.last
                   and yamlsched.has_no_worker(r, (select c.now from clock c))
                 order by r.definition_id limit 1
-            ) n
+            ) r
+            cross join lateral (
+                -- the first job from there on that is not withheld
+                select case when not (select h.are_many from withheld h) then r.id
+                            else least((select d.id from yamlsched.job_definitions d
+                                        where (d.namespace, d.id) >= (%(namespace)s, r.id)
+                                          and (d.namespace, d.id) <= (%(namespace)s, g.last)
+                                          and d.enabled and d.retired_at is null and d.paused_at is null
+                                        order by d.namespace, d.id limit 1),
+                                       (select e.ids from resumed e)[width_bucket(r.id - 1, (select e.ids from resumed e)) + 1])
+                       end as id
+                offset 0
+            ) a
+            where a.id is not null
         )
-        select walk.id from walk
+        select k.id from walk k where k.id is not null
     ) w
 ), heads as materialized (
     select coalesce(running.id, waiting.id) as id
@@ -194,7 +222,11 @@ with recursive clock as materialized (
     ) waiting on true
     where (running.is_over or waiting.id is not null)
       and (j.id <= (%(lasts)s::bigint[])[width_bucket(j.id, %(firsts)s::bigint[])]
-           and j.id not in (select x.id from excluded x) or coalesce(running.is_last, false))
+           and case when (select h.are_many from withheld h)
+                then (select not yamlsched.is_withheld(d, (select c.now from clock c))
+                      from yamlsched.job_definitions d where d.id = j.id)
+                else j.id not in (select x.id from excluded x) end
+           or coalesce(running.is_last, false))
     limit %(limit)s
 ), quotas as materialized (
     select greatest((%(limit)s + c.odd) / 2, %(limit)s - (select count(*) from heads)) as side_by_side from clock c
@@ -229,7 +261,10 @@ with recursive clock as materialized (
                                coalesce((select f.id - 1 from front f), 9223372036854775807))
       and yamlsched.has_no_worker(r, (select c.now from clock c))
       and (r.definition_id <= (%(lasts)s::bigint[])[width_bucket(r.definition_id, %(firsts)s::bigint[])]
-           and r.definition_id not in (select x.id from excluded x)
+           and case when (select h.are_many from withheld h)
+                then (select not yamlsched.is_withheld(d, (select c.now from clock c))
+                      from yamlsched.job_definitions d where d.id = r.definition_id)
+                else r.definition_id not in (select x.id from excluded x) end
            or r.status = 'running' and r.attempts >= r.max_attempts)
     order by r.run_at, r.id
     limit (select q.side_by_side from quotas q)
@@ -250,25 +285,34 @@ with recursive clock as materialized (
     select w.id
     from laps g
     cross join lateral (
-        with recursive walk (id) as (
-            (select r.definition_id from yamlsched.job_runs r
-             where (select u.missing from cut u) > 0
-               and r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
-               and r.definition_id >= g.first and r.definition_id <= g.last
-             order by r.definition_id limit 1)
+        with recursive walk (position, id) as (
+            select g.first, null::bigint where (select u.missing from cut u) > 0
             union all
-            select n.definition_id
-            from walk a
+            select case when a.id > r.id then a.id else r.id + 1 end, case when a.id = r.id then r.id end
+            from walk w
             cross join lateral (
-                select r.definition_id from yamlsched.job_runs r
+                select r.definition_id as id from yamlsched.job_runs r
                 where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
-                  and r.definition_id > a.id and r.definition_id <= g.last
+                  and r.definition_id >= w.position and r.definition_id <= g.last
                 order by r.definition_id limit 1
-            ) n
+            ) r
+            cross join lateral (
+                -- the first job from there on that is not withheld
+                select case when not (select h.are_many from withheld h) then r.id
+                            else least((select d.id from yamlsched.job_definitions d
+                                        where (d.namespace, d.id) >= (%(namespace)s, r.id)
+                                          and (d.namespace, d.id) <= (%(namespace)s, g.last)
+                                          and d.enabled and d.retired_at is null and d.paused_at is null
+                                        order by d.namespace, d.id limit 1),
+                                       (select e.ids from resumed e)[width_bucket(r.id - 1, (select e.ids from resumed e)) + 1])
+                       end as id
+                offset 0
+            ) a
+            where a.id is not null
         )
-        select walk.id from walk
+        select k.id from walk k where k.id is not null
     ) w
-    where w.id not in (select x.id from excluded x)
+    where (select h.are_many from withheld h) or w.id not in (select x.id from excluded x)
 ), from_around as materialized (
     select r.*
     from around a

@@ -312,3 +312,45 @@ def test_a_worker_that_does_not_poll_claims_an_old_run_before_it_ends(db: psycop
         await session.drop()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("withheld", [100, 101, 160])  # up to a hundred are read as a list
+def test_beside_many_withheld_jobs_exactly_the_runs_of_the_others_are_claimed(
+    db: psycopg.Connection[Any], dsn: str, withheld: int, exclusive: bool
+) -> None:
+    # given due runs of withheld jobs, and later ones of jobs between them that are not, or are of another file
+    reasons = ({"paused_at": "now"}, {"paused_at": "now", "paused_until": "tomorrow"}, {"enabled": False})
+    claimable: list[str] = []
+    others: list[int] = []
+    for number in range(withheld):
+        job = a_job(db, f"withheld_{number}", **reasons[number % 3])
+        a_run(db, job, run_at="(now() - interval '1 day')", exclusive=exclusive)
+        if number % 20 in (0, 19):
+            names = [f"own_{number}", f"resumed_{number}", f"other_{number}"]
+            own = a_job(db, names[0])
+            resumed = a_job(db, names[1], paused_at="yesterday", paused_until="yesterday")
+            others.append(a_job(db, names[2]))
+            for later in (own, resumed, others[-1]):
+                a_run(db, later, exclusive=exclusive)
+            claimable += names[:2]
+    last = a_job(db, "last")
+    a_run(db, last, exclusive=exclusive)
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
+        "select r.namespace, r.definition_id, r.job_type, r.run_at, r.max_attempts, r.exclusive "
+        "from yamlsched.job_runs r, generate_series(1, 6) where r.job_type like 'withheld%'"
+    )
+
+    async def claimed() -> list[str]:
+        session = Session(Database(dsn), WORKER_SETTINGS)
+        claims = Claims(session, "default", "web-1:1")
+        taken = []
+        while not claims.is_exhausted:
+            answer = await claims.claim(5, Scope(last, tuple(others)))
+            assert answer is not None
+            taken += [run.job_type for run in answer[0].runs]
+        await session.drop()
+        return taken
+
+    assert sorted(asyncio.run(claimed())) == sorted([*claimable, "last"])

@@ -80,6 +80,11 @@ create index job_definitions_retired on yamlsched.job_definitions (namespace, re
 -- Jobs whose runs may not be claimed: a claim reads these few rows instead of the job of each run.
 create index job_definitions_withheld on yamlsched.job_definitions (namespace, id)
     where not enabled or retired_at is not null or paused_at is not null;
+-- Where many are withheld, a claim walks through the others: those, and the jobs whose pause is over.
+create index job_definitions_claimable on yamlsched.job_definitions (namespace, id)
+    where enabled and retired_at is null and paused_at is null;
+create index job_definitions_paused_until on yamlsched.job_definitions (namespace, paused_until)
+    where paused_until is not null;
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_withheld(d yamlsched.job_definitions, now timestamptz) returns boolean

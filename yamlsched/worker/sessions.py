@@ -46,6 +46,7 @@ WORKER_SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
+    "enable_incremental_sort": "off",
 }
 
 
