@@ -61,7 +61,7 @@ order by g.last_at desc, g.job_type, g.error_type, g.is_call;
 
 -- name: attempts
 -- Failed attempts since an instant by job and the type of their error, those of on_dead calls left out, as in job_health.
--- Of a job, the runs that failed last are read, at most `of_job`.
+-- Of each of `definitions`, the runs that failed last are read, at most `of_job`.
 select d.job_type, coalesce(f.error_type, '') as error_type, count(*)::integer as attempts
 from yamlsched.job_definitions d
 cross join lateral (
@@ -73,6 +73,6 @@ cross join lateral (
     limit %(of_job)s
 ) failed
 join yamlsched.job_failures f on f.run_id = failed.id and f.failed_at >= %(since)s
-where d.namespace = %(namespace)s
+where d.id = any (%(definitions)s)
 group by d.job_type, coalesce(f.error_type, '')
 order by d.job_type, attempts desc, error_type;

@@ -271,29 +271,3 @@ from (
 ) h
 where h.nth <= 50
 order by h.seen_at desc;
-
--- name: ended
--- Runs that ended within the hour before `now`, by job, status and bucket: the number of bounds that the duration of the
--- latest attempt exceeds. Instants are whole microseconds; subtracting half of one puts a duration equal to a bound into
--- the bucket below it. Runs of on_dead do not count for their job, as in job_health. `now` is given, so that the planner
--- sees that an hour is a small part of the history.
-select e.job_type, e.status, width_bucket(e.took - 0.0000005, %(bounds)s::float8[]) as bucket,
-       count(*) as runs, sum(e.took) as seconds
-from (
-    select d.job_type, r.status, coalesce(extract(epoch from r.finished_at - r.started_at), 0)::float8 as took
-    from yamlsched.job_definitions d
-    join yamlsched.job_runs r
-      on r.definition_id = d.id and r.finished_at > %(now)s::timestamptz - interval '1 hour'
-    where d.namespace = %(namespace)s
-      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
-) e
-group by e.job_type, e.status, bucket
-order by e.job_type, e.status, bucket;
-
--- name: dead
--- Dead runs that retention has not pruned.
-select d.job_type, count(*) as runs
-from yamlsched.job_definitions d
-join yamlsched.job_runs r on r.definition_id = d.id and r.dead_at is not null
-where d.namespace = %(namespace)s
-group by d.job_type;

@@ -199,14 +199,18 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "limit": 100,
             "within": timedelta(hours=1),
             "bounds": [1.0, 10.0],
+            "definitions": [one for (one,) in db.execute("select id from yamlsched.job_definitions").fetchall()],
             "now": datetime.now(UTC),
             **dict.fromkeys(("state", "ids")),
             "number": 1,
             "size": 50,
             "max_suspects": 100,
         }
-        names = ("totals", "suspects", "overview", "jobs", "workers", "ended")
-        read = {name: rows_read(db, load("health")[name], given) for name in names}
+        names = {
+            "health": ("totals", "suspects", "overview", "jobs", "workers"),
+            "metrics": ("jobs", "ended", "running"),
+        }
+        read = {(f, name): rows_read(db, load(f)[name], given) for f in names for name in names[f]}
 
     # then only unfinished and newest runs are read
     assert max(read.values()) < 100, read

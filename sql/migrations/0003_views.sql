@@ -147,7 +147,7 @@ create view yamlsched.job_health as
 select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags, d.schedule, d.timezone,
        d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
        d.paused_at, d.paused_until, d.paused_by, d.paused_reason, s.paused, s.state,
-       s.last_success_at, s.last_success_run_id,
+       s.last_end_at, s.last_worker, s.last_success_at, s.last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error, failed.error_type,
        streak.dead + case when s.failed_at > coalesce(s.last_success_at, '-infinity') then s.failed_runs else 0 end
            as failure_streak,

@@ -25,5 +25,5 @@ def command(settings: Settings, /, textfile: Path | None) -> int:
     if textfile:
         metrics.write(textfile, content)
     else:
-        click.echo(content, nl=False)
+        click.echo(content.encode(), nl=False)  # as bytes: click would search a string for colours
     return 0

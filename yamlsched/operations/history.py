@@ -10,20 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from yamlsched.definitions import schedule_file
-from yamlsched.definitions.load import load
 from yamlsched.definitions.wording import did_you_mean
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handling.once import settle_command
-from yamlsched.operations.edits import InForce, in_force
 from yamlsched.runs import Status
 from yamlsched.store import definitions as stored_definitions
 from yamlsched.store import history, progress
 from yamlsched.store.progress import StoredProgress
+
+if TYPE_CHECKING:
+    from yamlsched.operations.edits import InForce
 
 MAX_CHILDREN = 100
 """Runs enqueued by a run that are shown."""
@@ -69,6 +70,8 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
     zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
     if len(zones) == 1:
         return zones.pop()
+    from yamlsched.definitions.load import load
+
     with suppress(EnvironmentFailed):
         return load(schedule_file.read(file), str(file), None).timezone
     return "UTC"
@@ -176,6 +179,8 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
 
 def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
     """Return everything about the run ``id``. Raises Refused if there is none."""
+    from yamlsched.operations.edits import in_force
+
     run = history.run(connection, id)
     if run is None:
         raise Refused(f"there is no run {id}, or it was pruned")

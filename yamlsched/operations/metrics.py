@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations.health import drift, in_force
 from yamlsched.runs import LOST_WORKER
 from yamlsched.store import failures, health
+from yamlsched.store import metrics as store
 from yamlsched.store.failures import FailedAttempts
-from yamlsched.store.health import EndedRuns, Health, JobHealth
+from yamlsched.store.health import Health, Known, Totals, WorkerHost
+from yamlsched.store.metrics import EndedRuns, JobValues
 from yamlsched.terminal import escape_control
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
@@ -28,6 +31,8 @@ MAX_ERROR_TYPES = 5
 MAX_FAILED_OF_JOB = 1_000
 """Failed runs of a job whose attempts are counted."""
 MAX_LABEL_CHARS = 200
+MAX_HOSTS = 50
+HOUR = timedelta(hours=1)
 LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
 BUCKETS = (*map(str, DURATION_BOUNDS_SECONDS), "+Inf")
 Value = float | datetime | None
@@ -59,23 +64,110 @@ HELP = {
 }
 
 
-JOB_VALUES: dict[str, Callable[[JobHealth, Health], Value]] = {
-    "job_late_seconds": lambda job, now: _age(now, job.overdue_since),
-    "job_paused": lambda job, now: job.paused,
-    "job_failure_streak": lambda job, now: job.failure_streak,
-    "job_failure_streak_attempts": lambda job, now: job.attempt_streak,
-    "job_failing_runs": lambda job, now: job.failing,
-    "job_last_success_timestamp_seconds": lambda job, now: job.last_success_at,
-    "job_last_failure_timestamp_seconds": lambda job, now: job.last_failure_at,
-    "job_next_slot_timestamp_seconds": lambda job, now: job.next_slot_at,
+JOB_VALUES = {
+    "job_late_seconds": "late_seconds",
+    "job_paused": "paused",
+    "job_failure_streak": "failure_streak",
+    "job_failure_streak_attempts": "attempt_streak",
+    "job_failing_runs": "failing",
+    "job_last_success_timestamp_seconds": "last_success_at",
+    "job_last_failure_timestamp_seconds": "last_failure_at",
+    "job_next_slot_timestamp_seconds": "next_slot_at",
 }
+"""The gauges of active jobs, and the fields of ``JobValues`` that they show."""
+COUNTS = ("paused", "failure_streak", "attempt_streak", "failing")
+"""The fields of these that are integers, which take a third of the time of others to format."""
 
 
-def _namespace_values(now: Health) -> dict[str, Value]:
-    waiting = [job.oldest_due_at for job in _active(now) if not job.paused]
+class Labels(dict[str, str]):
+    """The labels of each job, by its name. A job without an owner has no such label."""
+
+    def __init__(self, namespace: str, jobs: Iterable[JobValues]) -> None:
+        self.of_namespace = pairs({"namespace": namespace})
+        of_owner = cache(lambda owner: f",{pairs({'owner': owner})}" if owner else "")
+        super().__init__((job.job_type, self[job.job_type] + of_owner(job.owner)) for job in jobs)
+
+    def __missing__(self, job: str) -> str:
+        """Return the labels of a job that was created after the others were read, or of none: its run was pruned."""
+        return f'{self.of_namespace},job_name="{label_value(job)}"'
+
+
+def text(connection: psycopg.Connection[Any], namespace: str) -> str:
+    """Return the metrics of ``namespace`` in Prometheus' text format."""
+    now = health.read(connection, namespace, HOUR, [], Known(Totals(), []))
+    jobs = store.jobs(connection, namespace, now.now)
+    labels = Labels(namespace, jobs)
+    have_ended = [job.definition_id for job in jobs if job.has_ended]
+    have_failed = [job.definition_id for job in jobs if job.has_failed]
+    lines = [
+        *gauges(now, jobs, labels),
+        *workers(namespace, seen_hosts(jobs, store.running(connection, namespace))),
+        *recent_runs(store.ended(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now), labels),
+        *failed_attempts(failures.attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB), labels),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def seen_hosts(jobs: Iterable[JobValues], running: Iterable[WorkerHost]) -> list[WorkerHost]:
+    """Return the hosts that hold runs, or finished the latest run of a job within the hour: the last ones seen."""
+    numbers, seen = {}, {}
+    for host in running:
+        numbers[host.host], seen[host.host] = host.running, host.seen_at
+    for job in jobs:
+        if job.last_worker is not None and job.last_end_at is not None:
+            name = job.last_worker.rsplit(":", 2)[0]
+            seen[name] = max(seen.get(name, job.last_end_at), job.last_end_at)
+    latest = sorted(seen, key=lambda name: seen[name], reverse=True)[:MAX_HOSTS]
+    return [WorkerHost(name, numbers.get(name, 0), seen[name]) for name in latest]
+
+
+def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[str]:
+    """Yield the lines of the gauges.
+
+    A namespace of 10,000 jobs has over 100,000 of these lines: the lines of one job are formatted at once.
+    """
+    active = [(labels[job.job_type], job) for job in jobs if job.is_active]
+    yield from family(
+        "runs",
+        [
+            f'yamlsched_runs{{{of_job},status="queued"}} {job.queued}\n'
+            f'yamlsched_runs{{{of_job},status="running"}} {job.running}\n'
+            f'yamlsched_runs{{{of_job},status="failed"}} {job.failed}\n'
+            f'yamlsched_runs{{{of_job},status="dead"}} {job.dead}'
+            for job in jobs
+            if job.has_runs
+            for of_job in [labels[job.job_type]]
+        ],
+    )
+    yield from family("effects_in_doubt", list(_in_doubt(now, [job.job_type for _, job in active], labels)))
+    label = pairs({"namespace": now.namespace})
+    for name, value in _namespace_values(now, [job for _, job in active]).items():
+        yield from metric(name, [(label, value)])
+    for name, attribute in JOB_VALUES.items():
+        value_of, full = attrgetter(attribute), f"yamlsched_{name}"
+        values = [(of_job, value_of(job)) for of_job, job in active]
+        if attribute in COUNTS:
+            lines = [f"{full}{{{of_job}}} {value}" for of_job, value in values]
+        else:
+            lines = [f"{full}{{{of_job}}} {value:.15g}" for of_job, value in values if value is not None]
+        yield from family(name, lines)
+
+
+def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> Iterator[str]:
+    """Yield the effects in doubt of each active job, and of the others that have any; "" stands for pruned runs."""
+    counts, full = now.in_doubt_counts, "yamlsched_effects_in_doubt"
+    for job in sorted({*active, *(job or "" for job, _ in counts)}):
+        of_job, name = labels[job], job or None
+        yield (
+            f'{full}{{{of_job},waits_for="person"}} {counts.get((name, "person"), 0)}\n'
+            f'{full}{{{of_job},waits_for="retry"}} {counts.get((name, "retry"), 0)}'
+        )
+
+
+def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Value]:
     file = in_force(now)
     return {
-        "oldest_due_seconds": max((_age(now, due) for due in waiting), default=0.0),
+        "oldest_due_seconds": max((job.waits_seconds for job in active if job.waits_seconds is not None), default=0.0),
         "stuck_runs": len(now.stuck),
         "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
         "other_files": len(drift(now)),
@@ -84,74 +176,18 @@ def _namespace_values(now: Health) -> dict[str, Value]:
     }
 
 
-def _active(now: Health) -> list[JobHealth]:
-    return [job for job in now.jobs if job.enabled and job.retired_at is None]
-
-
 def _age(now: Health, since: datetime | None) -> float:
     return (now.now - since).total_seconds() if since is not None else 0.0
 
 
-def text(connection: psycopg.Connection[Any], namespace: str) -> str:
-    """Return the metrics of ``namespace`` in Prometheus' text format."""
-    now = health.read(connection, namespace, timedelta(hours=1))
-    ended = health.ended(connection, namespace, DURATION_BOUNDS_SECONDS, now.now)
-    failed = failures.attempts(connection, namespace, now.now - timedelta(hours=1), MAX_FAILED_OF_JOB)
-    lines = [
-        *gauges(now, health.dead(connection, namespace)),
-        *workers(now),
-        *recent_runs(ended, now),
-        *failed_attempts(failed, now),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def job_labels(now: Health) -> Callable[[str], str]:
-    """Return a function that returns the labels of a job. A job without an owner has no such label."""
-    owners = {job.job_type: {"owner": job.owner} for job in now.jobs if job.owner}
-
-    @cache
-    def of_job(job: str) -> str:
-        return pairs({"namespace": now.namespace, "job_name": job, **owners.get(job, {})})
-
-    return of_job
-
-
-def gauges(now: Health, dead: dict[str, int]) -> Iterator[str]:
-    """Yield the lines of the gauges; ``dead`` are the dead runs of each job."""
-    label, active, of_job = pairs({"namespace": now.namespace}), _active(now), job_labels(now)
-    states = [
-        (f'{of_job(job.job_type)},status="{status}"', runs)
-        for job in now.jobs
-        if job.retired_at is None or job.queued or job.running or job.failed
-        for status, runs in (
-            ("queued", job.queued),
-            ("running", job.running),
-            ("failed", job.failed),
-            ("dead", dead.get(job.job_type, 0)),
-        )
-    ]
-    in_doubt = [
-        (f'{of_job(job)},waits_for="{waits_for}"', now.in_doubt_counts.get((job or None, waits_for), 0))
-        for job in sorted({job.job_type for job in active} | {job or "" for job, _ in now.in_doubt_counts})
-        for waits_for in ("person", "retry")
-    ]
-    yield from metric("runs", states)
-    yield from metric("effects_in_doubt", in_doubt)
-    for name, value in _namespace_values(now).items():
-        yield from metric(name, [(label, value)])
-    for name, value_of in JOB_VALUES.items():
-        yield from metric(name, [(of_job(job.job_type), value_of(job, now)) for job in active])
-
-
-def workers(now: Health) -> Iterator[str]:
-    """Yield the hosts that were seen within the hour."""
-    hosts = [(pairs({"namespace": now.namespace, "host": worker.host}), worker) for worker in now.workers]
+def workers(namespace: str, seen: Iterable[WorkerHost]) -> Iterator[str]:
+    """Yield the hosts that were ``seen`` within the hour."""
+    hosts = [(pairs({"namespace": namespace, "host": worker.host}), worker) for worker in seen]
     yield from metric("worker_running_runs", [(labels, worker.running) for labels, worker in hosts])
     yield from metric("worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts])
 
 
-def failed_attempts(failed: Iterable[FailedAttempts], now: Health) -> Iterator[str]:
+def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterator[str]:
     """Yield the attempts that failed within the hour, by job and type of error.
 
     Types are names of classes of users' code: their number is bounded, so that no error creates series without end.
@@ -163,16 +199,15 @@ def failed_attempts(failed: Iterable[FailedAttempts], now: Health) -> Iterator[s
         if name not in of_job and named >= MAX_ERROR_TYPES and name != LOST_WORKER_TYPE:
             name = "other"
         of_job[name] = of_job.get(name, 0) + group.attempts
-    labels = job_labels(now)
     samples = [
-        (f"{labels(job)},{pairs({'error_type': name})}", number)
+        (f"{labels[job]},{pairs({'error_type': name})}", number)
         for job, of_job in sorted(counts.items())
         for name, number in sorted(of_job.items())
     ]
     yield from metric("recent_failed_attempts", samples)
 
 
-def recent_runs(ended: Iterable[EndedRuns], now: Health) -> Iterator[str]:
+def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
     """Yield the runs that ended within the hour, by status, and a histogram of the durations of successes."""
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
     buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(BUCKETS))
@@ -182,24 +217,26 @@ def recent_runs(ended: Iterable[EndedRuns], now: Health) -> Iterator[str]:
         if part.status == "succeeded":
             buckets[part.job_type][part.bucket] += part.runs
             sums[part.job_type] += part.seconds
-    labels = job_labels(now)
-    runs = [(f'{labels(job)},status="{status}"', number) for (job, status), number in sorted(counts.items())]
+    runs = [(f'{labels[job]},status="{status}"', number) for (job, status), number in sorted(counts.items())]
     yield from metric("recent_runs", runs)
-    histogram: list[tuple[Any, ...]] = []
+    full, lines = "yamlsched_recent_run_duration_seconds", []
     for job, in_bucket in sorted(buckets.items()):
-        of_job = labels(job)
+        of_job = labels[job]
         reached = zip(BUCKETS, accumulate(in_bucket), strict=True)
-        histogram += [(f'{of_job},le="{bound}"', number, "_bucket") for bound, number in reached]
-        histogram += [(of_job, sums[job], "_sum"), (of_job, sum(in_bucket), "_count")]
-    yield from metric("recent_run_duration_seconds", histogram, "histogram")
+        lines += [f'{full}_bucket{{{of_job},le="{bound}"}} {number}' for bound, number in reached]
+        lines += [f"{full}_sum{{{of_job}}} {shown(sums[job])}", f"{full}_count{{{of_job}}} {sum(in_bucket)}"]
+    yield from family("recent_run_duration_seconds", lines, "histogram")
 
 
-def metric(name: str, samples: Iterable[tuple[Any, ...]], kind: str = "gauge") -> Iterator[str]:
-    """Yield the lines of one metric. A sample has labels, a value, and in a histogram a suffix of the name."""
+def metric(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
+    """Return the lines of one metric. A sample has labels and a value."""
+    lines = [f"yamlsched_{name}{{{labels}}} {shown(value)}" for labels, value in samples if value is not None]
+    return family(name, lines)
+
+
+def family(name: str, lines: Sequence[str], kind: str = "gauge") -> Iterator[str]:
+    """Yield ``lines`` after what describes their metric; nothing if there are none."""
     full = f"yamlsched_{name}"
-    lines = [
-        f"{full}{''.join(suffix)}{{{labels}}} {shown(value)}" for labels, value, *suffix in samples if value is not None
-    ]
     if lines:
         yield from (f"# HELP {full} {HELP[name]}", f"# TYPE {full} {kind}", *lines)
 

@@ -71,11 +71,9 @@ def groups(
     return fetch(connection, FailureGroup, load("failures")["groups"], given)
 
 
-def attempts(connection: psycopg.Connection[Any], namespace: str, since: datetime, of_job: int) -> list[FailedAttempts]:
+def attempts(
+    connection: psycopg.Connection[Any], definitions: Sequence[int], since: datetime, of_job: int
+) -> list[FailedAttempts]:
     """Return the failed attempts of the latest ``of_job`` failed runs of each job, the most frequent type first."""
-    return fetch(
-        connection,
-        FailedAttempts,
-        load("failures")["attempts"],
-        {"namespace": namespace, "since": since, "of_job": of_job},
-    )
+    given = {"definitions": list(definitions), "since": since, "of_job": of_job}
+    return fetch(connection, FailedAttempts, load("failures")["attempts"], given)

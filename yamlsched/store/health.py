@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched.store.rows import fetch, fetch_column, fetch_grouped
+from yamlsched.store.rows import fetch_column, fetch_grouped
 from yamlsched.store.statements import load
 
 Row = TypeVar("Row")
@@ -145,7 +145,15 @@ class WorkerHost:
 
 
 @dataclass(frozen=True)
-class Overview:
+class Known:
+    """What a caller of ``read`` has read already, or does not need."""
+
+    totals: Totals
+    workers: list[WorkerHost]
+
+
+@dataclass(frozen=True)
+class Overview(Known):
     """All jobs of a namespace in a few numbers, and the ids of some: see the statement."""
 
     states: dict[str, int]
@@ -155,8 +163,6 @@ class Overview:
     listed: list[int]
     listed_names: list[str]
     suspects: list[int]
-    totals: Totals
-    workers: list[WorkerHost]
 
 
 @dataclass(frozen=True)
@@ -182,11 +188,12 @@ def read(
     namespace: str,
     within: timedelta,
     jobs: Sequence[int] | None = None,
-    overview: Overview | None = None,
+    overview: Known | None = None,
 ) -> Health:
     """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``.
 
-    With ``jobs``, their ids, only the rows of these are read. What an ``overview`` has is not read again.
+    With ``jobs``, their ids, only the rows of these are read. Totals and workers are read unless an
+    ``overview`` has them.
     """
     known = {} if overview is None else {namespace: overview}
     [found] = read_all(connection, [namespace], within, jobs, known)
@@ -198,7 +205,7 @@ def read_all(
     namespaces: Sequence[str],
     within: timedelta,
     jobs: Sequence[int] | None = None,
-    known: Mapping[str, Overview] = MappingProxyType({}),
+    known: Mapping[str, Known] = MappingProxyType({}),
 ) -> list[Health]:
     """Return the health of each of ``namespaces``; see ``read``. The number of statements does not depend on theirs."""
     sql = load("health")
@@ -218,7 +225,9 @@ def read_all(
         workers: dict[str, list[WorkerHost]] = {}
         if known.keys() != set(namespaces):
             totals, workers = grouped(Totals, "totals"), grouped(WorkerHost, "workers")
-        rows = grouped(JobHealth, "jobs")
+        rows: defaultdict[str, list[JobHealth]] = defaultdict(list)
+        if parameters["jobs"] != []:
+            rows = grouped(JobHealth, "jobs")
         stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(EffectInDoubt, "in_doubt")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
         for row in connection.execute(sql["in_doubt_counts"], parameters):
@@ -293,31 +302,3 @@ def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[tu
     """Return what a search looks at, for the id of each job of ``namespace``: its name, description, owner and tags."""
     with connection.cursor(row_factory=tuple_row) as cursor:
         return cursor.execute(load("health")["search_texts"], {"namespace": namespace}).fetchall()
-
-
-@dataclass(frozen=True)
-class EndedRuns:
-    """Runs of a job that ended within the hour; their latest attempts took longer than ``bucket`` of the bounds."""
-
-    job_type: str
-    status: str
-    bucket: int
-    runs: int
-    seconds: float
-
-
-def ended(
-    connection: psycopg.Connection[Any], namespace: str, bounds: Sequence[float], now: datetime
-) -> list[EndedRuns]:
-    """Return the runs that ended within the hour before ``now``, the database's time, by job, state and duration.
-
-    ``bounds`` are seconds.
-    """
-    parameters = {"namespace": namespace, "bounds": [float(bound) for bound in bounds], "now": now}
-    return fetch(connection, EndedRuns, load("health")["ended"], parameters)
-
-
-def dead(connection: psycopg.Connection[Any], namespace: str) -> dict[str, int]:
-    """Return the number of dead runs of each job that has any."""
-    rows = connection.execute(load("health")["dead"], {"namespace": namespace}).fetchall()
-    return {row.job_type: row.runs for row in rows}
