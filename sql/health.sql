@@ -47,7 +47,8 @@ limit %(limit)s;
 -- name: overview
 -- What a page of the list of jobs shows of all of them, in one pass: how many are in each state, the ids of one page of
 -- those of a state (null: all that are not retired) and of `ids` (null: all), those that need attention first, and what
--- `suspects`, `totals` and `workers` return. A page after the last one is the last one.
+-- `suspects`, `totals` and `workers` return. A page after the last one is the last one. `present` are the jobs that are not
+-- retired or have unfinished runs, and `unhealthy` those of them whose state is not among `healthy` (null: none).
 with job as materialized (
     select s.definition_id, s.job_type, s.state, s.last_end_at, s.last_worker, s.queued, s.running, s.failed, s.failing,
            s.oldest_due_at, s.overdue_since, %(ids)s::bigint[] is null or found.id is not null as is_found
@@ -56,6 +57,7 @@ with job as materialized (
     where s.namespace = %(namespace)s
 ), state as materialized (
     select j.state, coalesce(j.state = %(state)s, j.state <> 'retired') as is_listed, count(*) as jobs,
+           count(*) filter (where j.state <> 'retired' or j.queued + j.running + j.failed > 0) as present,
            count(*) filter (where j.is_found) as found, sum(j.queued) as queued, sum(j.running) as running,
            sum(j.failed) as failed, sum(j.failing) as failing, min(j.oldest_due_at) as oldest_due_at
     from job j
@@ -112,6 +114,10 @@ with job as materialized (
 )
 select t.states, p.matching, p.pages, p.number, array(select l.definition_id from listed l) as listed,
        array(select l.job_type from listed l) as listed_names, array(select s.definition_id from suspect s) as suspects,
+       t.present, array(select j.definition_id
+                        from job j
+                        where j.state <> all (%(healthy)s::text[])
+                          and (j.state <> 'retired' or j.queued + j.running + j.failed > 0)) as unhealthy,
        t.jobs, t.queued, t.running, t.failed, t.failing, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
        t.oldest_due_at, array(select h.host from host h) as hosts, array(select h.running from host h) as hosts_running,
        array(select h.seen_at from host h) as hosts_seen_at
@@ -119,6 +125,7 @@ from place p
 cross join (
     select coalesce(jsonb_object_agg(s.state, s.jobs), '{}') as states,
            coalesce(sum(s.jobs) filter (where s.state <> 'retired'), 0)::integer as jobs,
+           coalesce(sum(s.present), 0)::integer as present,
            coalesce(sum(s.queued), 0)::integer as queued, coalesce(sum(s.running), 0)::integer as running,
            coalesce(sum(s.failed), 0)::integer as failed, coalesce(sum(s.failing), 0)::integer as failing,
            min(s.oldest_due_at) as oldest_due_at

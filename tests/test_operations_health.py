@@ -201,7 +201,7 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "bounds": [1.0, 10.0],
             "definitions": [one for (one,) in db.execute("select id from yamlsched.job_definitions").fetchall()],
             "now": datetime.now(UTC),
-            **dict.fromkeys(("state", "ids")),
+            **dict.fromkeys(("state", "ids", "healthy")),
             "number": 1,
             "size": 50,
             "max_suspects": 100,
@@ -722,6 +722,40 @@ def test_of_many_jobs_only_those_with_problems_are_listed(db: Db, cli: Cli) -> N
     assert "bad" in result
     assert "job_7 " not in result
     assert "job_7 " in cli("status", "--all").out
+
+
+@pytest.mark.parametrize("most", [None, 7, 8])
+def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(db: Db, most: int | None) -> None:
+    # given eight jobs that are listed: of the healthy ones two have problems, and of the retired ones one has a run
+    now = datetime.now(UTC)
+    later = {"next_slot_at": now + HOUR}
+    a_file_row(db)
+    for name in ("ok", "died before it succeeded"):
+        a_run(db, a_job(db, name, **later), "succeeded", finished_at=now)
+    died = db.execute("select id from yamlsched.job_definitions where job_type like 'died%'").fetchone()
+    a_run(db, died[0], "dead", finished_at=now - HOUR / 2)
+    a_job(db, "too old", tags=["max-age:0s"], **later)
+    a_job(db, "late", next_slot_at=now - HOUR)
+    a_job(db, "off", enabled=False)
+    a_job(db, "held", paused_at=now, **later)
+    a_run(db, a_job(db, "failing", **later), "dead")
+    a_job(db, "gone", retired_at=now)
+    a_run(db, a_job(db, "gone with a run", retired_at=now), "queued")
+
+    # when all rows are read, and those that are shown
+    all_jobs = health.read(db, "default", HOUR)
+    found, overview = health.read_worst(db, "default", HOUR, most)
+
+    # then the second have all problems, and all jobs that are not healthy
+    reported = {"died before it succeeded", "too old", "late", "failing"}
+    unhealthy = {"late", "off", "held", "failing", "gone with a run"}
+    read = {None: reported, 7: reported | unhealthy, 8: {job.job_type for job in all_jobs.jobs}}[most]
+    assert {job.job_type for job in found.jobs} == read
+    assert overview.present == 8
+    assert found.totals == all_jobs.totals
+    what = {problem.what.split(":")[0] for problem in attention.problems(found, Thresholds())}
+    assert what == reported
+    assert attention.problems(replace(all_jobs, now=found.now), Thresholds()) == attention.problems(found, Thresholds())
 
 
 def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> None:

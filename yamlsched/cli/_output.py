@@ -178,8 +178,9 @@ def live_line() -> Iterator[Callable[[str], None]]:
 def document(**parts: Any) -> str:
     """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
     text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
-    # a JSON escape: a parser of the document gets the same text
-    return "\n".join(log.printable_json(line).replace("##", r"#\u0023") for line in text.split("\n"))
+    if not text.replace("\n", "").isprintable():
+        text = "\n".join(map(log.printable_json, text.split("\n")))
+    return text.replace("##", r"#\u0023")  # a JSON escape: a parser of the document gets the same text
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,12 @@ def command(
 
         return _namespaces.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
-        now = health.read(connection, namespace, within)
+        if settings.wants_json or show_all or (max_failing, max_streak) != (None, None):
+            now = health.read(connection, namespace, within)
+            present = len(listed(now.jobs))
+        else:
+            now, found = health.read_worst(connection, namespace, within, None if check else MAX_JOBS_LISTED)
+            present = found.present
         failed = None
         if settings.verbosity > 0 and not check:
             from yamlsched.operations import failures
@@ -102,7 +107,7 @@ def command(
         more = {"failures": failed.worst_first()} if failed is not None else {}
         click.echo(_output.document(**attention.summary(now, thresholds), **more))
     elif not check:
-        click.echo(screen(now, problems, show_all))
+        click.echo(screen(now, problems, present, show_all))
         if failed is not None:
             click.echo(f"\n{failures_table(failed)}")
     elif problems:
@@ -123,10 +128,11 @@ def failures_table(found: Failures) -> str:
     return "\n".join(lines)
 
 
-def screen(health: Health, problems: list[Problem], show_all: bool) -> str:
-    """Return the namespace, its jobs, and what needs attention."""
+def screen(health: Health, problems: list[Problem], present: int, show_all: bool) -> str:
+    """Return the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be listed."""
     lines = [_output.fields(heading(health))]
-    jobs, omitted = listed(health, show_all)
+    jobs = listed(health.jobs, is_unhealthy=not show_all and present > MAX_JOBS_LISTED)
+    omitted = present - len(jobs)
     if jobs:
         headings = ("JOB", "STATE", "LAST SUCCESS", "LAST FAILURE", "STREAK", "NEXT SLOT", "OPEN", "NOTE")
         lines += ["", _output.table(headings, [line(job, health) for job in jobs], free_text="NOTE")]
@@ -192,15 +198,12 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         yield "", _output.coloured("late", refusal(refused))
 
 
-def listed(health: Health, show_all: bool) -> tuple[list[JobHealth], int]:
-    """Return the jobs to list, and how many healthy ones are omitted. Retired jobs are listed while they have runs."""
+def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:
+    """Return the jobs to list, or only the unhealthy ones of them. Retired jobs are listed while they have runs."""
     from yamlsched.operations.health import HEALTHY_STATES
 
-    jobs = [job for job in health.jobs if job.retired_at is None or job.queued or job.running or job.failed]
-    if show_all or len(jobs) <= MAX_JOBS_LISTED:
-        return jobs, 0
-    shown = [job for job in jobs if job.state not in HEALTHY_STATES]
-    return shown, len(jobs) - len(shown)
+    present = [job for job in jobs if job.retired_at is None or job.queued or job.running or job.failed]
+    return [job for job in present if job.state not in HEALTHY_STATES] if is_unhealthy else present
 
 
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:

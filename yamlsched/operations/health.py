@@ -1,10 +1,12 @@
-"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure, except for ``read``."""
+"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure, except for reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+
+import psycopg
 
 from yamlsched.runs import error_text
 from yamlsched.store.health import (
@@ -29,6 +31,7 @@ __all__ = [
     "overview",
     "read",
     "read_all",
+    "read_worst",
     "search_texts",
     "suspects",
 ]
@@ -36,6 +39,23 @@ __all__ = [
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 HEALTHY_STATES = ("ok", "running", "new")
+MAX_SUSPECTS = 1_000_000
+"""Jobs of which the problems are read: all."""
+
+
+def read_worst(
+    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int | None
+) -> tuple[Health, Overview]:
+    """Return the health of ``namespace`` with the jobs that need attention, and a summary of all jobs.
+
+    These are the jobs in none of ``HEALTHY_STATES``, and those that a check may report; see ``suspects``. All jobs are
+    read if they are at most ``max_jobs``. With None, only those are that a check may report.
+    """
+    states = None if max_jobs is None else HEALTHY_STATES
+    found = overview(connection, namespace, within, size=1, max_suspects=MAX_SUSPECTS, healthy=states)
+    is_small = max_jobs is not None and found.present <= max_jobs
+    ids = None if is_small else [*found.unhealthy, *found.suspects]
+    return read(connection, namespace, within, ids, found), found
 
 
 def queue(health: Health) -> dict[str, Any]:

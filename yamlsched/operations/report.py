@@ -29,8 +29,6 @@ from yamlsched.zones import zone
 MAX_RUNS, MIN_OF_JOB = 100_000, 10
 """Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
 MAX_GAPS_OF_JOB = 1_000
-MAX_SUSPECTS = 1_000_000
-"""Jobs of which the problems of now are read: all."""
 MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
@@ -139,8 +137,7 @@ def read(
 ) -> Report:
     """Return what happened in [since, until); None: until now. ``timezone`` is that of the report itself."""
     limits, jobs = Thresholds(), store.jobs(connection, namespace)
-    overview = health.overview(connection, namespace, limits.within, max_suspects=MAX_SUSPECTS)
-    now = health.read(connection, namespace, limits.within, overview.suspects, overview)
+    now, overview = health.read_worst(connection, namespace, limits.within, None)
     end = now.now if until is None else min(until, now.now)
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}

@@ -163,6 +163,8 @@ class Overview(Known):
     listed: list[int]
     listed_names: list[str]
     suspects: list[int]
+    present: int  # jobs that are not retired, or have unfinished runs
+    unhealthy: list[int]
 
 
 @dataclass(frozen=True)
@@ -273,8 +275,12 @@ def overview(
     number: int = 1,
     size: int = 50,
     max_suspects: int = 1_000,
+    healthy: Sequence[str] | None = None,
 ) -> Overview:
-    """Return all jobs in a few numbers, and the ids of those of one page: number ``number``, of ``size`` jobs."""
+    """Return all jobs in a few numbers, and the ids of those of one page: number ``number``, of ``size`` jobs.
+
+    With ``healthy``, also the ids of all jobs that are in none of these states.
+    """
     given = {
         "namespace": namespace,
         "within": within,
@@ -283,6 +289,7 @@ def overview(
         "number": number,
         "size": size,
         "max_suspects": max_suspects,
+        "healthy": None if healthy is None else list(healthy),
     }
     [row] = connection.execute(load("health")["overview"], given).fetchall()
     return Overview(
@@ -293,6 +300,8 @@ def overview(
         listed=row.listed,
         listed_names=row.listed_names,
         suspects=row.suspects,
+        present=row.present,
+        unhealthy=row.unhealthy,
         totals=Totals(*(getattr(row, name) for name in Totals._fields)),
         workers=[WorkerHost(*host) for host in zip(row.hosts, row.hosts_running, row.hosts_seen_at, strict=True)],
     )
