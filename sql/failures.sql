@@ -3,12 +3,31 @@
 -- name: groups
 -- Runs with a failed attempt in [since, until), by their job and the type of their latest error: those that died in it,
 -- and unless `only_dead` those that did not. The newest of each job are read, at most `of_job` of both kinds, and `limit`
--- in all. Calls of on_dead are groups of their own: their errors are those of another handler. `examined` is how many runs
--- of the job were read, of the kind that more were read of. Failed attempts are counted unless `only_dead`. The example is
--- the run that failed last, a dead one if there is any, else one that is not finished.
+-- in all: first of the jobs that have most, which the index counts, up to both kinds of `of_job`. Calls of on_dead are
+-- groups of their own: their errors are those of another handler. `examined` is how many runs of the job were read, of the
+-- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the run that failed last, a
+-- dead one if there is any, else one that is not finished.
 with failed as materialized (
     select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead
-    from yamlsched.job_definitions d
+    from (
+        select j.id, j.job_type, j.timezone
+        from yamlsched.job_definitions j
+        cross join lateral (
+            select count(*) as runs
+            from (
+                (select from yamlsched.job_runs r
+                 where not %(only_dead)s and r.definition_id = j.id and r.failed_at >= %(since)s
+                 limit 2 * %(of_job)s::bigint)
+                union all
+                (select from yamlsched.job_runs r
+                 where %(only_dead)s and r.definition_id = j.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
+                 limit %(of_job)s)
+            ) r
+        ) n
+        where j.namespace = %(namespace)s and (%(definitions)s::bigint[] is null or j.id = any (%(definitions)s))
+          and n.runs > 0
+        order by n.runs desc, j.id
+    ) d
     cross join lateral (
         (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at, true as is_dead,
                 coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call
@@ -25,7 +44,6 @@ with failed as materialized (
          order by r.failed_at desc
          limit %(of_job)s)
     ) e
-    where d.namespace = %(namespace)s and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
     limit %(limit)s
 ), counted as (
     select x.job_type, x.timezone, x.id, x.status, x.error_type, x.is_call, coalesce(f.attempts, 0) as attempts,

@@ -93,6 +93,30 @@ def test_the_number_of_dead_runs_that_are_read_is_bounded(db: Db, monkeypatch: p
     assert failures.groups(db, "default", None, only_dead=True).is_complete
 
 
+@pytest.mark.parametrize("only_dead", [True, False])
+def test_of_too_many_failed_runs_those_of_the_jobs_with_most_are_read(
+    db: Db, monkeypatch: pytest.MonkeyPatch, only_dead: bool
+) -> None:
+    # given jobs with one, three and two dead runs, and runs that died before the span
+    few, most, some = (a_job(db, name) for name in ("few", "most", "some"))
+    for job, runs in ((few, 1), (most, 3), (some, 2)):
+        for nth in range(runs):
+            ended(db, job, "dead", nth * HOUR)
+    for _ in range(9):
+        ended(db, few, "dead", 9 * HOUR)
+
+    def read(limit: int) -> tuple[dict[str, int], bool]:
+        monkeypatch.setattr(failures, "MAX_FAILED", limit)
+        found = failures.groups(db, "default", NOW - 5 * HOUR, only_dead=only_dead)
+        return {group.job_type: group.runs for group in found.groups}, found.is_complete
+
+    # then a limit leaves out those of the jobs with fewest
+    assert read(3) == ({"most": 3}, False)
+    assert read(5) == ({"most": 3, "some": 2}, False)
+    assert read(6) == ({"most": 3, "some": 2, "few": 1}, False)
+    assert read(7) == ({"most": 3, "some": 2, "few": 1}, True)
+
+
 def test_a_group_counts_its_failed_attempts_and_what_became_of_the_runs(db: Db) -> None:
     # given four runs whose latest error was of one type: dead, to be retried, running again, and succeeded since
     job = a_job(db, overlap="allow")
@@ -197,9 +221,10 @@ def test_failures_are_found_without_reading_the_history(own_dsn: str) -> None:
         a_long_history(db)
         given = {"namespace": "default", "definitions": None, "since": "-infinity", "until": "infinity"}
         given |= {"of_job": 1_000, "limit": 50_000}
+        jobs = [id for (id,) in db.execute("select id from yamlsched.job_definitions").fetchall()]
         for only_dead in (False, True):
-            assert rows_read(db, load("failures")["groups"], {**given, "only_dead": only_dead}) <= 6
-        assert rows_read(db, load("failures")["attempts"], given) <= 2
+            assert rows_read(db, load("failures")["groups"], {**given, "only_dead": only_dead}) <= 8
+        assert rows_read(db, load("failures")["attempts"], {**given, "definitions": jobs}) <= 2
 
 
 # -- runs --group-by error_type, and status -v
@@ -276,7 +301,9 @@ def test_of_many_groups_the_rest_is_counted(db: Db, cli: Cli, monkeypatch: pytes
         assert (len(shown.out.splitlines()), shown.err) == (min(limit, 4) + 1, more)
 
     monkeypatch.setattr(failures, "MAX_FAILED", 4)
-    assert cli("runs", "--group-by", "error_type").err == "only 4 runs were read: pass --since or --job to count all\n"
+    assert cli("runs", "--group-by", "error_type").err == (
+        "only 4 runs were read, of the jobs with most: pass --since or --job to count all\n"
+    )
 
 
 def test_verbose_status_lists_the_failures_of_the_last_day(db: Db, cli: Cli) -> None:

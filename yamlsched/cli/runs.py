@@ -110,7 +110,10 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
     if more and settings.format == "text":
         click.echo(f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True)
     if not found.is_complete:
-        click.echo(f"only {failures.MAX_FAILED:,} runs were read: pass --since or --job to count all", err=True)
+        click.echo(
+            f"only {failures.MAX_FAILED:,} runs were read, of the jobs with most: pass --since or --job to count all",
+            err=True,
+        )
     return 0
 
 

@@ -26,7 +26,7 @@ from yamlsched.store.health import EffectInDoubt
 from yamlsched.store.report import EndedOfJob, GapOfJob
 from yamlsched.zones import zone
 
-MAX_RUNS, MIN_OF_JOB = 100_000, 10
+MAX_RUNS, MIN_OF_JOB = 50_000, 5
 """Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
 MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
@@ -153,9 +153,8 @@ def read(
     running = store.running(connection, namespace, MAX_LONGEST) if until is None else []
     longest = [LongRun(run.job_type, run.timezone, run.id, now.now - run.started_at, None) for run in running]
     longest += [
-        LongRun(job.job_type, job.timezone, job.took_id, job.took, job.took_at)
-        for job in ended
-        if job.took and job.took_id is not None
+        LongRun(run.job_type, run.timezone, run.id, run.took, run.finished_at)
+        for run in store.longest(connection, namespace, since, end, of_job, _longest(ended))
     ]
     return Report(
         namespace=namespace,
@@ -210,6 +209,12 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
 
     numbers = {name: total(name) for name in ("runs", "succeeded", "retried", "dead", "cancelled")}
     return Totals(**numbers, jobs=len(ended), is_bounded=any(job.examined >= of_job for job in ended))
+
+
+def _longest(ended: Sequence[EndedOfJob]) -> list[str]:
+    """Return the jobs with the longest runs, as many as are listed."""
+    found = sorted([job for job in ended if job.took], key=lambda job: job.took or timedelta(0), reverse=True)
+    return [job.job_type for job in found[:MAX_LONGEST]]
 
 
 def _dead_by_type(failed: Failures) -> list[DeadOfType]:

@@ -28,13 +28,22 @@ class EndedOfJob:
     dead: int
     cancelled: int
     took: timedelta | None
-    took_id: int | None
-    took_at: datetime | None
     late: int
     late_by: timedelta | None
     late_id: int | None
     late_at: datetime | None
     examined: int
+
+
+@dataclass(frozen=True)
+class LongestOfJob:
+    """The run of a job whose latest attempt took longest."""
+
+    job_type: str
+    timezone: str
+    id: int
+    took: timedelta
+    finished_at: datetime
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,19 @@ def ended(
     given |= {"jobs": list(limits), "limits": list(limits.values()), "of_job": of_job}
     given["of"] = None if of is None else list(of)
     return fetch(connection, EndedOfJob, load("report")["ended"], given)
+
+
+def longest(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    of_job: int,
+    of: Sequence[str],
+) -> list[LongestOfJob]:
+    """Return the longest run of each of the jobs ``of``, the longest first; parameters are those of ``ended``."""
+    given = {"namespace": namespace, "since": since, "until": until, "of_job": of_job, "of": list(of)}
+    return fetch(connection, LongestOfJob, load("report")["longest"], given)
 
 
 def skipped(

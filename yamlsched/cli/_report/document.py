@@ -211,7 +211,9 @@ def _failures(report: Report) -> Section:
         ("runs", "job", "now", "attempts", "first", "last", "example", "error"),
         rows,
         _more(len(groups) - MAX_GROUPS, command),
-        "" if report.failures.is_complete else f"Only {failures.MAX_FAILED:,} runs were read: there are more.",
+        ""
+        if report.failures.is_complete
+        else f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are more.",
     )
 
 
