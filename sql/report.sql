@@ -1,12 +1,13 @@
 -- What happened in a span of time, over all jobs. Every statement reads a bounded number of rows, however long the history.
 
 -- name: jobs
--- How many jobs are enabled, and the next slot of one that is not paused.
-select (select count(*)::integer
-        from yamlsched.job_definitions d
-        where d.namespace = %(namespace)s and d.enabled and d.retired_at is null) as jobs,
-       coming.job_type, coming.timezone, coming.next_slot_at
-from (select) one
+-- How many jobs are enabled, and how many there are, retired ones included; and the next slot of one that is not paused.
+select number.jobs, number.in_all, coming.job_type, coming.timezone, coming.next_slot_at
+from (
+    select (count(*) filter (where d.enabled and d.retired_at is null))::integer as jobs, count(*)::integer as in_all
+    from yamlsched.job_definitions d
+    where d.namespace = %(namespace)s
+) number
 left join lateral (
     select d.job_type, d.timezone, d.next_slot_at
     from yamlsched.job_definitions d

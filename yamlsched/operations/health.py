@@ -12,6 +12,7 @@ from yamlsched.runs import error_text
 from yamlsched.store.health import (
     Health,
     JobHealth,
+    Known,
     Overview,
     PresentedFile,
     RefusedFile,
@@ -20,6 +21,7 @@ from yamlsched.store.health import (
     read_all,
     search_texts,
     suspects,
+    totals,
 )
 from yamlsched.times import rfc3339
 
@@ -31,9 +33,11 @@ __all__ = [
     "overview",
     "read",
     "read_all",
+    "read_suspects",
     "read_worst",
     "search_texts",
     "suspects",
+    "totals",
 ]
 
 DRIFT_TOLERANCE = timedelta(minutes=10)
@@ -44,18 +48,22 @@ MAX_SUSPECTS = 1_000_000
 
 
 def read_worst(
-    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int | None
-) -> tuple[Health, Overview]:
-    """Return the health of ``namespace`` with the jobs that need attention, and a summary of all jobs.
+    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int
+) -> tuple[Health, int]:
+    """Return the health of ``namespace`` with the jobs that need attention, and how many jobs it has.
 
-    These are the jobs in none of ``HEALTHY_STATES``, and those that a check may report; see ``suspects``. All jobs are
-    read if they are at most ``max_jobs``. With None, only those are that a check may report.
+    These are the jobs in none of ``HEALTHY_STATES``, and those that a check may report. All are read if they are at
+    most ``max_jobs``.
     """
-    states = None if max_jobs is None else HEALTHY_STATES
-    found = overview(connection, namespace, within, size=1, max_suspects=MAX_SUSPECTS, healthy=states)
-    is_small = max_jobs is not None and found.present <= max_jobs
-    ids = None if is_small else [*found.unhealthy, *found.suspects]
-    return read(connection, namespace, within, ids, found), found
+    found = overview(connection, namespace, within, size=1, max_suspects=MAX_SUSPECTS, healthy=HEALTHY_STATES)
+    ids = None if found.present <= max_jobs else [*found.unhealthy, *found.suspects]
+    return read(connection, namespace, within, ids, found), found.present
+
+
+def read_suspects(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
+    """Return the health of ``namespace`` with the jobs that a check may report, without workers; see ``suspects``."""
+    known = Known(totals(connection, namespace), [])
+    return read(connection, namespace, within, suspects(connection, [namespace], within, MAX_SUSPECTS), known)
 
 
 def queue(health: Health) -> dict[str, Any]:

@@ -137,11 +137,11 @@ def read(
 ) -> Report:
     """Return what happened in [since, until); None: until now. ``timezone`` is that of the report itself."""
     limits, jobs = Thresholds(), store.jobs(connection, namespace)
-    now, overview = health.read_worst(connection, namespace, limits.within, None)
+    now = health.read_suspects(connection, namespace, limits.within)
     end = now.now if until is None else min(until, now.now)
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
-    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, sum(overview.states.values()))
+    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
     failed = failures.groups(connection, namespace, since, end)
     skipped = _skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end)
     late = _late(ended)

@@ -257,6 +257,12 @@ def read_all(
     ]
 
 
+def totals(connection: psycopg.Connection[Any], namespace: str) -> Totals:
+    """Return the jobs and runs of ``namespace`` in a few numbers."""
+    found = fetch_grouped(connection, Totals, load("health")["totals"], {"namespaces": [namespace]})[namespace]
+    return found[0] if found else Totals()
+
+
 def suspects(
     connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta, limit: int
 ) -> list[int]:
