@@ -12,7 +12,7 @@ from yamlsched.definitions import on_demand
 from yamlsched.definitions.decode import decode
 from yamlsched.definitions.excerpt import MANY_JOBS, Excerpts
 from yamlsched.definitions.job import Job
-from yamlsched.definitions.load import load
+from yamlsched.definitions.load import Loaded, load
 from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.definitions.parse import parse
 
@@ -31,14 +31,21 @@ def whole(text: str) -> dict[str, Job]:
     return loaded.jobs
 
 
+def outside_of_jobs(loaded: Loaded) -> tuple[object, ...]:
+    return loaded.namespace, loaded.timezone, loaded.environments, loaded.retention, loaded.paths, loaded.executors
+
+
 def assert_read_alike(text: str) -> None:
-    """Read each job alone, and some together, also those that do not exist, as from the whole file."""
+    """Read each job alone, some together, and none, also those that do not exist, as from the whole file."""
     expected = whole(text)
     for name in (*NAMES, *expected):
         assert on_demand_jobs(text).get(name) == expected.get(name), (name, text)
     together = on_demand_jobs(text)
     together.read(list(expected)[::2])
     assert dict(together) == expected
+    with patch.object(on_demand, "MIN_BYTES", 0):
+        head = on_demand.load_without_jobs(text.encode(), "schedules.yaml")
+    assert outside_of_jobs(head) == outside_of_jobs(load(text.encode(), "schedules.yaml", None))
 
 
 PLAIN_FILE = """\
@@ -171,6 +178,17 @@ def test_many_jobs_are_read_together() -> None:
 
     assert dict(jobs) == whole(text)
     assert jobs.get("unknown") is None
+
+
+def test_the_jobs_of_a_large_file_are_not_parsed_for_what_lies_outside_of_them() -> None:
+    jobs = "".join(f"  job_{number}: {{handler: m.f, cron: '0 2 * * *'}}\n" for number in range(1_000))
+    text = f"version: 1\nnamespace: shop\njobs:\n{jobs}timezone: Europe/Berlin\n"
+
+    loaded = on_demand.load_without_jobs(text.encode(), "schedules.yaml")
+
+    assert (loaded.namespace, loaded.timezone, loaded.jobs) == ("shop", "Europe/Berlin", {})
+    for broken in (text.encode("latin-1") + b"# \xff\n", text.encode() + b"x: [\n"):
+        assert on_demand.load_without_jobs(broken, "schedules.yaml").diagnostics
 
 
 PIECES = [

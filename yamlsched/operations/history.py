@@ -70,11 +70,13 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
     zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
     if len(zones) == 1:
         return zones.pop()
-    from yamlsched.definitions.load import load
+    try:
+        data = schedule_file.read(file)
+    except EnvironmentFailed:
+        return "UTC"
+    from yamlsched.definitions.on_demand import load_without_jobs
 
-    with suppress(EnvironmentFailed):
-        return load(schedule_file.read(file), str(file), None).timezone
-    return "UTC"
+    return load_without_jobs(data, str(file)).timezone
 
 
 def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:
@@ -109,9 +111,9 @@ def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path)
 
 
 def _namespace_in(data: bytes, file: Path) -> str:
-    from yamlsched.definitions.load import load
+    from yamlsched.definitions.on_demand import load_without_jobs
 
-    namespace = load(data, str(file), None).namespace
+    namespace = load_without_jobs(data, str(file)).namespace
     if namespace is None:
         raise Refused(f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to see why')
     return namespace
