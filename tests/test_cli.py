@@ -160,10 +160,10 @@ def test_garbage_is_collected_while_a_verb_runs_but_not_among_what_was_imported_
 
 
 @pytest.mark.parametrize("verb", ["tick", "work"])
-def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files(
+def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files_and_its_children_nothing(
     own_dsn: str, tmp_path: Path, verb: str
 ) -> None:
-    (tmp_path / "shop.py").write_text("def run(): ...\n")
+    (tmp_path / "shop.py").write_text("import sys\n\ndef run(): print(*sys.modules, file=open('modules', 'w'))\n")
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  now: {handler: shop.run}\n")
     assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
     assert yamlsched("enqueue", "now", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
@@ -172,14 +172,15 @@ def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files
         "heavy = ('yaml', 'jsonschema', 'croniter', 'rich', 'pickle', 'yamlsched.sync.apply', 'yamlsched.sync.flow',\n"
         "         'yamlsched.definitions.checks', 'yamlsched.definitions.lint')\n"
         "try: main()\n"
-        "except SystemExit as end: print(end.code, [m for m in heavy if m in sys.modules])"
+        "except SystemExit as end: print(end.code, [m for m in heavy if m in sys.modules])\n"
+        "print(sorted(set(open('modules').read().split()) - set(sys.modules)))"
     )
 
     done = subprocess.run(
         [sys.executable, "-c", program, verb, "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
     )
 
-    assert done.stdout == "0 ['yaml']\n"
+    assert done.stdout == "0 ['yaml']\n['shop']\n"
     assert "attempt.succeeded job=now" in done.stderr
 
 

@@ -309,6 +309,25 @@ def test_the_deadline_follows_the_statement_timeout_of_the_dsn(project: Project)
                 assert connection.answer_within == 65
 
 
+def test_a_session_does_something_else_once_while_the_server_executes_a_statement(dsn: str) -> None:
+    with store.connect(dsn) as holder, store.connect(dsn) as session:
+        holder.execute("select pg_advisory_lock(7)")
+        calls = []
+
+        def release() -> None:
+            waiting = "select count(*) as n from pg_locks where locktype = 'advisory' and pid = %s and not granted"
+            while not holder.execute(waiting, [session.info.backend_pid]).fetchone().n:  # type: ignore[union-attr]
+                pass
+            calls.append("while it waits for the lock")
+            holder.execute("select pg_advisory_unlock(7)")
+
+        session.meanwhile = release
+        session.execute("select pg_advisory_lock(7)")
+        session.execute("select pg_advisory_unlock(7)")
+
+    assert calls == ["while it waits for the lock"]
+
+
 def test_the_error_for_an_invalid_connection_string_does_not_contain_it() -> None:
     with pytest.raises(EnvironmentFailed) as raised:
         store.connect("postgresql://user:secret@[broken")

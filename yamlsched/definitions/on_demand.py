@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from yamlsched.definitions.excerpt import Excerpts
 from yamlsched.definitions.job import Job
 
 if TYPE_CHECKING:
+    from yamlsched.definitions.excerpt import Excerpts
     from yamlsched.definitions.load import Loaded
 
 MIN_BYTES = 8_192
@@ -26,7 +26,11 @@ class JobsOnDemand(Mapping[str, Job]):
     def __init__(self, data: bytes, file: str, environment: str | None) -> None:
         self._data, self._file, self._environment = data, file, environment
         self._jobs: dict[str, Job] = {}  # that have been read
-        self._excerpts = Excerpts.of(data.decode()) if len(data) >= MIN_BYTES else None
+        self._excerpts: Excerpts | None = None
+        if len(data) >= MIN_BYTES:
+            from yamlsched.definitions.excerpt import Excerpts
+
+            self._excerpts = Excerpts.of(data.decode())
         self._is_complete = False
 
     def prepare(self) -> None:

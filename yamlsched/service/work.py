@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from yamlsched import store
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
-from yamlsched.service.workers import WorkerTask, claimable, create_worker, run_worker
 from yamlsched.sync import current
+
+if TYPE_CHECKING:
+    from yamlsched.service.workers import WorkerTask
 
 
 def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
@@ -17,6 +23,7 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     result = WorkResult()
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
+        connection.meanwhile = partial(import_module, "yamlsched.service.workers")  # imported below
         snapshot = poll_database(connection, schedule, target.may_migrate)
         found = current(snapshot, schedule)
         if found is None:
@@ -28,6 +35,8 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
             raise Refused(f'{target.file} has not been applied to this database yet: run "yamlsched sync" first')
         if not found.may_claim:
             return result
+        from yamlsched.service.workers import claimable, create_worker, run_worker
+
         jobs, scope = claimable(connection, schedule, found)
         worker = create_worker(connection, dsn, found.namespace, jobs, scope, target, options)
         run_worker(worker, target, result, *tasks)

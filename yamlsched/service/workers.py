@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 DEFAULT_ASYNC_CONCURRENCY = 200
+PAUSE_SECONDS = 0.001  # between the steps of ``_prepare``, so that the sessions are opened meanwhile
 WorkerTask = Callable[[Worker], Coroutine[Any, Any, None]]
 """Is executed beside a worker until the worker ends."""
 
@@ -99,12 +100,19 @@ def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, 
 async def _prepare(worker: Worker) -> None:
     """Do what the first run needs while the server opens the worker's sessions and answers its first claim.
 
-    It would be done without this, later: by the worker for the claimed runs, and by the pool before its first fork.
+    It would be done without this, later: by the worker for the claimed runs, and by the pool for its first child.
     """
-    await asyncio.sleep(0)  # the sessions are being opened
-    worker.workload.prepare()
-    await asyncio.sleep(0)
-    from yamlsched.worker.executors.processes import bootstrap  # noqa: F401
+    for step in (_import_definitions, worker.workload.prepare, _import_children):
+        await asyncio.sleep(PAUSE_SECONDS)
+        step()
+
+
+def _import_definitions() -> None:
+    import yamlsched.definitions.load  # noqa: F401
+
+
+def _import_children() -> None:
+    import yamlsched.worker.executors.processes.bootstrap  # noqa: F401
 
 
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -38,6 +38,7 @@ class Session(psycopg.Connection[Any]):
 
     answer_within: float | None = 65.0
     transaction_setup = b""  # behind a pooler: the statements that configure a transaction
+    meanwhile: Callable[[], object] | None = None  # to do once, while the server executes the next statement
 
     def configure_transactions(self, settings: Settings) -> None:
         """Apply ``settings``, if any, in each transaction; a statement outside of one becomes a transaction."""
@@ -58,6 +59,9 @@ class Session(psycopg.Connection[Any]):
         end = time.monotonic() + seconds
         try:
             awaited = next(gen)
+            if self.meanwhile is not None:
+                do, self.meanwhile = self.meanwhile, None
+                do()
             while True:
                 ready = yield awaited
                 if not ready and time.monotonic() > end:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 import psycopg
 
@@ -36,8 +37,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a
 REJECTED = ("22", "23", "54", "YS")
 
 
-@dataclass(frozen=True, slots=True)
-class SuccessesRecorded:
+class SuccessesRecorded(NamedTuple):
     """The plain successes of ``attempts`` are in the database."""
 
     attempts: list[Attempt]
@@ -64,16 +64,14 @@ class PendingOutcome:
         return self.attempt.is_lost or self.end.kind is EndKind.COMMITTED
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeRecorded:
+class OutcomeRecorded(NamedTuple):
     """The outcome of one attempt is in the database; ``run_at`` is when its run is due again."""
 
     pending: PendingOutcome
     run_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeDiscarded:
+class OutcomeDiscarded(NamedTuple):
     """The run of ``attempt`` belonged to another claim, or was cancelled."""
 
     attempt: Attempt

@@ -12,9 +12,8 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
@@ -57,8 +56,7 @@ class Unanswered(Exception):
         self.was_asked = was_asked
 
 
-@dataclass(frozen=True, slots=True)
-class Notified:
+class Notified(NamedTuple):
     """Runs were enqueued or synced in ``namespaces``; empty: the session has ended, so notifications may be missing."""
 
     namespaces: list[str]

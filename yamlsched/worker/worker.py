@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched import log
 from yamlsched.definitions.job import Job
@@ -54,8 +54,7 @@ NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(NamedTuple):
     """A task of the worker raised an exception."""
 
     error: BaseException

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.on_demand import JobsOnDemand
-from yamlsched.definitions.paths import search_path
 from yamlsched.store.runs import Scope
 
 
@@ -42,8 +41,3 @@ class Workload:
         """Read the entries of these jobs, if the file is read on demand."""
         if isinstance(self.jobs, JobsOnDemand):
             self.jobs.read(names)
-
-    def search_path(self) -> tuple[str, ...]:
-        """Return what comes first on ``sys.path`` for handlers, the file's own ``paths`` included."""
-        paths = next((job.paths for job in self.jobs.values()), ())
-        return tuple(map(str, search_path(self.file, paths, self.path)))

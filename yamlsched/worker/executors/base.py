@@ -7,7 +7,6 @@ An executor is constructed with the ``EventQueue`` of its worker. Each submitted
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from yamlsched.errors import EnvironmentFailed
@@ -19,30 +18,26 @@ AGENT_TERMINATED = "AgentTerminated"
 """The error_type of an attempt whose agent was stopped by SIGTERM: perhaps a shutdown of all processes at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(NamedTuple):
     """The handlers of ``attempts`` returned nothing, and enqueued nothing."""
 
     attempts: list[Attempt]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """An attempt ended in any other way, its loss by the executor included."""
 
     attempt: Attempt
     end: AttemptEnd
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedUnstarted:
+class ReturnedUnstarted(NamedTuple):
     """``attempts`` were not started, and will not be: this costs them nothing."""
 
     attempts: list[Attempt]
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorFailed:
+class ExecutorFailed(NamedTuple):
     """The executor can start nothing at all."""
 
     error: EnvironmentFailed

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TextIO
 
+from yamlsched.definitions.paths import search_path
 from yamlsched.handling.sessions import sessions
 from yamlsched.worker import forking
 from yamlsched.worker.executors.child_process import Environment
@@ -67,4 +68,6 @@ def set_up(
     else:
         os.environ["PGTZ"] = environment.pgtz
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    sys.path[:0] = [folder for folder in workload.search_path() if folder not in sys.path[:1]]
+    paths = next((job.paths for job in workload.jobs.values()), ())  # those of the file
+    folders = map(str, search_path(workload.file, paths, workload.path))
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path[:1]]
