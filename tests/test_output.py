@@ -15,7 +15,6 @@ from yamlsched.terminal import show_bytes
 from yamlsched.worker.executors.processes.output import (
     MAX_KEPT_BYTES,
     MAX_PASSED_ON_BYTES,
-    MAX_READ_BYTES,
     MAX_WAIT_SECONDS,
     Output,
 )
@@ -36,7 +35,7 @@ class Printer:
         """Print, and make the parent read it."""
         while content:
             content = content[os.write(self.writing, content[:60_000]) :]
-            self.output.add(run, self.output.receive(MAX_READ_BYTES))
+            self.output.add(run, self.output.read())
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TypeAlias
 import pytest
 
 from support.database import temporary_database
+from support.handlers import mixed_output
 from support.project import Project, a_project, until
 
 LINE, TIMES = "a line of output\n", 20_000
@@ -102,6 +104,24 @@ def test_all_that_an_attempt_printed_is_its_own(project: Project) -> None:
     assert kept.output.endswith("x\nthe end\n")
     assert len(kept.output) + kept.omitted_bytes == len("printed\n") + 900_000 + len("\nthe end\n")
     assert next_kept.output == "printed\n"
+
+
+def test_attempts_in_a_row_have_exactly_what_each_has_printed(project: Project) -> None:
+    # given many quick runs of one process, handed over ahead, of which half fail
+    project.sync(prints_mixed={"output": {"keep": "always"}, "max_attempts": 1})
+    runs = [project.enqueue("prints_mixed", {"number": number})[0] for number in range(400)]
+
+    worker = project.work("--concurrency", "1", code=1)
+
+    # then each has its own output, of which the end is kept, and so has each line that was passed on
+    for number, run in enumerate(runs):
+        printed = mixed_output(number)
+        kept = [(output.output, output.omitted_bytes) for output in project.outputs(run)]
+        omitted = max(0, len(printed) - 65_536)
+        assert kept == ([(printed[omitted:], omitted)] if printed else []), number
+        assert project.row(run).status == ("dead" if number % 2 else "succeeded")
+    passed_on = re.findall(r"^\[prints_mixed (\d+)\] <(\d+)>", worker.text, re.MULTILINE)
+    assert passed_on == [(str(run), str(number)) for number, run in enumerate(runs) if mixed_output(number)]
 
 
 def test_a_worker_that_nobody_reads_does_not_stall_and_keeps_the_output(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -386,6 +387,38 @@ ENDS: dict[str, Callable[[Run, bool], Any]] = {
     "fill_large_pipe": lambda run, is_first: fill_large_pipe(),
     "wait": lambda run, is_first: (sys.stdout.flush(), record("started", run), wait_for_file("go")),
 }
+
+
+def prints_mixed(run: Run, number: int) -> None:
+    """Print what ``mixed_output`` returns, in the way that the number stands for, and fail if it is odd."""
+    text, way = mixed_output(number), number // 2 % 5
+    if way == 0:
+        sys.stdout.write(text)
+    elif way == 1:
+        os.write(2, text.encode())
+    elif way == 2:
+        thread = threading.Thread(target=sys.stderr.write, args=(text,))
+        thread.start()
+        thread.join()
+    elif way == 3 and text:
+        for start in range(0, len(text), 1_000):
+            sys.stdout.write(text[start : start + 1_000])
+            sys.stdout.flush()
+    elif text and (pid := os.fork()):
+        os.waitpid(pid, 0)
+    elif text:
+        with contextlib.suppress(OSError):
+            os.write(1, text.encode())
+        os._exit(0)
+    if number % 2:
+        raise OSError("no route to host")
+
+
+def mixed_output(number: int) -> str:
+    """Return what the attempt with this number prints: mostly a line, sometimes nothing, no line, or much."""
+    sizes = {3: 0, 4: 0, 5: 1, 17: 9_000, 29: 65_535 - len(f"<{number}>"), 30: 70_000}
+    size = sizes.get(number % 31, 30)
+    return f"<{number}>" + "x" * size + ("\n" if number % 3 else "") if size else ""
 
 
 # -- which raise

@@ -19,7 +19,7 @@ from yamlsched.worker.pipes import PipeWriter
 from yamlsched.worker.workload import Workload
 
 MAX_READS = 16  # of one child's messages in a row, so that a child that writes endlessly does not block the others
-MAX_READ_BYTES = 1 << 20
+MAX_READ_BYTES = 1 << 16  # what a pipe holds; a buffer of a megabyte takes longer than most reads
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executors.child_process import ChildProcess, Environment
 from yamlsched.worker.executors.processes import protocol
 from yamlsched.worker.executors.processes.protocol import CLOSED_PIPES, MAX_TASKS, Channel, Memory, Report, Task
+from yamlsched.worker.executors.processes.sections import Sections
 
+MAX_OUTPUT_READS = 16  # in a row
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 
 
@@ -25,6 +27,7 @@ class ChildHandle(ChildProcess):
         from yamlsched.worker.executors.processes import bootstrap  # before the fork: children share what was imported
 
         self.memory = memory = Memory()
+        self.sections = Sections(memory.marks)
 
         def run(parent: int, commands: int, results: int, output: int) -> None:
             bootstrap.run(parent, Channel(commands, results, output, memory), environment)
@@ -54,8 +57,35 @@ class ChildHandle(ChildProcess):
             self._observed, self._observed_at = attempt, now
         return now - self._observed_at
 
-    def latest(self) -> Attempt | None:
-        """Return the attempt that started last: the output that arrives is its."""
+    def read_output(self) -> None:
+        """Read what there is of its output, and note whose it is.
+
+        What follows the last mark is of the attempt that executes before and after a read. If these are two, the next
+        read shows the mark of the first one, which has ended meanwhile. If there is none, the second has printed it.
+        """
+        content, source = b"", None
+        self.memory.start_read()
+        for _ in range(MAX_OUTPUT_READS):
+            before = self.running()
+            piece = self.output.read()
+            if not piece:
+                break
+            content += piece
+            source = self.running()
+            if source is not None and source is before:
+                break
+        self.memory.end_read(bool(content) and self.sections.feed(content, source or self._latest()))
+
+    def take_ended_output(self, index: int) -> bytes:
+        """Return what was not passed on of the output of the task at ``index``, whose mark is in the pipe."""
+        content = self.sections.take_ended(index)
+        if content is None:
+            self.read_output()
+            content = self.sections.take_ended(index)
+        return content or b""
+
+    def _latest(self) -> Attempt | None:
+        """Return the attempt that started last: what is printed while none executes is its."""
         for index in reversed(self.assigned):
             if self.memory.state(index) != protocol.NOT_STARTED:
                 return self.assigned[index]
@@ -85,7 +115,7 @@ class ChildHandle(ChildProcess):
         self.commands.write(protocol.frame(tasks))
 
     def resume(self) -> None:
-        """Let it continue: the output of its last attempt has been read."""
+        """Let it continue: what is not to follow its last attempt has been withdrawn."""
         self.commands.write(protocol.frame(protocol.RESUME))
 
     def withdraw(self) -> list[Attempt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import sys
@@ -16,8 +17,7 @@ from yamlsched.worker.stderr import NonBlockingStderr
 MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096  # with what is cut off after secrets are removed: one may start there
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
-MAX_READ_BYTES = 1 << 17  # so that a handler that prints gigabytes does not block the others
-MAX_PIPE_BYTES = 1 << 20  # what a pipe holds at most, if a handler enlarges it
+PIPE_BYTES = 1 << 16  # what a pipe holds, unless a handler enlarges it
 MAX_WAIT_SECONDS = 1.0  # for which an attempt waits, in total, for the reader of our stderr
 WAIT_SECONDS = 0.02  # at a time
 # what could move the cursor, colour the terminal or reverse the text: controls except the tab and the end of the line,
@@ -45,18 +45,19 @@ class Output:
         self._omitted_bytes = self._omitted_lines = 0  # not passed on
         self.is_empty = True
 
-    def receive(self, limit: int) -> bytes:
-        """Read about ``limit`` bytes."""
-        content = b""
-        while len(content) < limit:
-            try:
-                piece = os.read(self.descriptor, 1 << 16)
-            except BlockingIOError:
-                break
-            if not piece:
-                self.is_closed = True
-                break
-            content += piece
+    def read(self) -> bytes:
+        """Read all that the pipe holds, and not more, so that a handler that prints gigabytes does not block others."""
+        content = self._read(PIPE_BYTES)
+        if len(content) == PIPE_BYTES:
+            content += self._read(_pipe_size(self.descriptor))
+        return content
+
+    def _read(self, size: int) -> bytes:
+        try:
+            content = os.read(self.descriptor, size)
+        except BlockingIOError:
+            return b""
+        self.is_closed = not content
         return content
 
     def add(self, run: ClaimedRun | None, content: bytes) -> None:
@@ -162,6 +163,13 @@ class Output:
             text = prefix + UNSAFE.sub(escaped, "\n".join(lines)).replace("\n", f"\n{prefix}") + "\n"
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
+
+
+def _pipe_size(descriptor: int) -> int:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
+    except (AttributeError, OSError):
+        return PIPE_BYTES  # not Linux
 
 
 def visible(content: bytes | bytearray) -> bytearray:

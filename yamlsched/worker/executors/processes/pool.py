@@ -20,7 +20,6 @@ from yamlsched.worker.executors.child_pool import ChildPool
 from yamlsched.worker.executors.processes import protocol
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, ChildHandle, exit_cause
 from yamlsched.worker.executors.processes.estimates import Estimates
-from yamlsched.worker.executors.processes.output import MAX_PIPE_BYTES, MAX_READ_BYTES
 from yamlsched.worker.permits import Permits
 from yamlsched.worker.workload import Workload
 
@@ -161,7 +160,7 @@ class ProcessPool(ChildPool[ChildHandle]):
 
     def _handle_exit(self, child: ChildHandle, status: int) -> None:
         self._read(child)
-        self._read_output(child)
+        self._read_last_output(child)
         self._note_fork(child.memory.is_ready, status)
         child.read_progress()
         unstarted, has_started = [], False
@@ -285,37 +284,25 @@ class ProcessPool(ChildPool[ChildHandle]):
             if self._failed_starts:
                 for attempt in attempts:
                     del self._failed_starts[attempt]
-            if not child.output.is_empty:
-                self._take_output(child, attempts)
-            if attempts:
-                self._events.put(Succeeded(attempts))
-
-    def _take_output(self, child: ChildHandle, attempts: list[Attempt]) -> None:
-        """Remove from ``attempts``, plain successes, the one whose output was read before it ended and is kept."""
-        returned = AttemptEnd(EndKind.RETURNED)
-        for attempt in [attempt for attempt in attempts if attempt.run is child.output.run]:
-            if attempt.keeps_output(returned):
-                attempts.remove(attempt)
-                self._end(child, attempt, returned)
-            else:
-                child.output.take(is_kept=False)
+            self._events.put(Succeeded(attempts))
 
     def _handle_report(self, child: ChildHandle, report: protocol.Report) -> None:
         attempt = child.end(report.number)
-        if report.has_output:
-            self._read_output(child, attempt)
         if report.left_processes:
             self._requeue(child.retire())
-        if report.has_output or report.left_processes:
             child.resume()
         if attempt is None:
             return  # withdrawn before it started
         if report.end is None:
             self._requeue([attempt])
             return
+        if report.has_mark:
+            child.output.add(attempt.run, child.take_ended_output(report.number))
         attempt.took = report.took
         self._estimates.learn(attempt.job.name, report.took - report.import_seconds)  # the next runs need no import
         self._end(child, attempt, report.end)
+        if report.has_mark:
+            self._pass_on_output(child)  # of those that follow
 
     def _end(self, child: ChildHandle, attempt: Attempt, end: AttemptEnd) -> None:
         if child.output.run is attempt.run:
@@ -327,18 +314,31 @@ class ProcessPool(ChildPool[ChildHandle]):
         del self._failed_starts[attempt]
         self._events.put(Ended(attempt, end))
 
-    def _read_output(self, child: ChildHandle, attempt: Attempt | None = None) -> None:
-        # if nothing is executing, then what there is to read was printed by the next attempt, which starts this moment
-        source, output = attempt or child.running(), child.output
-        content = output.receive(MAX_READ_BYTES if attempt is None and child.pid in self._children else MAX_PIPE_BYTES)
-        source = source or child.running() or child.latest()
-        output.add(None if source is None else source.run, content)
+    def _read_output(self, child: ChildHandle) -> None:
+        child.read_output()
+        self._pass_on_output(child)
+        output = child.output
         if output.is_closed:
             child.loop.remove_reader(output.descriptor)
-        elif child.pid in self._children and (seconds := output.wait_seconds()):
+        elif seconds := output.wait_seconds():
             # our stderr is not read as quickly as this child prints: only the child waits, and not for long
             child.loop.remove_reader(output.descriptor)
             child.loop.call_later(seconds, self._resume_output, child)
+
+    def _pass_on_output(self, child: ChildHandle) -> None:
+        """Pass on what was read, unless it comes after that of an attempt whose end has not been handled."""
+        if not child.sections.has_ended:
+            source, content = child.sections.take_rest()
+            if content:
+                child.output.add(None if source is None else source.run, content)
+
+    def _read_last_output(self, child: ChildHandle) -> None:
+        """Read what a child that has ended has printed, perhaps without a report of its last attempt."""
+        child.read_output()
+        for index, content in child.sections.take_all_ended():
+            if (attempt := child.assigned.get(index)) is not None:
+                child.output.add(attempt.run, content)
+        self._pass_on_output(child)
 
     def _resume_output(self, child: ChildHandle) -> None:
         if self._children.get(child.pid) is child and not child.output.is_closed:

@@ -4,8 +4,9 @@ A frame is its length (4 bytes) and a marshalled value. Parent to child: a list 
 parent: the plain successes since the last frame, each as its index and the seconds that it took, and one report or
 None. In the shared memory each task has two bytes at its index: its state, written by the child, and whether it was
 withdrawn before it started, written by the parent. Two more bytes are for the child as a whole: that it is ready for
-tasks, and that the parent wants its handler stopped. The last four are the process group of the command that it
-executes, or 0. They are correct at any instant at which the child dies.
+tasks, and that the parent wants its handler stopped. The next four are the process group of the command that it
+executes, or 0. The last eight are two counts of the parent's reads of the output; see ``sections``. They are correct at
+any instant at which the child dies.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched.runs import AttemptEnd, EndKind, EnqueueBatch
+from yamlsched.worker.executors.processes.sections import Marks
 from yamlsched.worker.executors.progress_slots import ProgressSlots
 
 MAX_TASKS = 2048
@@ -27,7 +29,8 @@ NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has re
 READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
 GROUP = 2 * MAX_TASKS + 4
 GROUP_ID = struct.Struct("=i")
-RESUME = "resume"  # the parent has read the output of the last attempt, and withdrawn what is not to follow it
+READS = GROUP + GROUP_ID.size
+RESUME = "resume"  # the parent has withdrawn what is not to follow the last attempt
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
 FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
@@ -53,7 +56,7 @@ class Report(NamedTuple):
     end: AttemptEnd | None  # None: it was withdrawn before it started
     took: float = 0.0  # seconds
     import_seconds: float = 0.0  # of these, for importing the handler
-    has_output: bool = False
+    has_mark: bool = False  # in the output: what it printed may be unread
     left_processes: bool = False  # in the background: what they print later is not of the next attempt
 
     def encode(self) -> tuple[Any, ...]:
@@ -82,7 +85,9 @@ class Memory:
     """The shared bytes of one child."""
 
     def __init__(self) -> None:
-        self._bytes = mmap.mmap(-1, GROUP + GROUP_ID.size)
+        self._bytes = mmap.mmap(-1, READS + 8)
+        self._reads = memoryview(self._bytes)[READS:].cast("I")
+        self.marks = Marks()
         self.progress = ProgressSlots(MAX_TASKS)
 
     def set_ready(self) -> None:
@@ -111,6 +116,25 @@ class Memory:
     def group(self) -> int:
         """Parent: the process group of the program that the child is executing, or 0."""
         return int(GROUP_ID.unpack_from(self._bytes, GROUP)[0])
+
+    @property
+    def reads(self) -> int:
+        """Child: a number that changes when the parent starts to read the output, and when it ends; odd: it reads."""
+        return self._reads[0]
+
+    @property
+    def prints(self) -> int:
+        """Child: a number that changes, before a read ends, when the parent has read something else than marks."""
+        return self._reads[1]
+
+    def start_read(self) -> None:
+        """Parent: the output is read from now on."""
+        self._reads[0] = (self._reads[0] + 1) & 0xFFFFFFFF
+
+    def end_read(self, is_printed: bool) -> None:
+        """Parent: the output was read; ``is_printed``: more than marks."""
+        self._reads[1] = (self._reads[1] + is_printed) & 0xFFFFFFFF
+        self._reads[0] = (self._reads[0] + 1) & 0xFFFFFFFF
 
     def clear(self, indexes: Iterable[int]) -> None:
         """Parent: prepare the indexes for new tasks."""

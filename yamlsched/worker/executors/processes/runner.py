@@ -45,7 +45,7 @@ from yamlsched.worker.handlers import payload_mismatch, read_payload, resolve, t
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
 FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
 SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
-EMPTY = struct.pack("i", 0)  # the count of bytes in an empty pipe
+COUNT = struct.Struct("i")  # of bytes in a pipe
 stacks.OWN_FILES.add(__file__)
 
 
@@ -66,7 +66,9 @@ class Runner:
         self.span: tracing.Attempting | None = None  # of the attempt
         self.started = 0.0  # when the attempt that is executing started
         self.is_calling = self.was_stopped = False
-        self.unread = bytearray(EMPTY)
+        self.unread = bytearray(COUNT.size)
+        self.marked: tuple[int, int] | None = None  # after the last mark: unread bytes of output, and `memory.reads`
+        self.marked_prints = 0  # `memory.prints` then
         self.successes: list[tuple[int, float]] = []  # not sent yet
         self.sent_at = time.perf_counter()
         self.frames = Frames()
@@ -141,14 +143,16 @@ class Runner:
         if self.span is not None:
             self.span.finish(end)
         self._flush_output()
-        has_output = self._has_output()
+        has_mark = self._needs_mark()
         now = time.perf_counter()
         took = now - self.started
         left_processes = not isinstance(target, str) and self.commands.left_processes
-        is_plain = end is None and not has_output and not self.import_seconds and not left_processes
+        is_plain = end is None and not has_mark and not self.import_seconds and not left_processes
         is_due = not is_plain or not self.tasks or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
         if is_due:
             self._check_pipes()
+        if has_mark:
+            self._write_mark(index)
         if end is None:
             self.memory.succeed(index)
         else:
@@ -159,10 +163,9 @@ class Runner:
                 self._send(now)
         else:
             end = end or AttemptEnd(EndKind.RETURNED)
-            self._send(now, Report(index, end, took, self.import_seconds, has_output, left_processes))
-        if has_output or left_processes:
-            # the pipe holds the output of this attempt, or will: the next one starts when the parent has read it, or
-            # has withdrawn what follows
+            self._send(now, Report(index, end, took, self.import_seconds, has_mark, left_processes))
+        if left_processes:
+            # the pipe will hold their output: the next attempt starts here only if the parent has not withdrawn it
             self.may_continue = False
             while not self.may_continue:
                 self._receive()
@@ -271,13 +274,35 @@ class Runner:
         if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
-    def _has_output(self) -> bool:
-        """Return whether the pipe of stdout and stderr has unread bytes."""
+    def _needs_mark(self) -> bool:
+        """Return whether the attempt may have printed something: since the last mark."""
+        unread = self._unread_bytes()
+        reads = self.memory.reads  # after the bytes are counted: another read may have taken them
+        if reads % 2 or self.memory.prints != self.marked_prints:
+            return True
+        return unread > 0 and (unread, reads) != self.marked
+
+    def _write_mark(self, index: int) -> None:
+        mark = self.memory.marks.mark(index)
+        while True:
+            try:
+                os.write(self.channel.output, mark)
+                break
+            except BlockingIOError:  # a handler made the pipe non-blocking, and it is full
+                poll = select.poll()
+                poll.register(self.channel.output, select.POLLOUT)
+                poll.poll()
+        self.marked_prints = self.memory.prints
+        reads = self.memory.reads  # before the bytes are counted
+        self.marked = None if reads % 2 else (self._unread_bytes(), reads)
+
+    def _unread_bytes(self) -> int:
+        """Return how many bytes the pipe of stdout and stderr holds."""
         try:
             fcntl.ioctl(self.channel.output, termios.FIONREAD, self.unread)
-            return self.unread != EMPTY
         except OSError:
-            return False  # the handler closed it
+            return 0  # the handler closed it
+        return int(COUNT.unpack(self.unread)[0])
 
 
 def standard_streams() -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ from yamlsched.worker.events import EventQueue
 from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed, ReturnedUnstarted, Succeeded
 from yamlsched.worker.executors.child_pool import ChildPool
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS, exit_cause
-from yamlsched.worker.executors.processes.output import MAX_READ_BYTES, Output
+from yamlsched.worker.executors.processes.output import Output
 from yamlsched.worker.executors.processes.protocol import CLOSED_PIPES, Report
 from yamlsched.worker.executors.shared import board as states
 from yamlsched.worker.executors.shared.board import Batch
@@ -270,7 +270,7 @@ class SharedPool(ChildPool[SharedChild]):
         self._events.put(Ended(attempt, end))
 
     def _read_output(self, child: SharedChild) -> None:
-        content = child.output.receive(MAX_READ_BYTES)
+        content = child.output.read()
         child.output.add(None, content)
         if child.output.is_closed:
             child.loop.remove_reader(child.output.descriptor)
