@@ -12,8 +12,7 @@ import psycopg
 from yamlsched.definitions.field_changes import FieldChange
 from yamlsched.definitions.job import COLUMNS
 from yamlsched.store import edits as store
-from yamlsched.store.edits import ChangedAlike, Edit
-from yamlsched.sync.converge import KINDS
+from yamlsched.store.edits import CHANGES, ChangedAlike, Edit
 from yamlsched.sync.revision import short
 from yamlsched.times import rfc3339
 
@@ -126,7 +125,7 @@ def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:
     >>> counts({"added": {"jobs": 2, "first": ["a", "b"]}, "retired": {"jobs": 1, "first": ["c"]}})
     '2 jobs added, 1 retired'
     """
-    found = [(kind, jobs[kind]["jobs"]) for kind in KINDS if kind in jobs]
+    found = [(kind, jobs[kind]["jobs"]) for kind in CHANGES if kind in jobs]
     parts = [
         f"{number} {'' if nth else 'job ' if number == 1 else 'jobs '}{kind}"
         for nth, (kind, number) in enumerate(found)

@@ -16,6 +16,9 @@ from yamlsched.store.statements import load
 if TYPE_CHECKING:
     from psycopg import Connection
 
+CHANGES = ("added", "changed", "retired", "returned")
+"""What a file does to a job."""
+
 
 @dataclass(frozen=True)
 class Edit:

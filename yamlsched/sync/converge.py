@@ -11,14 +11,13 @@ from yamlsched.definitions.job import Job, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
+from yamlsched.store.edits import CHANGES
 from yamlsched.store.slots import CursorMove
 from yamlsched.sync import due, edits, slot_plan
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-KINDS = ("added", "changed", "retired", "returned")
-"""What a file does to a job."""
 MAX_STORED_NAMES = 20
 """Jobs of one kind of change that are stored by name."""
 
@@ -38,7 +37,7 @@ class Changes:
 
     def summary(self) -> dict[str, Any]:
         """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
-        found = {kind: getattr(self, kind) for kind in KINDS}
+        found = {kind: getattr(self, kind) for kind in CHANGES}
         return {
             kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
             for kind, names in found.items()
@@ -103,7 +102,7 @@ def converge(
         definitions.apply_spread(connection, offsets, instant)
     return Changes(
         now=instant,
-        **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in KINDS},
+        **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in CHANGES},
         owed=owed,
         unreadable=tuple(found for found in unreadable if found not in owed.unreadable),
         edits=tuple(changed),
