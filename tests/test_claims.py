@@ -354,3 +354,25 @@ def test_beside_many_withheld_jobs_exactly_the_runs_of_the_others_are_claimed(
         return taken
 
     assert sorted(asyncio.run(claimed())) == sorted([*claimable, "last"])
+
+
+def test_what_is_resumed_behind_withheld_runs_is_claimed_in_two_steps_and_not_twenty_at_a_time(
+    db: psycopg.Connection[Any], polling: Polling
+) -> None:
+    resumed = a_job(db, "resumed", paused_at="now")
+
+    async def story() -> list[int]:
+        assert await polling.claim_all() == []
+        for _ in range(70):
+            a_run(db, resumed, run_at="(now() - interval '1 second')")
+        db.execute("update yamlsched.job_definitions set paused_at = null where job_type = 'resumed'")
+        polling.claims.look_soon()
+        taken = []
+        while not polling.claims.is_exhausted:
+            answer = await polling.claims.claim(60, Scope())
+            assert answer is not None
+            taken.append(len(answer[0].runs))
+        await polling.session.drop()
+        return taken
+
+    assert asyncio.run(story())[:2] == [20, 50]
