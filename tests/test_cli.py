@@ -159,6 +159,18 @@ def test_garbage_is_collected_while_a_verb_runs_but_not_among_what_was_imported_
     assert (done.stdout.splitlines()[-1], done.stderr) == ("False True True", "")
 
 
+def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_before_its_first_claim() -> None:
+    program = (
+        "import sys, yamlsched.cli.work, yamlsched.service.work, yamlsched.service.loop, yamlsched.service.workers\n"
+        "heavy = ('yaml', 'yamlsched.definitions.load', 'yamlsched.sync.apply', 'yamlsched.sync.flow',\n"
+        "         'yamlsched.worker.executors.processes.runner', 'yamlsched.handling.run')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 @pytest.mark.parametrize("verb", ["tick", "work"])
 def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files_and_its_children_nothing(
     own_dsn: str, tmp_path: Path, verb: str

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -26,21 +28,18 @@ from yamlsched.service import (
     send_to_monitors,
     sync_if_needed,
 )
-from yamlsched.service.workers import WorkerTask, claim_scope, create_worker, run_worker
-from yamlsched.store import history
 from yamlsched.sync import ScheduleFile, SyncResult
-from yamlsched.sync.apply import claimable_jobs
-from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
 from yamlsched.worker import clock, systemd
 from yamlsched.worker.events import wait
 from yamlsched.worker.helper_process import run_in_helper
-from yamlsched.worker.worker import Worker
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.definitions.job import Job
+    from yamlsched.service.workers import WorkerTask
     from yamlsched.store.runs import Scope
+    from yamlsched.worker.worker import Worker
 
 SYNC_INTERVAL_SECONDS = 60
 SYNC_TIMEOUT_SECONDS = 300.0
@@ -56,17 +55,20 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     result = WorkResult()
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
+        connection.meanwhile = partial(import_module, "yamlsched.service.workers")  # imported below
         snapshot = poll_database(connection, schedule, target.may_migrate)
         synced = sync_if_needed(connection, schedule, snapshot)
         on_messages(result.add(synced))
         if not synced.may_claim:
             result.has_findings = True
             return result
+        from yamlsched.service.workers import claimable, create_worker, run_worker
+
         namespace = str(synced.namespace)
-        jobs = claimable_jobs(connection, schedule, synced)
-        scope = claim_scope(connection, namespace, jobs)
+        jobs, scope = claimable(connection, schedule, synced)
+        jobs = dict(jobs)  # all of them: syncs compare them with those of the file
         worker = create_worker(connection, dsn, namespace, jobs, scope, target, options, is_continuous=True)
-        file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or {}, frozenset(jobs))
+        file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or jobs, frozenset(jobs))
         sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now)
         try:
             run_worker(worker, target, result, sync_task.run, systemd.keep_notified, *tasks)
@@ -137,6 +139,7 @@ class SyncTask:
                 worker.reload_handlers()
             is_hangup = False
             started = clock.now()
+            _import_sync()
             try:
                 async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
                     update = await run_in_helper(self._sync)
@@ -218,6 +221,9 @@ class SyncTask:
         is_same = schedule.sha256 == self.file.hash and result.changes is None
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
+        from yamlsched.service.workers import claim_scope
+        from yamlsched.sync.apply import claimable_jobs
+
         jobs = claimable_jobs(connection, schedule, result)
         scope = claim_scope(connection, str(result.namespace), jobs)
         if is_same and jobs.keys() == self.file.claimable:
@@ -230,12 +236,22 @@ class SyncTask:
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:
             self._account_for_due_slots(connection, result)
+        from yamlsched.store import history
+
         return SyncUpdate(history.now(connection), result.messages, True, self.may_claim)
 
     def _account_for_due_slots(self, connection: Connection[Any], result: SyncResult) -> None:
         import tzdata  # type: ignore[import-untyped]
 
+        from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
+
         account_for_due_slots(connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SYNC_SECONDS)
+
+
+def _import_sync() -> None:
+    """Import what syncs, in the worker and not in each helper process; a worker starts without it."""
+    import yamlsched.sync.apply
+    import yamlsched.sync.flow  # noqa: F401
 
 
 def _until_next_minute(now: datetime) -> float:
