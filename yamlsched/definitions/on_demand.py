@@ -88,6 +88,7 @@ def load_without_jobs(data: bytes, file: str) -> Loaded:
     The jobs of a large file are not parsed, if its text allows that: errors in them are not found. Jobs and diagnostics
     of the result mean nothing.
     """
+    from yamlsched.definitions.excerpt import Excerpts
     from yamlsched.definitions.load import load
 
     if len(data) >= MIN_BYTES:
