@@ -29,7 +29,7 @@ select (c.now - interval '2 s')::text as since, array(
 from clock c;
 
 -- name: claim_waiting
--- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. Without a `priority`
+-- The fast path: claim waiting runs of one priority that may execute side by side, and nothing else. With the `priority` 0
 -- it is the highest one with due runs after `past_run_at`: a worker that is woken needs no other statement before this.
 -- It starts after (`past_run_at`, `past_id`), where the last one stopped, so that it does not step again over runs that
 -- are being executed, or that are finished and still in the index because an old transaction might see them. Its last
@@ -57,7 +57,7 @@ with clock as materialized (
 ), withheld as materialized (
     select count(*) > 100 as are_many from excluded  -- then each run's job is looked at, and not all of these
 ), level as materialized (
-    select coalesce(%(priority)s::smallint, (
+    select coalesce(nullif(%(priority)s::smallint, 0), (
         select l.priority
         from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)
         where coalesce((select true from yamlsched.job_runs r

@@ -451,7 +451,7 @@ def test_a_claim_beside_runs_of_paused_jobs_costs_at_most_twice_what_it_costs_wi
                 "values ('default', %s, 'own', clock_timestamp(), 5)",
                 [own],
             )
-            woken = {**given, "priority": None, "past_run_at": since.at, "since": since.at}
+            woken = {**given, "priority": 0, "past_run_at": since.at, "since": since.at}
             plans = [execute(connection, name, names[name], woken) for name in ("claim_waiting", *["due_levels"] * 2)]
             assert plans[0]["Actual Rows"] == 1
             return sum(map(pages, plans)), pages(execute(connection, "claim", names["claim"], given))

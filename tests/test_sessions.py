@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.rows import a_job, a_run
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import ClaimedRun
+from yamlsched.runs import ClaimedRun, Priority
 from yamlsched.store import runs
 from yamlsched.store.connection import connect_async
 from yamlsched.store.dsn import conninfo
@@ -69,6 +69,19 @@ async def claim_twice(dsn: str) -> list[Any]:
 async def prepared(connection: psycopg.AsyncConnection[Any]) -> list[str]:
     cursor = await connection.execute("select statement from pg_prepared_statements", prepare=False)
     return [row.statement for row in await cursor.fetchall()]
+
+
+def test_a_session_plans_claims_of_waiting_runs_once_wherever_they_start_and_of_whatever_priority(dsn: str) -> None:
+    async def claim() -> list[str]:
+        async with await connect_async(dsn, WORKER_SETTINGS, look_up) as connection:
+            for priority in (None, *Priority):
+                for past in (runs.BEFORE_ALL, ("2026-01-01", 1), ("2026-01-01", 1 << 15), ("2026-01-01", 1 << 40)):
+                    await runs.claim_waiting(connection, "default", "A", 10, past=past, priority=priority)
+            return await prepared(connection)
+
+    statements = asyncio.run(claim())
+
+    assert len(statements) == 1, statements
 
 
 def test_statements_are_prepared_on_a_direct_connection(dsn: str) -> None:

@@ -168,14 +168,15 @@ async def claim_waiting(
 ) -> ClaimResult:
     """Claim up to ``limit`` due runs after ``past`` that wait and may execute beside others, as most runs do.
 
-    Without a ``priority`` they are of the highest one at which runs are due.
+    Without a ``priority`` they are of the highest one at which runs are due. Each parameter has one type, whatever its
+    value, so that a session plans the statement once: numbers of other sizes and null have types of their own.
     """
-    level = None if priority is None else int(priority)
+    level = 0 if priority is None else int(priority)
     given = {"namespace": namespace, "priority": level, "token": token, "limit": limit, "now": now}
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(
             load("runs")["claim_waiting"],
-            {**given, **scope.parameters, "past_run_at": past[0], "past_id": past[1]},
+            {**given, **scope.parameters, "past_run_at": past[0], "past_id": str(past[1])},
         )
         at = claim_columns(cursor)
         rows = await cursor.fetchall()
