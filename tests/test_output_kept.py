@@ -106,6 +106,17 @@ def test_all_that_an_attempt_printed_is_its_own(project: Project) -> None:
     assert next_kept.output == "printed\n"
 
 
+def test_a_handler_that_closes_or_redirects_stdout_does_so_only_for_itself(project: Project) -> None:
+    project.sync(prints_then={"output": {"keep": "always"}, "max_attempts": 1})
+    ends = ("close_stdout", "return", "redirect_stdout", "start_others")
+    runs = [project.enqueue("prints_then", {"then": end})[0] for end in ends]
+
+    project.work("--concurrency", "1")
+
+    kept = [[output.output for output in project.outputs(run)] for run in runs]
+    assert kept == [["printed\n"], ["printed\n"], ["printed\n"], ["printed\nby a program\nits error\nby a thread\n"]]
+
+
 def test_attempts_in_a_row_have_exactly_what_each_has_printed(project: Project) -> None:
     # given many quick runs of one process, handed over ahead, of which half fail
     project.sync(prints_mixed={"output": {"keep": "always"}, "max_attempts": 1})

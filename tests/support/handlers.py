@@ -386,6 +386,8 @@ ENDS: dict[str, Callable[[Run, bool], Any]] = {
     "fail": _fail,
     "die": lambda run, is_first: (sys.stdout.flush(), os.kill(os.getpid(), signal.SIGKILL)),
     "fill_large_pipe": lambda run, is_first: fill_large_pipe(),
+    "close_stdout": lambda run, is_first: (sys.stdout.flush(), os.close(1), os.close(2), 7)[-1],
+    "redirect_stdout": lambda run, is_first: (sys.stdout.flush(), os.dup2(0, 1), os.dup2(0, 2), 7)[-1],
     "wait": lambda run, is_first: (sys.stdout.flush(), record("started", run), wait_for_file("go")),
 }
 

@@ -255,14 +255,16 @@ class Runner:
         self.sent_at = now
 
     def _check_pipes(self) -> None:
-        """Exit if the handler closed the pipes: their numbers may now belong to a file of the handler."""
-        for descriptor, inode in self.pipes:
-            try:
-                if os.fstat(descriptor).st_ino == inode:
-                    continue
-            except OSError:
-                pass
+        """Exit if the handler closed the pipes: their numbers may now belong to a file of the handler.
+
+        Let stdout and stderr be the pipe of output again, whatever the handler did to their descriptors.
+        """
+        if not all(_has_inode(descriptor, inode) for descriptor, inode in self.pipes):
             os._exit(CLOSED_PIPES)
+        output, inode = self.pipes[2]
+        for descriptor in (1, 2):
+            if not _has_inode(descriptor, inode):
+                os.dup2(output, descriptor)
 
     def _flush_output(self) -> None:
         """Flush what the handler printed, and undo what it did to the streams that its successors print to."""
@@ -270,6 +272,7 @@ class Runner:
             sys.stdout.flush()
             sys.stderr.flush()
         except Exception:
+            self._check_pipes()
             self.stdout = None  # their current state is unknown: both are created again
         if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
@@ -303,6 +306,13 @@ class Runner:
         except OSError:
             return 0  # the handler closed it
         return int(COUNT.unpack(self.unread)[0])
+
+
+def _has_inode(descriptor: int, inode: int) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == inode
+    except OSError:
+        return False
 
 
 def standard_streams() -> tuple[Any, Any]:
