@@ -79,6 +79,14 @@ def _jobs(is_retired: bool, **values: Any) -> Fill:
     return fill
 
 
+def _own_paused(exclusive: bool) -> Fill:
+    def fill(connection: psycopg.Connection[Any], runs: int, jobs: int) -> None:
+        connection.execute("update yamlsched.job_definitions set paused_at = now() where job_type like 'own%'")
+        _add_runs(connection, "own%", 1, exclusive=exclusive)
+
+    return fill
+
+
 def _add_runs(
     connection: psycopg.Connection[Any],
     jobs: str,
@@ -91,6 +99,7 @@ def _add_runs(
     connection.execute(RUNS, given)
 
 
+OWN = "paused jobs of its file"  # in the name of a case: the file has these jobs
 CASES: dict[str, Fill] = {
     "none": lambda connection, runs, jobs: None,
     "{runs:,} paused runs": _paused(exclusive=False),
@@ -101,6 +110,8 @@ CASES: dict[str, Fill] = {
     "{jobs:,} retired jobs, each with a slot run": _jobs(True, exclusive=True),
     "{jobs:,} jobs that the file lacks, each with a slot run": _jobs(False, exclusive=True),
     "{jobs:,} jobs that the file lacks, each with a run": _jobs(False),
+    f"{{jobs:,}} {OWN}, each with a run": _own_paused(exclusive=False),
+    f"{{jobs:,}} {OWN}, each with a slot run": _own_paused(exclusive=True),
 }
 
 
@@ -117,7 +128,10 @@ def _measure(bench: Bench, name: str, fill: Fill, medians: dict[str, float]) -> 
     case = name.format(runs=sizes.held_runs, jobs=sizes.held_jobs)
     folder = bench.folder / "held"
     folder.mkdir(exist_ok=True)
-    (folder / "schedules.yaml").write_text(SCHEDULES)
+    jobs = "".join(
+        f"  own_{n}: {{handler: bench_handlers.noop}}\n" for n in range(sizes.held_jobs if OWN in name else 0)
+    )
+    (folder / "schedules.yaml").write_text(SCHEDULES + jobs)
     (folder / "bench_handlers.py").write_text(HANDLERS)
     with bench.database() as dsn:
         for words in (["migrate"], ["sync", "-q"]):
