@@ -279,7 +279,16 @@ def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(monkeypa
     assert len(tried) == 1
 
 
-def test_a_page_that_the_browser_has_is_not_sent_again(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+def stop_clock(monkeypatch: pytest.MonkeyPatch, at: datetime = START) -> None:
+    """Let `/` be a page of this instant: with the next minute, it would be another one."""
+    read = home.health.read
+    monkeypatch.setattr(home.health, "read", lambda *given: replace(read(*given), now=at))
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_clock(monkeypatch)
     page = visit(own_dsn)
     first = page.get("/")
     again = page.get("/", headers={"If-None-Match": first.headers["etag"]})
@@ -300,13 +309,9 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
     a_file_row(db, last_presented_at=START)
     for number in range(20):
         a_run(db, a_job(db, f"job_{number}"), "succeeded", finished_at=START - timedelta(seconds=83 * number + 122))
-    read = home.health.read
 
     def read_at(seconds: int) -> Any:
-        def at(*given: Any) -> Any:
-            return replace(read(*given), now=START + timedelta(seconds=seconds))
-
-        monkeypatch.setattr(home.health, "read", at)
+        stop_clock(monkeypatch, START + timedelta(seconds=seconds))
         return visit(own_dsn).get("/", headers={"Yamlsched-Fragment": "1"}).headers["etag"]
 
     # then what a minute of the clock shows is one page
@@ -314,7 +319,10 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
     assert read_at(59) != read_at(60)
 
 
-def test_the_refresh_script_gets_the_page_without_its_frame(visit: Visit, page_dsn: str) -> None:
+def test_the_refresh_script_gets_the_page_without_its_frame(
+    visit: Visit, page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_clock(monkeypatch)
     page = visit(page_dsn)
     whole, fragment = page.get("/"), page.get("/", headers={"Yamlsched-Fragment": "1"})
     assert "<html" not in fragment.text
