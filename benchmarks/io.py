@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from benchmarks.contenders.base import Contender, usable
-from benchmarks.contenders.yamlsched_ import Yamlsched
+from benchmarks.contenders.yamlsched_ import SCHEDULES, SHARED, Yamlsched
 from benchmarks.harness import Bench, alternate
 
 PART = "io"
@@ -38,6 +38,9 @@ def _case(at_once: int) -> str:
 def _measure(bench: Bench, contender: Contender, at_once: int):
     count = bench.sizes.io if contender.max_jobs is None else min(bench.sizes.io, contender.max_jobs)
     note = contender.note + (f"; measured on {count:,} runs" if count < bench.sizes.io else "")
+
+    if isinstance(contender, Yamlsched):
+        contender = Yamlsched(schedules=SCHEDULES + SHARED)
 
     def measure() -> None:
         with bench.database() as dsn:

@@ -85,5 +85,5 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     with connection.transaction():
         converge(connection, "default", jobs, NOON, recompute=False, is_behind=False)
         files.poll(connection, file.presented(), NOON, "default")  # presents the file
-        files.mark_applied(connection, "default", file.presented(), {}, {}, NOON)
+        files.mark_applied(connection, "default", file.presented(), {}, NOON)
     return file

@@ -23,11 +23,13 @@ jobs:
   nap: {handler: bench_handlers.nap}
   arrive: {handler: bench_handlers.arrive}
   awaits: {handler: bench_handlers.awaits}
-  shares: {handler: bench_handlers.awaits, isolation: shared}
   fails_once: {handler: bench_handlers.fails_once, max_attempts: 2, backoff: {policy: fixed, delay: 1s, jitter: 0}}
   fails: {handler: bench_handlers.fails, max_attempts: 1}
   fans_out: {handler: bench_handlers.fans_out}
 """
+SHARED = (
+    "  shares: {handler: bench_handlers.awaits, isolation: shared}\n"  # a worker claims for each executor on its own
+)
 HANDLERS = """\
 import asyncio
 import os
@@ -83,6 +85,7 @@ class Yamlsched:
     needs: str = ""
     max_jobs: int | None = None
     single_worker: bool = False
+    schedules: str = SCHEDULES
     command_seconds: float = field(default=0.0, init=False)  # of the last drain, from start to exit
     pids: list[int] = field(default_factory=list, init=False)  # of the workers that were started
 
@@ -95,7 +98,7 @@ class Yamlsched:
         for host in range(16):
             folder = Path(self._folder.name) / str(host)
             folder.mkdir()
-            (folder / "schedules.yaml").write_text(SCHEDULES)
+            (folder / "schedules.yaml").write_text(self.schedules)
             (folder / "bench_handlers.py").write_text(HANDLERS)
         return Path(self._folder.name)
 
