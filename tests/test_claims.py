@@ -225,6 +225,7 @@ def polling(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPat
         a_run(db, paused, run_at="(now() - interval '1 minute')")
         a_run(db, paused, run_at="(now() - interval '1 minute')", exclusive=True)
     monkeypatch.setattr(claims, "POLL_INTERVAL_SECONDS", 3600.0)  # no poll unless a test says so
+    monkeypatch.setattr(claims, "LOOK_INTERVAL_SECONDS", 0.0)  # nor is it busy
     return Polling(dsn, monkeypatch)
 
 
@@ -252,6 +253,31 @@ def test_a_worker_that_polls_reads_what_it_may_not_claim_once_in_each_interval(
         poll(polling)
         assert await polling.claim_all() == []
         assert polling.asked == ["due_levels", "claim"]
+        await polling.session.drop()
+
+    asyncio.run(story())
+
+
+def test_a_busy_worker_that_is_notified_looks_for_other_runs_once_in_each_interval(
+    db: psycopg.Connection[Any], polling: Polling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, other = a_job(db, "send_mail"), a_job(db, "other")
+
+    async def story() -> None:
+        assert await polling.claim_all() == []
+        monkeypatch.setattr(claims, "LOOK_INTERVAL_SECONDS", 600.0)
+        for _ in range(3):
+            a_run(db, job, run_at="(clock_timestamp())")
+            a_run(db, other, run_at="(clock_timestamp())", exclusive=True)
+            polling.claims.look_soon()
+            assert await polling.claim_all() == ["send_mail"]
+            assert polling.asked == ["claim_waiting"]
+            polling.claims.look_for_new()  # when the run has succeeded
+            assert polling.claims.is_exhausted
+        assert 0 < polling.claims.idle_seconds <= 600
+        polling.claims._look_at = claims.clock.now()  # the interval ends
+        polling.claims.check_clock()
+        assert await polling.claim_all() == ["other"]  # the others wait for its end
         await polling.session.drop()
 
     asyncio.run(story())

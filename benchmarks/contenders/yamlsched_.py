@@ -27,9 +27,7 @@ jobs:
   fails: {handler: bench_handlers.fails, max_attempts: 1}
   fans_out: {handler: bench_handlers.fans_out}
 """
-SHARED = (
-    "  shares: {handler: bench_handlers.awaits, isolation: shared}\n"  # a worker claims for each executor on its own
-)
+SHARED = "  shares: {handler: bench_handlers.awaits, isolation: shared}\n"  # claimed on its own, at a cost to others
 HANDLERS = """\
 import asyncio
 import os

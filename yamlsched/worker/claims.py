@@ -77,8 +77,18 @@ class Claims:
         self._complete_at = 0.0
 
     def look_for_new(self) -> None:
-        """Note that something may have become due."""
-        self._changes += 1
+        """Note that something may have become due.
+
+        What was created since is notified too, so that a busy worker need not look after each run.
+        """
+        if self._looks_later():
+            self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
+        else:
+            self._changes += 1
+
+    def _looks_later(self) -> bool:
+        """Return whether a worker that is notified of what is created has looked so shortly before that it can wait."""
+        return self._polls and clock.now() < self._looked_at + LOOK_INTERVAL_SECONDS
 
     def look_soon(self) -> None:
         """Note that runs of any level may have been created: a busy worker must not wait for the next poll."""
@@ -206,7 +216,8 @@ class Claims:
 
         An idle worker that is notified does this before it looks at all levels: the run starts one round trip sooner.
         Where many due runs may not be claimed, it looks only for those that became due since they were read.
-        If it finds fewer than it asks for, it looks for other new runs once it has started these.
+        If it finds fewer than it asks for, it looks for other new runs once it has started these, but not each time if
+        it is notified often.
         """
         changes, token = self._changes, self._new_token()
         past = max(level.read_until for level in self._levels)
@@ -220,9 +231,12 @@ class Claims:
         level = next(level for level in self._levels if level.priority == claim.priority)
         level.was_fast, level.is_fast = True, len(claim.runs) == limit
         level.past = claim.past if level.is_fast else store.BEFORE_ALL
-        self._look_at = min(self._look_at, clock.now() + LOOK_INTERVAL_SECONDS)
         if level.is_fast or clock.now() >= self._complete_at:
+            self._look_at = min(self._look_at, clock.now() + LOOK_INTERVAL_SECONDS)
             level.is_exhausted, self._seen = False, changes
+        elif self._looks_later():
+            self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
+            self._seen = changes
         return claim
 
     def _new_token(self) -> str:
