@@ -58,9 +58,14 @@ def refreshes(tabs: Any) -> list[Any]:
 
 
 def refresh(tab: Any) -> Any:
-    """Let a period pass; return the answer."""
+    """Let a period pass; return the answer. Until its time is shown, the script has not set the timer of the next."""
+    from playwright.sync_api import expect
+
+    label = tab.locator("#refresh")
+    shown = label.text_content()
     with tab.expect_response(lambda response: "yamlsched-fragment" in response.request.headers) as answer:
         tab.clock.run_for(PERIOD_MS)
+    expect(label).not_to_have_text(shown, timeout=60_000)
     return answer.value
 
 
