@@ -27,7 +27,7 @@ def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Che
     path = paths.import_path(file, loaded.paths, given or ())
     of_handlers = [] if given is None else check_handlers(loaded, file, path)
     found = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
-    wrong = {calls.job for calls in loaded.calls() if _is_wrong(loaded, calls, file, path)} if of_handlers else set()
+    wrong = {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, path)} if of_handlers else set()
     lookup.clear_caches()  # a worker runs for weeks, and the syntax trees of all handlers are large
     return Checked(
         [one for one in found if one.severity == ERROR],

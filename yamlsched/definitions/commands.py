@@ -110,7 +110,7 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
     found = Findings(loaded.source)
-    for calls in loaded.calls():
+    for calls in loaded.calls:
         if found.is_full:
             break
         _check_calls(loaded, calls, file, found)

@@ -31,7 +31,7 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
     """
     found = Findings(loaded.source)
     lookup.clear_caches()
-    for calls in loaded.calls():
+    for calls in loaded.calls:
         if found.is_full:
             break
         _check_calls(loaded, calls, tuple(path), found)
@@ -181,7 +181,7 @@ def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] 
     before = list(sys.path)
     sys.path[:0] = [str(folder) for folder in path]
     try:
-        for calls in loaded.calls():
+        for calls in loaded.calls:
             if jobs is not None and calls.job not in jobs:
                 continue
             for key, dotted, spot in _called(loaded, calls):

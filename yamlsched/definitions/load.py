@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from yamlsched.definitions import build
@@ -72,51 +73,62 @@ class Loaded:
     def has_errors(self) -> bool:
         return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
 
+    @cached_property
+    def _jobs(self) -> Spot | None:
+        return self.root.get("jobs") if self.root is not None else None
+
+    @cached_property
+    def _defaults(self) -> Spot | None:
+        return self.root.get("defaults") if self.root is not None else None
+
     @property
     def entries(self) -> dict[str, Node]:
         """The jobs as written, invalid ones included."""
-        jobs = self.root.get("jobs") if self.root is not None else None
-        return jobs.value if jobs is not None and isinstance(jobs.value, dict) else {}
+        return self._jobs.value if self._jobs is not None and isinstance(self._jobs.value, dict) else {}
 
     @property
     def is_readable(self) -> bool:
         """Return whether the jobs are known: not if the file is not YAML, or is written for another version."""
-        jobs = self.root.get("jobs") if self.root is not None else None
-        return jobs is not None and isinstance(jobs.value, dict) and self.is_known("version")
+        return self._jobs is not None and isinstance(self._jobs.value, dict) and self.is_known("version")
 
     def is_known(self, key: str) -> bool:
         """Return whether a top-level key is valid, or absent from a file whose top level is a mapping."""
         return self.root is not None and _is_known(self.root, key, self.found)
 
-    def calls(self) -> Iterator[Calls]:
-        """Yield what each job calls; nothing for a file of another version."""
-        for name, entry in self.entries.items() if self.is_known("version") else ():
-            if not isinstance(entry.value, dict):
+    @cached_property
+    def calls(self) -> tuple[Calls, ...]:
+        """What each job calls; nothing for a file of another version. Several checks read it."""
+        return tuple(self._calls())
+
+    def _calls(self) -> Iterator[Calls]:
+        for job in self._jobs.children() if self._jobs is not None and self.is_readable else ():
+            entry = job.value
+            if not isinstance(entry, dict):
                 continue
             yield Calls(
-                name,
-                self._valid(name, "handler"),
-                self._valid(name, "on_dead"),
-                self._valid(name, "payload") if "payload" in entry.value else {},
-                self._valid(name, "command") if "command" in entry.value else None,
-                self._valid(name, "env"),
-                self._valid(name, "cwd"),
-                "command" not in entry.value
-                and self._valid(name, "isolation") == Isolation.SHARED
-                and self._valid(name, "executor") in (None, LOCAL),
-                "cron" in entry.value,
-                not entry.has_errors and entry.value.keys() <= JOB_KEYS.keys(),
+                str(job.path[-1]),
+                self._valid(job, "handler"),
+                self._valid(job, "on_dead"),
+                self._valid(job, "payload") if "payload" in entry else {},
+                self._valid(job, "command") if "command" in entry else None,
+                self._valid(job, "env"),
+                self._valid(job, "cwd"),
+                "command" not in entry
+                and self._valid(job, "isolation") == Isolation.SHARED
+                and self._valid(job, "executor") in (None, LOCAL),
+                "cron" in entry,
+                not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
             )
 
-    def _valid(self, job: str, key: str) -> Any:
+    def _valid(self, job: Spot, key: str) -> Any:
         """Return the plain value of a job's key, None if it is absent or invalid."""
-        spot = self.written(job, key)
+        spot = job.get(key) or (self._defaults and self._defaults.get(key))
         return spot.node.plain() if spot is not None and self.found.is_valid(spot) else None
 
     def written(self, job: str, *keys: str) -> Spot | None:
         """Return where a key of a job is written, in its entry or in defaults; None if it is not."""
-        assert self.root is not None
-        return self.root.get("jobs", job, *keys) or self.root.get("defaults", *keys)
+        spot = self._jobs and self._jobs.get(job, *keys)
+        return spot or (self._defaults and self._defaults.get(*keys))
 
     def spot(self, job: str, *keys: str) -> Spot:
         """Return where a key of a job is written; its entry if it is not. Raises KeyError for an unknown job."""

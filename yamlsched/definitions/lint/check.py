@@ -49,7 +49,7 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
         if require_owner and not job.owner:
             spot = loaded.spot(job.name)
             linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
-    for calls in loaded.calls():
+    for calls in loaded.calls:
         job_rules.secrets(linter, calls)
         job_rules.executes_payload(linter, calls)
         command_rules.check(linter, calls)
