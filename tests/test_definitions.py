@@ -396,6 +396,31 @@ def test_load_rejects_exactly_what_the_schema_rejects(document: Any):
     assert found <= {"YS115"} if is_valid else found
 
 
+def test_what_resembles_a_valid_part_of_another_job_is_checked_by_itself():
+    parts = [
+        ("max_attempts: 1", []),
+        ("max_attempts: true", ["YS101"]),
+        ('max_attempts: "1"', ["YS101"]),
+        ("max_attempts: 1", []),
+        ("owner: null", ["YS101"]),
+        ('owner: "null"', []),
+        ("owner: 2026-11-22", []),
+        ("owner: [2026-11-22]", ["YS101"]),
+        ("tags: [a, b]", []),
+        ('tags: "[a, b]"', ["YS101"]),
+        ('description: "1"', []),
+        ('timeout: "1"', ["YS107"]),
+        ("overlap: skip", ["YS114"]),
+    ]
+    jobs = [f"  j{number}: {{handler: a.b, {part}}}" for number, (part, _) in enumerate(parts)]
+
+    found = load("\n".join(["version: 1", "jobs:", *jobs]).encode(), "", None).diagnostics
+
+    assert [(one.line - 3, one.code) for one in found] == [
+        (number, code) for number, (_, expected) in enumerate(parts) for code in expected
+    ]
+
+
 def ends_in_a_line_break(document: Any) -> bool:
     return "\\n" in json.dumps(document)  # Python's "$" matches before a final line break, that of JSON Schema does not
 
