@@ -69,16 +69,16 @@ def converge(
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
     differences = definitions.differences(connection, namespace, list(rows.values()))
-    known = [d.id for d in differences if d.id is not None]
+    known = {d.id for d in differences if d.id is not None}
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
-    locked = definitions.lock(connection, {*known, *scheduled})
+    locked = definitions.lock(connection, known.union(scheduled))
     instant = slots.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
-    owing = [d for d in locked if d.id in set(known) and not (is_behind and _is_ahead(d, instant))]
+    owing = [d for d in locked if d.id in known and not (is_behind and _is_ahead(d, instant))]
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
-    changed = edits.of_jobs(differences, edits.stored_jobs(connection, known) if known else {}, jobs)
+    changed = edits.of_jobs(differences, edits.stored_jobs(connection, list(known)) if known else {}, jobs)
     written = [d.job_type for d in differences if not d.is_gone]
     if written:
         at = {"retired_at": None, "created_at": instant.isoformat(), "applied_at": instant.isoformat()}
