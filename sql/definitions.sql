@@ -1,21 +1,21 @@
 -- name: differences
--- What a file would change: one row per job that is new, removed, or different. `jobs` are objects whose keys are columns.
--- The row that a job would have is compared with the row that it has, by the types of the columns: 1 and true differ,
--- 1.0 and 1 do not, and neither do '1 day' and '24:00:00'.
+-- What a file would change: one row per job that is new, removed, or different. `jobs` are objects whose keys are columns,
+-- and columns that they do not have are those of `defaults`. The row that a job would have is compared with the row that
+-- it has, by the types of the columns: 1 and true differ, 1.0 and 1 do not, and neither do '1 day' and '24:00:00'.
 with file as materialized (
     select f.job ->> 'job_type' as job_type, f.job
     from jsonb_array_elements(%(jobs)s) as f (job)
 ), compared as (
-    select (d.stored).id, coalesce(f.job_type, d.job_type) as job_type, f.job is null as is_gone,
+    select d.stored, f.job, coalesce(f.job_type, d.job_type) as job_type, f.job is null as is_gone,
            (d.stored).retired_at is not null as is_retired,
-           jsonb_populate_record(d.stored, f.job) is distinct from d.stored as is_changed,
-           (d.stored).overlap is distinct from f.job ->> 'overlap' as changes_overlap
+           jsonb_populate_record(d.stored, %(defaults)s || f.job) is distinct from d.stored as is_changed
     from (select s.job_type, s as stored from yamlsched.job_definitions s where s.namespace = %(namespace)s) d
     full join file f on f.job_type = d.job_type
 )
-select c.id, c.job_type, c.is_gone, c.is_retired, c.changes_overlap
+select (c.stored).id, c.job_type, c.is_gone, c.is_retired,
+       (c.stored).overlap is distinct from (%(defaults)s || c.job) ->> 'overlap' as changes_overlap
 from compared c
-where case when c.is_gone then not c.is_retired else c.is_retired or c.id is null or c.is_changed end
+where case when c.is_gone then not c.is_retired else c.is_retired or (c.stored).id is null or c.is_changed end
 order by c.job_type;
 
 -- name: read

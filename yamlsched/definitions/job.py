@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from enum import Enum, StrEnum
+from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
 
 from yamlsched import durations
@@ -138,8 +139,16 @@ class Job:
 
 
 def to_row(job: Job) -> dict[str, Any]:
-    """Return the columns of job_definitions that a file decides, as JSON values."""
-    return {column.name: column.store(getattr(job, key)) for key, column in COLUMNS.items()}
+    """Return the columns of job_definitions that a file decides, as JSON values, without those of DEFAULT_ROW.
+
+    Most jobs set few keys, and for any edit, all jobs of the file are sent to the database.
+    """
+    values = zip(COLUMNS.values(), _values(job), _DEFAULTS, strict=True)
+    return {
+        column.name: column.store(value)
+        for column, value, default in values
+        if value is not default and value != default
+    }
 
 
 def from_row(row: Mapping[str, Any]) -> Job:
@@ -267,3 +276,7 @@ COLUMNS = {
     if item.name not in ("paths", "engine")
 }
 """By key: the columns of job_definitions that a file decides."""
+_values = attrgetter(*COLUMNS)
+_DEFAULTS = _values(Job(""))
+DEFAULT_ROW = {column.name: column.store(default) for column, default in zip(COLUMNS.values(), _DEFAULTS, strict=True)}
+"""The columns of a job that sets no key, as JSON values."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from yamlsched.definitions.job import Job, Retention, to_row
+from yamlsched.definitions.job import DEFAULT_ROW, Job, Retention, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.preview import model, slot_changes
 from yamlsched.preview.diff import compare
@@ -39,7 +39,8 @@ def read(
         until = at + days * DAY
         state = files.state(connection, namespace, schedule.presented(), at)
         stored = preview.definitions(connection, namespace)
-        differences = definitions.differences(connection, namespace, [to_row(job) for job in loaded.jobs.values()])
+        rows = list(map(to_row, loaded.jobs.values()))
+        differences = definitions.differences(connection, namespace, rows, DEFAULT_ROW)
         is_recomputed = state.in_force_id is not None and not schedule.version.is_covered_by(
             state.in_force_yamlsched, state.in_force_tzdata
         )

@@ -64,10 +64,16 @@ class Difference:
         return "retired" if self.is_gone else "returned" if self.is_retired else "changed"
 
 
-def differences(connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]]) -> list[Difference]:
-    """Return the jobs that applying ``jobs`` (as ``definitions.job.to_row`` returns them) would change, by name."""
+def differences(
+    connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]
+) -> list[Difference]:
+    """Return the jobs that applying ``jobs`` would change, by name.
+
+    They are what ``definitions.job.to_row`` returns, and ``defaults`` is the DEFAULT_ROW there.
+    """
+    given = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
     with connection.cursor(row_factory=class_row(Difference)) as cursor:
-        cursor.execute(load("definitions")["differences"], {"namespace": namespace, "jobs": Jsonb(jobs)})
+        cursor.execute(load("definitions")["differences"], given)
         return cursor.fetchall()
 
 

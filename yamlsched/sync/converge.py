@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import spread
-from yamlsched.definitions.job import Job, to_row
+from yamlsched.definitions.job import DEFAULT_ROW, Job, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
 from yamlsched.store.definitions import Definition
@@ -68,7 +68,7 @@ def converge(
     ``is_behind``: the time zone data is older. Then a job whose stored next slot is in the future owes nothing.
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
-    differences = definitions.differences(connection, namespace, list(rows.values()))
+    differences = definitions.differences(connection, namespace, list(rows.values()), DEFAULT_ROW)
     known = {d.id for d in differences if d.id is not None}
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
     locked = definitions.lock(connection, known.union(scheduled))
@@ -86,7 +86,11 @@ def converge(
         definitions.put(
             connection,
             [
-                rows[name] | placement(jobs[name], before.get(name), instant) | at | {"namespace": namespace}
+                DEFAULT_ROW
+                | rows[name]
+                | placement(jobs[name], before.get(name), instant)
+                | at
+                | {"namespace": namespace}
                 for name in written
             ],
         )
