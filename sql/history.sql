@@ -161,7 +161,8 @@ where r.namespace = %(namespace)s
   and (%(key_like)s::text is null or r.idempotency_key like %(key_like)s)
   and (%(worker)s::text is null or r.locked_by like %(worker)s)
   and (%(error_type)s::text is null or coalesce(r.error_type, '') = %(error_type)s)
-  and (%(error_like)s::text is null or concat_ws(': ', r.error_type, r.last_error) ilike %(error_like)s)
+  and (%(error_like)s::text is null or (r.error_type is not null or r.last_error is not null)
+       and concat_ws(': ', r.error_type, r.last_error) ilike %(error_like)s)
   and (%(on_dead)s::boolean is null
        or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)
 order by case when %(oldest_first)s then r.id else -r.id end
