@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.definitions import on_demand
+from yamlsched.definitions import head, on_demand
 from yamlsched.definitions.decode import decode
 from yamlsched.definitions.excerpt import MANY_JOBS, Excerpts
 from yamlsched.definitions.job import Job
-from yamlsched.definitions.load import Loaded, load
+from yamlsched.definitions.load import load
 from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.definitions.parse import parse
+from yamlsched.definitions.schema.check import _validators
 
 NAMES = ("a", "b", "ab", "c")
+MISTAKES = Path(__file__).parent / "mistakes"
 
 
 def on_demand_jobs(text: str) -> JobsOnDemand:
@@ -31,8 +35,11 @@ def whole(text: str) -> dict[str, Job]:
     return loaded.jobs
 
 
-def outside_of_jobs(loaded: Loaded) -> tuple[object, ...]:
-    return loaded.namespace, loaded.timezone, loaded.environments, loaded.retention, loaded.paths, loaded.executors
+def assert_head_alike(data: bytes, *, is_whole: bool = False) -> None:
+    loaded = load(data, "schedules.yaml", None)
+    for min_bytes in (len(data) + 1,) if is_whole else (0, len(data) + 1):
+        with patch.object(head, "MIN_BYTES", min_bytes):
+            assert head.read_head(data, "schedules.yaml") == (loaded.namespace, loaded.timezone), data
 
 
 def assert_read_alike(text: str) -> None:
@@ -43,9 +50,7 @@ def assert_read_alike(text: str) -> None:
     together = on_demand_jobs(text)
     together.read(list(expected)[::2])
     assert dict(together) == expected
-    with patch.object(on_demand, "MIN_BYTES", 0):
-        head = on_demand.load_without_jobs(text.encode(), "schedules.yaml")
-    assert outside_of_jobs(head) == outside_of_jobs(load(text.encode(), "schedules.yaml", None))
+    assert_head_alike(text.encode())
 
 
 PLAIN_FILE = """\
@@ -180,15 +185,48 @@ def test_many_jobs_are_read_together() -> None:
     assert jobs.get("unknown") is None
 
 
-def test_the_jobs_of_a_large_file_are_not_parsed_for_what_lies_outside_of_them() -> None:
+def test_for_namespace_and_time_zone_neither_jobs_are_parsed_nor_jsonschema_is_imported() -> None:
     jobs = "".join(f"  job_{number}: {{handler: m.f, cron: '0 2 * * *'}}\n" for number in range(1_000))
     text = f"version: 1\nnamespace: shop\njobs:\n{jobs}timezone: Europe/Berlin\n"
 
-    loaded = on_demand.load_without_jobs(text.encode(), "schedules.yaml")
+    parsed: list[str] = []
+    _validators.cache_clear()
+    with patch.dict(sys.modules, jsonschema=None), patch.object(head, "parse") as parse_text:
+        parse_text.side_effect = lambda found: parsed.append(found.source.text) or parse(found)  # type: ignore[func-returns-value]
+        found = head.read_head(text.encode(), "schedules.yaml")
 
-    assert (loaded.namespace, loaded.timezone, loaded.jobs) == ("shop", "Europe/Berlin", {})
-    for broken in (text.encode("latin-1") + b"# \xff\n", text.encode() + b"x: [\n"):
-        assert on_demand.load_without_jobs(broken, "schedules.yaml").diagnostics
+    assert found == ("shop", "Europe/Berlin")
+    assert "job_1" not in "".join(parsed)
+
+
+@pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.name)
+def test_namespace_and_time_zone_of_an_invalid_file_are_those_of_the_whole_check(file: Path) -> None:
+    assert_head_alike(file.read_bytes(), is_whole=True)  # in an excerpt, errors in jobs are not found
+
+
+VALUES = (
+    "", "shop", "Shop", "'shop '", '"shop\\n"', "a" * 63, "a" * 64, "''", "1", "null", "~", "[shop]", "{a: b}", "*x",
+    "*y", "&y shop", "!!str 1", "!!str shop", "!other shop", "!!int shop", "010", ".inf", "|\n  shop\n", ">-\n  UTC\n",
+    "Europe/Berlin", "europe/berlin", "Factory", "CET", "local", "UTC", "+01:00",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["namespace", "timezone", "namespce", "tz"])
+def test_any_value_of_namespace_and_time_zone_is_read_as_by_the_whole_check(key: str) -> None:
+    for value in VALUES:
+        for more in ("", "namespace: other\n", "timezone: Asia/Tokyo\n", "version: 2\n", "{\n", "x-b: *none\n"):
+            text = f"version: 1\nx-a: &x Europe/Paris\n{key}: {value}\n{more}jobs:\n  a: {{handler: m.f}}\n"
+            assert_head_alike(text.encode())
+    for data in (
+        b"",
+        b"[]",
+        b"a",
+        b"\xff",
+        b"namespace: \xff\n",
+        b"\xef\xbb\xbfnamespace: a\n",
+        "namespace: é\n".encode(),
+    ):
+        assert_head_alike(data)
 
 
 PIECES = [

@@ -1,9 +1,8 @@
-"""The jobs of a valid schedules.yaml, each read when it is asked for; and what a file sets for all jobs."""
+"""The jobs of a valid schedules.yaml, each read when it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from yamlsched.definitions.job import Job
@@ -80,20 +79,3 @@ class JobsOnDemand(Mapping[str, Job]):
         from yamlsched.definitions.load import load  # when a job is asked for, as it reads YAML
 
         return load(data, self._file, self._environment, is_validated=True)
-
-
-def load_without_jobs(data: bytes, file: str) -> Loaded:
-    """Return what a file sets outside of its jobs, as ``load`` does: its namespace, time zone and so on.
-
-    The jobs of a large file are not parsed, if its text allows that: errors in them are not found. Jobs and diagnostics
-    of the result mean nothing.
-    """
-    from yamlsched.definitions.excerpt import Excerpts
-    from yamlsched.definitions.load import load
-
-    if len(data) >= MIN_BYTES:
-        with suppress(UnicodeDecodeError):
-            excerpts = Excerpts.of(data.decode())
-            text = None if excerpts is None else excerpts.with_jobs([])
-            data = data if text is None else text.encode()
-    return load(data, file, None)

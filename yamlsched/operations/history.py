@@ -74,9 +74,9 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
         data = schedule_file.read(file)
     except EnvironmentFailed:
         return "UTC"
-    from yamlsched.definitions.on_demand import load_without_jobs
+    from yamlsched.definitions.head import read_head
 
-    return load_without_jobs(data, str(file)).timezone
+    return read_head(data, str(file)).timezone
 
 
 def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:
@@ -111,9 +111,9 @@ def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path)
 
 
 def _namespace_in(data: bytes, file: Path) -> str:
-    from yamlsched.definitions.on_demand import load_without_jobs
+    from yamlsched.definitions.head import read_head
 
-    namespace = load_without_jobs(data, str(file)).namespace
+    namespace = read_head(data, str(file)).namespace
     if namespace is None:
         raise Refused(f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to see why')
     return namespace

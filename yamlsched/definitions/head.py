@@ -1,0 +1,53 @@
+"""The namespace and the time zone of a schedules.yaml, without a check of the rest."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import NamedTuple
+
+from yamlsched.definitions import timezones
+from yamlsched.definitions.decode import decode
+from yamlsched.definitions.excerpt import Excerpts
+from yamlsched.definitions.node import Node
+from yamlsched.definitions.parse import parse
+from yamlsched.definitions.schema import NAME
+
+MIN_BYTES = 8_192
+"""Smaller files are parsed as a whole: that takes less than looking for their jobs."""
+
+
+class Head(NamedTuple):
+    """What ``load`` returns under the same names."""
+
+    namespace: str | None
+    timezone: str
+
+
+def read_head(data: bytes, file: str) -> Head:
+    """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it is.
+
+    jsonschema is not imported, which takes longer than the rest. The jobs of a large file are not parsed, if its text
+    allows that.
+    """
+    if len(data) >= MIN_BYTES:
+        with suppress(UnicodeDecodeError):
+            excerpts = Excerpts.of(data.decode())
+            text = None if excerpts is None else excerpts.with_jobs([])
+            data = data if text is None else text.encode()
+    found = decode(data, file)
+    document = None if len(found) else parse(found)
+    if document is None or not isinstance(document.value, dict):
+        return Head(None, "UTC")
+    namespace = _string(document.value.get("namespace"))
+    if "namespace" not in document.value:
+        namespace = "default"
+    elif namespace is not None and re.search(NAME.replace("$", r"\Z"), namespace) is None:
+        namespace = None
+    timezone = _string(document.value.get("timezone"))
+    return Head(namespace, timezone if timezone in timezones.names() else "UTC")
+
+
+def _string(node: Node | None) -> str | None:
+    """Return the value of a node, None if it is not a string or has errors."""
+    return node.value if node is not None and isinstance(node.value, str) and not node.has_errors else None
