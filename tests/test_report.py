@@ -277,6 +277,30 @@ def test_of_skipped_slots_those_that_were_late_need_attention(db: Db, cli: Cli, 
         ) in shown.out
 
 
+def test_the_gaps_of_a_job_are_one_row_for_each_reason_and_those_that_were_late_are_never_left_out(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MAX_LISTED", 3)
+    for nth in range(4):
+        a_gap(db, a_job(db, f"late_{nth}"), START + HOUR, START + HOUR, nth + 1, "late")
+    mail = a_job(db, "mail", schedule="0 * * * *")
+    a_gap(db, mail, START + 5 * HOUR, START + 6 * HOUR, 2, "paused")
+    a_gap(db, mail, START - HOUR, START + 2 * HOUR, 4, "paused")  # of which one slot lies before the span
+    a_gap(db, mail, START + 3 * HOUR, START + 3 * HOUR, 1, "overlap")
+
+    few = night(db)
+    monkeypatch.setattr(report, "MAX_LISTED", 10)
+    whole = night(db)
+
+    assert [one.job_type for one in few.skipped] == ["late_3", "late_2", "late_1"]
+    assert [problem.job_type for problem in few.problems] == ["late_3", "late_2", "late_1", "late_0"]
+    found = [(one.job_type, one.reason, one.slots, one.first_at, one.last_at) for one in whole.skipped[4:]]
+    assert found == [
+        ("mail", "overlap", 1, START + 3 * HOUR, START + 3 * HOUR),
+        ("mail", "paused", 5, START, START + 6 * HOUR),
+    ]
+
+
 def test_problems_that_exist_now_belong_to_a_report_that_ends_now(db: Db, cli: Cli) -> None:
     # given a namespace in which no host ticks
     job = a_job(db, next_slot_at=datetime.now(UTC) - HOUR)

@@ -13,17 +13,15 @@ from typing import Any
 
 import psycopg
 
-from yamlsched import slots
-from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.operations import attention, edits, failures, health, report_problems
+from yamlsched.operations import attention, failures, health, report_problems
 from yamlsched.operations.attention import Problem, Thresholds
 from yamlsched.operations.failures import Failures
-from yamlsched.operations.why import REASONS
 from yamlsched.store import report as store
 from yamlsched.store.edits import Edit
 from yamlsched.store.health import EffectInDoubt
 from yamlsched.store.report import EndedOfJob, GapOfJob
+from yamlsched.store.session import do_meanwhile
 from yamlsched.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 50_000, 5
@@ -73,6 +71,8 @@ class Skipped:
 
     @property
     def why(self) -> str:
+        from yamlsched.operations.why import REASONS
+
         return REASONS[self.reason]
 
 
@@ -141,6 +141,7 @@ def read(
     end = now.now if until is None else min(until, now.now)
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
+    do_meanwhile(connection, _import_the_rest)
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
     failed = failures.groups(connection, namespace, since, end)
     skipped = _skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end)
@@ -156,6 +157,8 @@ def read(
         LongRun(run.job_type, run.timezone, run.id, run.took, run.finished_at)
         for run in store.longest(connection, namespace, since, end, of_job, _longest(ended))
     ]
+    from yamlsched.operations.edits import edits
+
     return Report(
         namespace=namespace,
         now=now.now,
@@ -173,9 +176,14 @@ def read(
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
-        edits=edits.edits(connection, namespace, since, end, limit=MAX_EDITS),
+        edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=_next_slot(jobs),
     )
+
+
+def _import_the_rest() -> None:
+    from yamlsched import slots  # noqa: F401
+    from yamlsched.operations import edits, why  # noqa: F401
 
 
 def _ended(
@@ -228,18 +236,25 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
 
 
 def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:
-    """Return the gaps by job and reason, unintended ones first, and the largest."""
-    parts: defaultdict[tuple[str, str, str], list[tuple[int, datetime, datetime]]] = defaultdict(list)
+    """Return the gaps by job and reason, unintended ones first, and the largest.
+
+    All late ones, which are problems, and of the others as many as are listed: of 10,000, the rest is not even created.
+    """
+    found: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
     for gap in gaps:
-        if within := _within(gap, since, until):
-            parts[gap.job_type, gap.timezone, gap.reason].append(within)
-    found = [
-        Skipped(
-            job, timezone, reason, sum(n for n, _, _ in spans), min(f for _, f, _ in spans), max(e for _, _, e in spans)
-        )
-        for (job, timezone, reason), spans in parts.items()
-    ]
-    return sorted(found, key=lambda one: (REASON_ORDER.index(one.reason), -one.slots, one.job_type))
+        job, timezone, _, reason, first, last, number = gap
+        if first < since or last >= until:
+            within = _within(gap, since, until)
+            if within is None:
+                continue
+            number, first, last = within
+        known = found.get((job, timezone, reason))
+        if known is not None:
+            number, first, last = number + known[0], min(first, known[1]), max(last, known[2])
+        found[job, timezone, reason] = number, first, last
+    rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
+    worst_first = sorted(found, key=lambda one: (rank[one[2]], -found[one][0], one[0]))
+    return [Skipped(*one, *found[one]) for nth, one in enumerate(worst_first) if nth < MAX_LISTED or one[2] == "late"]
 
 
 def _within(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datetime, datetime] | None:
@@ -250,6 +265,9 @@ def _within(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datet
     first, last = max(gap.first_slot, since), min(gap.last_slot, until - MICROSECOND)
     if (first, last) == (gap.first_slot, gap.last_slot):
         return gap.slots, first, last
+    from yamlsched import slots
+    from yamlsched.cron.expression import parse_cron
+
     try:
         found = slots.span(parse_cron(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
     except (CronError, ScheduleError):

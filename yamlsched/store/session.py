@@ -80,6 +80,14 @@ class Session(psycopg.Connection[Any]):
             yield transaction
 
 
+def do_meanwhile(connection: psycopg.Connection[Any], do: Callable[[], object]) -> None:
+    """Call ``do`` once: while the server executes the next statement of ``connection``, or now if that cannot be."""
+    if isinstance(connection, Session) and connection.answer_within is not None:
+        connection.meanwhile = do
+    else:
+        do()
+
+
 class PooledCursor(psycopg.Cursor[Any]):
     """A cursor that executes every statement inside a transaction."""
 
