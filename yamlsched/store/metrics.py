@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -41,8 +40,7 @@ class JobValues(NamedTuple):
     last_end_at: datetime | None
 
 
-@dataclass(frozen=True)
-class EndedRuns:
+class EndedRuns(NamedTuple):
     """Runs of a job that ended within the hour; their latest attempts took longer than ``bucket`` of the bounds."""
 
     job_type: str

@@ -40,7 +40,7 @@ def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], R
         if sorted(columns) != sorted(fields):
             return class_row(kind)(cursor)
         if columns == list(fields):
-            return lambda values: kind(*values)
+            return getattr(kind, "_make", None) or (lambda values: kind(*values))  # a named tuple is made faster
         order = [columns.index(name) for name in fields]
         return lambda values: kind(*[values[nth] for nth in order])
 
