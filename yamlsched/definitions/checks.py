@@ -9,6 +9,7 @@ from pathlib import Path
 
 from yamlsched.definitions import commands, handlers, lookup, paths
 from yamlsched.definitions.diagnostic import ERROR, Diagnostic
+from yamlsched.definitions.garbage import no_garbage_collection
 from yamlsched.definitions.job import Job
 from yamlsched.definitions.load import Calls, Loaded
 from yamlsched.definitions.suppressions import apply_suppressions, is_suppressed
@@ -22,6 +23,7 @@ class Checked:
     jobs: dict[str, Job]
 
 
+@no_garbage_collection()  # syntax trees of all handlers
 def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Checked:
     """Return the errors of a file. Handlers are looked up in ``given`` (--path) first; None skips their checks."""
     path = paths.import_path(file, loaded.paths, given or ())
@@ -40,6 +42,7 @@ def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Dia
     return [*paths.check(loaded, file), *handlers.check(loaded, path), *commands.check(loaded, file)]
 
 
+@no_garbage_collection()
 def check_all(
     loaded: Loaded,
     file: Path,

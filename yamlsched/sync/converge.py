@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import spread
+from yamlsched.definitions.garbage import no_garbage_collection
 from yamlsched.definitions.job import DEFAULT_ROW, Job, to_row
 from yamlsched.errors import ScheduleError
 from yamlsched.store import definitions, slots
@@ -54,6 +55,7 @@ class Changes:
         ] + due.DueResult(unreadable=list(self.unreadable)).problems
 
 
+@no_garbage_collection()
 def converge(
     connection: Connection[Any],
     namespace: str,
