@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 MINUTE = timedelta(minutes=1)
 PATTERN = r"^(?=[0-9])([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> timedelta:
     """Parse a duration: units from days to seconds, in that order, each at most once.
 

@@ -91,6 +91,8 @@ def read(body: list[ast.stmt], module: str = "") -> Bindings:
 def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterable[tuple[ast.AST, Scope]]:
     """Record what a node binds; return the nodes to visit inside it, with their scope."""
     match node:
+        case ast.Constant() | ast.expr_context():
+            return ()
         case ast.Name():
             _name(node, scope, found)
             return ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 from yamlsched import durations
@@ -61,8 +60,6 @@ COMMAND_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["c
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
-parse_duration = lru_cache(maxsize=4096)(durations.parse)
-
 
 class Reader:
     """Turns nodes that match the schema into values. It reports errors and returns None for them."""
@@ -84,7 +81,7 @@ class Reader:
         return spot.value if reader is None else reader(self, spot)
 
     def duration(self, spot: Spot) -> timedelta | None:
-        value = parse_duration(spot.value)
+        value = durations.parse(spot.value)
         path = spot.path[:-1] if "retry_after" in spot.path else spot.path
         name = next(key for key in reversed(path) if isinstance(key, str))
         low, high = LIMITS.get(name, (timedelta(0), MAX_DURATION))

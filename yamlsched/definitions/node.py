@@ -100,12 +100,13 @@ class Spot:
 
     def get(self, *steps: str | int) -> Spot | None:
         """Return the spot below this one, None if there is none."""
-        spot = self
+        node, alias_at = self.node, self.alias_at
         for step in steps:
-            if not isinstance(spot.node.value, dict) or step not in spot.node.value:
+            if not isinstance(node.value, dict) or step not in node.value:
                 return None
-            spot = spot.child(step)
-        return spot
+            node = node.value[step]
+            alias_at = alias_at if node.alias_at is None else node.alias_at
+        return Spot(node, (*self.path, *steps), alias_at)
 
     def __str__(self) -> str:
         path = self.path

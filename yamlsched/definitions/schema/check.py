@@ -94,16 +94,29 @@ def _strict(schema: Schema) -> Validator:
 def _validator_class() -> Any:
     from jsonschema import Draft7Validator, validators
 
-    rules = {"pattern": _check_pattern, "uniqueItems": _check_unique}
+    rules = {"pattern": _check_pattern, "propertyNames": _check_names, "uniqueItems": _check_unique}
     return validators.extend(Draft7Validator, rules)  # type: ignore[no-untyped-call]
 
 
 def _check_pattern(validator: Validator, pattern: str, value: Any, schema: Schema) -> Iterator[ValidationError]:
-    """Match as JSON Schema specifies: Python's ``$`` also matches before a final line break."""
     from jsonschema import ValidationError
 
-    if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
+    if isinstance(value, str) and not _expression(pattern).search(value):
         yield ValidationError("no match")
+
+
+def _check_names(validator: Any, names: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
+    """Check the names of a mapping. Most match, which is found out without jsonschema: there may be 100,000."""
+    pattern = _expression(names["pattern"])
+    for name in value if isinstance(value, dict) else ():
+        if not pattern.search(name):
+            yield from validator.descend(name, names)
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    """Return a pattern as JSON Schema specifies it: Python's ``$`` also matches before a final line break."""
+    return re.compile(pattern.replace("$", r"\Z"))
 
 
 def _check_unique(validator: Validator, is_wanted: bool, value: Any, schema: Schema) -> Iterator[ValidationError]:
