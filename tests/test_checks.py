@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from yamlsched.cli import cli
-from yamlsched.definitions.checks import Checked, check
+from yamlsched.definitions.checks import Checked, check, check_all
 from yamlsched.definitions.load import load
 
 MISTAKES = Path(__file__).parent / "mistakes"
@@ -56,6 +57,21 @@ jobs:
 
     assert list(checked(file).jobs) == ["good", "also_good"]
     assert len(checked(file).errors) == 3
+
+
+@pytest.mark.parametrize(
+    "keys, code",
+    [("handler: takes.absent", "YS302"), ('handler: takes.nothing, cron: "*/7 * * * *"', "YS403")],
+    ids=["errors", "warnings"],
+)
+def test_any_number_of_suppressed_diagnostics_hides_no_other(folder: Path, keys: str, code: str) -> None:
+    suppressed = "".join(f"  j{n}: {{{keys}}}  # yamlsched: ignore[{code}]\n" for n in range(1_500))
+    file = written(folder, f"version: 1\njobs:\n{suppressed}  wrong: {{handler: takes.nothing, payload: {{a: 1}}}}\n")
+
+    found = check_all(load(file.read_bytes(), str(file), None), file, (), datetime(2026, 1, 14, tzinfo=UTC))
+
+    assert [(one.line, one.code) for one in found if one.code != "YS405"] == [(1_503, "YS304")]
+    assert list(checked(file).jobs) == [f"j{n}" for n in range(1_500)]
 
 
 def test_an_invalid_default_leaves_out_the_jobs_that_inherit_it(folder: Path) -> None:

@@ -10,9 +10,10 @@ from itertools import islice
 from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic, Note, Problem
 from yamlsched.definitions.node import Notes, Path, Span, Spot
 from yamlsched.definitions.source import Source
+from yamlsched.definitions.suppressions import COMMENT, is_suppressed
 
 MAX_DIAGNOSTICS = 1_000
-"""At most this many diagnostics of a file are collected by one check."""
+"""At most this many diagnostics of a file are collected by one check, and besides those that comments suppress."""
 MAX_ALIAS_NOTES = 3
 """At most this many aliases that lead to an error are listed."""
 
@@ -30,6 +31,8 @@ class Findings:
         self.intended: set[Path] = set()
         """The paths of keys that unknown keys were probably meant to be: they are not reported as missing."""
         self._found: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
+        self._suppresses = COMMENT.search(source.text) is not None
+        self._suppressed = 0
 
     def __len__(self) -> int:
         return len(self._found)
@@ -70,9 +73,14 @@ class Findings:
     ) -> None:
         key = span[0], code
         if key not in self._found:
-            if self.is_full:
+            if self.is_full and not self._suppresses:
                 return
-            self._found[key] = self.source.diagnostic(span, code, message, remedy, notes, severity), {}
+            found = self.source.diagnostic(span, code, message, remedy, notes, severity)
+            if is_suppressed(found):
+                self._suppressed += 1
+            elif self.is_full:
+                return
+            self._found[key] = found, {}
         if spot is not None:
             self.repeat([key], spot.alias_at)
 
@@ -102,7 +110,7 @@ class Findings:
 
     @property
     def is_full(self) -> bool:
-        return len(self._found) >= MAX_DIAGNOSTICS
+        return len(self._found) - self._suppressed >= MAX_DIAGNOSTICS
 
     def diagnostics(self) -> list[Diagnostic]:
         """Return the diagnostics in the order of the file."""

@@ -39,6 +39,8 @@ class Source:
         self.text = text
         self._starts = _line_starts(text)
         self._line_bounds: dict[int, tuple[int, int]] = {}
+        self._shown_lines: dict[int, str] = {}
+        """The lines of diagnostics: those of one line share it."""
         self._comparisons = MAX_COMPARISONS
 
     def position(self, at: int) -> tuple[int, int]:
@@ -99,7 +101,7 @@ class Source:
         line, column = self.position(at)
         first, last = self._bounds(line)
         last = min(last, first + MAX_LINE_CHARS)
-        source = self.text[first:last] if column <= MAX_LINE_CHARS else ""
+        source = self._shown_lines.setdefault(line, self.text[first:last]) if column <= MAX_LINE_CHARS else ""
         end_column = max(column + 1, column + min(end, last) - at)
         placed = tuple(Note(self.file, *self.position(note_at), text) for note_at, text in notes)
         return Diagnostic(self.file, line, column, end_column, code, severity, message, remedy, source, placed)

@@ -8,10 +8,11 @@ from itertools import islice
 
 from yamlsched.definitions import catalog
 from yamlsched.definitions.diagnostic import ERROR, WARNING, Diagnostic
-from yamlsched.definitions.findings import MAX_DIAGNOSTICS
 from yamlsched.definitions.source import Source
 from yamlsched.definitions.wording import quoted
 
+MAX_USELESS_COMMENTS = 1_000
+"""At most this many comments are reported."""
 COMMENT = re.compile(r"#\s*yamlsched:\s*ignore\[([^\[\]\r\n]{0,500})\]")
 
 
@@ -20,7 +21,7 @@ def apply_suppressions(found: Collection[Diagnostic], source: Source) -> list[Di
 
     A comment that suppresses nothing is a warning, so that it is removed when it is no longer needed.
     """
-    useless = islice(_useless_comments(found, source), MAX_DIAGNOSTICS)
+    useless = islice(_useless_comments(found, source), MAX_USELESS_COMMENTS)
     left = [one for one in found if not is_suppressed(one)]
     return sorted([*left, *useless], key=lambda one: one.order)
 
