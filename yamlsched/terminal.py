@@ -27,6 +27,8 @@ def escape_ci_commands(line: str) -> str:
     >>> escape_ci_commands("  ::error::x"), escape_ci_commands("a ##[group]b")
     ('  \\::error::x', 'a #\\#[group]b')
     """
+    if "::" not in line and "##" not in line:
+        return line
     return CI_COMMAND.sub(lambda found: f"{found[1] or ''}\\::" if found[0].endswith(":") else r"#\#", line)
 
 

@@ -104,7 +104,11 @@ def printable(text: str) -> str:
 
 def printable_line(text: str) -> str:
     """Return ``text`` as one printable line; ``Styled`` text is returned unchanged."""
-    return text if isinstance(text, Styled) else printable(text).replace("\n", " ").replace("\t", " ")
+    if isinstance(text, Styled):
+        return text
+    if text.isprintable():  # as almost all of the 10,000 cells of a large table are
+        return terminal.escape_ci_commands(text)
+    return printable(text).replace("\n", " ").replace("\t", " ")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], free_text: str | None = None) -> str:

@@ -60,10 +60,13 @@ class Settings:
     @contextmanager
     def connect_in(self) -> Iterator[tuple[psycopg.Connection[Any], str]]:
         """Yield a connection and the namespace to use: the one that was passed, else that of the file."""
-        from yamlsched.operations import history
-
         with self.connect() as connection:
-            yield connection, history.namespace_of(connection, self.namespace, self.file)
+            if self.namespace:
+                yield connection, self.namespace
+                return
+            from yamlsched.operations import history
+
+            yield connection, history.namespace_of(connection, None, self.file)
 
     @contextmanager
     def connect(self, migrate: bool = False, for_handler: bool = False) -> Iterator[psycopg.Connection[Any]]:
