@@ -23,6 +23,7 @@ from yamlsched.store import metrics as store
 from yamlsched.store.failures import FailedAttempts
 from yamlsched.store.health import Health, Known, Totals, WorkerHost
 from yamlsched.store.metrics import EndedRuns, JobValues
+from yamlsched.store.session import do_meanwhile
 from yamlsched.terminal import escape_control
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
@@ -99,12 +100,13 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     labels = Labels(namespace, jobs)
     have_ended = [job.definition_id for job in jobs if job.has_ended]
     have_failed = [job.definition_id for job in jobs if job.has_failed]
-    lines = [
-        *gauges(now, jobs, labels),
-        *workers(namespace, seen_hosts(jobs, store.running(connection, namespace))),
-        *recent_runs(store.ended(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now), labels),
-        *failed_attempts(failures.attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB), labels),
-    ]
+    lines: list[str] = []
+    do_meanwhile(connection, lambda: lines.extend(gauges(now, jobs, labels)))
+    ended = store.ended(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
+    failed = failures.attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
+    lines += workers(namespace, seen_hosts(jobs, store.running(connection, namespace)))
+    lines += recent_runs(ended, labels)
+    lines += failed_attempts(failed, labels)
     return "\n".join(lines) + "\n"
 
 
