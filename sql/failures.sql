@@ -6,7 +6,7 @@
 -- in all: first of the jobs that have most, which the index counts, up to both kinds of `of_job`. Calls of on_dead are
 -- groups of their own: their errors are those of another handler. `examined` is how many runs of the job were read, of the
 -- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the run that failed last, a
--- dead one if there is any, else one that is not finished.
+-- dead one if there is any, else one that is not finished: the greatest array, which takes less than sorting.
 with failed as materialized (
     select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead
     from (
@@ -30,14 +30,16 @@ with failed as materialized (
     ) d
     cross join lateral (
         (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at, true as is_dead,
-                coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call
+                coalesce(r.idempotency_key like 'on\_dead:%%'
+                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
          order by r.dead_at desc
          limit %(of_job)s)
         union all
         (select r.id, r.status, coalesce(r.error_type, ''), r.failed_at, false,
-                coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false)
+                coalesce(r.idempotency_key like 'on\_dead:%%'
+                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false)
          from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)
@@ -64,8 +66,9 @@ with failed as materialized (
            (count(*) filter (where x.status in ('queued', 'running', 'failed')))::integer as failing,
            (count(*) filter (where x.status = 'succeeded'))::integer as recovered,
            sum(greatest(x.attempts, 1))::integer as attempts, min(x.first_at) as first_at, max(x.last_at) as last_at,
-           (array_agg(x.id order by x.status = 'dead' desc, x.status in ('queued', 'running', 'failed') desc, x.last_at desc, x.id desc))[1]
-               as example_id,
+           (max(array[case when x.status = 'dead' then 2
+                           when x.status in ('queued', 'running', 'failed') then 1 else 0 end,
+                      (date_part('epoch', x.last_at) * 1e6)::bigint, x.id]))[3] as example_id,
            max(x.examined)::integer as examined, max(x.total)::integer as total
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s

@@ -13,7 +13,7 @@ from yamlsched.runs import error_text
 from yamlsched.store import failures
 from yamlsched.store.failures import FailureGroup
 
-MAX_OF_JOB, MAX_FAILED = 1_000, 10_000
+MAX_OF_JOB, MAX_FAILED = 1_000, 5_000
 """Runs that are read, of one job and in all. Of one job, that many dead ones and that many others. If there are more in
 all, those of the jobs that have most are read."""
 NO_TYPE = "no error type"

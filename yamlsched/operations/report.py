@@ -143,8 +143,10 @@ def read(
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
     do_meanwhile(connection, _import_the_rest)
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
+    gaps = store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB)
+    skipped: list[Skipped] = []
+    do_meanwhile(connection, lambda: skipped.extend(_skipped(gaps, since, end)))
     failed = failures.groups(connection, namespace, since, end)
-    skipped = _skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
     found = [*report_problems.of_now(now, limits)] if until is None else []
