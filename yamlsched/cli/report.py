@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,10 +40,10 @@ What ran, failed by type of error, was skipped and why, started late, took longe
 @click.pass_obj
 def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
     from yamlsched.operations import report
-    from yamlsched.operations.history import timezone_of
+    from yamlsched.operations.history import timezone_of_file
 
+    timezone = cache(partial(timezone_of_file, settings.file))
     with settings.connect_in() as (connection, namespace):
-        timezone = timezone_of(connection, namespace, (), settings.file)
         start, end = _span(connection, since, until, timezone)
         found = report.read(connection, namespace, start, end, timezone)
     click.echo(_rendered(found, settings.format))
@@ -49,21 +51,23 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
 
 
 def _span(
-    connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: str
+    connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: Callable[[], str]
 ) -> tuple[datetime, datetime | None]:
     """Return the instants; print how local times were read. An end that is not in the past is None: now."""
     from yamlsched.store.history import now
     from yamlsched.zones import zone
 
     at = now(connection)
-    start = times.resolve(since, lambda: zone(timezone), at, is_future=False)
-    _filters.echo_reading("since", since, start, timezone)
+    start = times.resolve(since, lambda: zone(timezone()), at, is_future=False)
+    if times.is_local(since):
+        _filters.echo_reading("since", since, start, timezone())
     if start >= at:
         raise click.UsageError(f"--since {times.short_utc(start)} is not in the past: it is {times.short_utc(at)}")
     if until is None:
         return start, None
-    end = times.resolve(until, lambda: zone(timezone), at, is_future=False)
-    _filters.echo_reading("until", until, end, timezone)
+    end = times.resolve(until, lambda: zone(timezone()), at, is_future=False)
+    if times.is_local(until):
+        _filters.echo_reading("until", until, end, timezone())
     if end <= start:
         raise click.UsageError(f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}")
     return start, end if end < at else None

@@ -64,12 +64,15 @@ class RunDetails:
 def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path) -> str:
     """Return the time zone of times without an offset: that of ``jobs`` if they share one, else that of ``file``.
 
-    UTC if the file cannot be read. Only jobs that have a cron have a time zone.
+    Only jobs that have a cron have a time zone.
     """
     found = [stored_definitions.find(connection, namespace, job) for job in jobs]
     zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
-    if len(zones) == 1:
-        return zones.pop()
+    return zones.pop() if len(zones) == 1 else timezone_of_file(file)
+
+
+def timezone_of_file(file: Path) -> str:
+    """Return the time zone of ``file``; UTC if it cannot be read."""
     try:
         data = schedule_file.read(file)
     except EnvironmentFailed:

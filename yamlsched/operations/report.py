@@ -6,9 +6,10 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -133,15 +134,18 @@ def read(
     namespace: str,
     since: datetime,
     until: datetime | None = None,
-    timezone: str = "UTC",
+    timezone: Callable[[], str] = lambda: "UTC",
 ) -> Report:
-    """Return what happened in [since, until); None: until now. ``timezone`` is that of the report itself."""
+    """Return what happened in [since, until); None: until now.
+
+    ``timezone`` returns that of the report itself. It is called while the server is busy, and again for the result.
+    """
     limits, jobs = Thresholds(), store.jobs(connection, namespace)
     now = health.read_suspects(connection, namespace, limits.within)
     end = now.now if until is None else min(until, now.now)
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
-    do_meanwhile(connection, _import_the_rest)
+    do_meanwhile(connection, partial(_prepare, timezone))
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
     gaps = store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB)
     skipped: list[Skipped] = []
@@ -167,7 +171,7 @@ def read(
         since=since,
         until=end,
         is_current=until is None,
-        timezone=timezone,
+        timezone=timezone(),
         jobs=jobs.jobs,
         problems=sorted(found, key=lambda problem: KINDS.index(problem.kind)),
         ran=_totals(ended, of_job),
@@ -183,9 +187,12 @@ def read(
     )
 
 
-def _import_the_rest() -> None:
+def _prepare(timezone: Callable[[], str]) -> None:
+    """Import what is needed later, and read the time zone, which may take parsing a file."""
     from yamlsched import slots  # noqa: F401
     from yamlsched.operations import edits, why  # noqa: F401
+
+    timezone()
 
 
 def _ended(
