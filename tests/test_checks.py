@@ -74,6 +74,18 @@ def test_any_number_of_suppressed_diagnostics_hides_no_other(folder: Path, keys:
     assert list(checked(file).jobs) == [f"j{n}" for n in range(1_500)]
 
 
+def test_a_program_that_was_installed_since_the_last_check_is_found(folder: Path) -> None:
+    file = written(folder, "version: 1\njobs:\n  report: {command: [bin/report], cwd: made}\n")
+    before = [one.code for one in checked(file).errors]
+
+    (folder / "made" / "bin").mkdir(parents=True)
+    without = [one.code for one in checked(file).errors]
+    (folder / "made" / "bin" / "report").symlink_to("/bin/true")
+
+    assert (before, without, checked(file).errors) == (["YS311"], ["YS310"], [])
+    assert list(checked(file).jobs) == ["report"]
+
+
 def test_an_invalid_default_leaves_out_the_jobs_that_inherit_it(folder: Path) -> None:
     file = written(
         folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -104,37 +105,44 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     return Obstacle(message, "Correct that line, or install the interpreter.")
 
 
+_directory_obstacle, _program_obstacle = cache(directory_obstacle), cache(program_obstacle)
+"""For jobs that start the same program: see ``check``."""
+
+
 def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     """Return what keeps the commands of enabled jobs from being started on this host; other executors are elsewhere.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
-    found = Findings(loaded.source)
+    found, folder = Findings(loaded.source), str(file.resolve().parent)
+    for cached in (_directory_obstacle, _program_obstacle):
+        cached.cache_clear()  # programs may have changed since the last check
     for calls in loaded.calls:
         if found.is_full:
             break
-        _check_calls(loaded, calls, file, found)
+        _check_calls(loaded, calls, folder, found)
     return found.diagnostics()
 
 
 def check_again(loaded: Loaded, calls: Calls, file: Path) -> list[Diagnostic]:
-    """Return what is wrong with one job's command."""
+    """Return what is wrong with one job's command, by what ``check`` has found on this host."""
     found = Findings(loaded.source)
-    _check_calls(loaded, calls, file, found)
+    _check_calls(loaded, calls, str(file.resolve().parent), found)
     return found.diagnostics()
 
 
-def _check_calls(loaded: Loaded, calls: Calls, file: Path, found: Findings) -> None:
+def _check_calls(loaded: Loaded, calls: Calls, home: str, found: Findings) -> None:
+    """Report what is wrong with one job's command, in a file in the folder ``home``."""
     job = loaded.jobs.get(calls.job)
     if not calls.command or (job is not None and not (job.enabled and job.executor == LOCAL)):
         return
     program, env = calls.command[0], calls.env or {}
-    folder = os.path.join(file.resolve().parent, calls.cwd or "")
+    folder = os.path.join(home, calls.cwd or "")
     spot = loaded.spot(calls.job, "command").child(0)
-    if obstacle := directory_obstacle(folder, calls.cwd or folder):
+    if obstacle := _directory_obstacle(folder, calls.cwd or folder):
         at = loaded.spot(calls.job, "cwd") if calls.cwd else spot
         found.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
-    elif obstacle := program_obstacle(program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath):
+    elif obstacle := _program_obstacle(program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath):
         is_name = "/" not in program and bool(program)
         if is_name and len(calls.command) == 1 and " " in program:
             return  # a whole command line, which is a warning of its own
