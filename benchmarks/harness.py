@@ -53,6 +53,7 @@ class Sizes:
     jobs: int = 10_000
     busy_jobs: int = 500
     spike: int = 10_000
+    large_spike: int = 100_000
     spike_workers: tuple[int, ...] = (1, 2, 4, 8, 16)
     failures: int = 20_000
     held_runs: int = 300_000
@@ -71,9 +72,9 @@ class Sizes:
     def quick(cls) -> Sizes:
         return cls(
             drain=(200,), finished=2_000, history=5_000, backlog=200, concurrency=(2,), busy_seconds=0.2, bulk=200,
-            singles=10, latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, ticks=1, io=20,
-            at_once=(5,), in_flight=10, tasks=3, soak_minutes=0.05, spike_workers=(1, 2), failures=50, held_runs=500,
-            held_jobs=50, held_seconds=0.5, fan_outs=(2_000,), starts=1,
+            singles=10, latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, large_spike=200, ticks=1,
+            io=20, at_once=(5,), in_flight=10, tasks=3, soak_minutes=0.05, spike_workers=(1, 2), failures=50,
+            held_runs=500, held_jobs=50, held_seconds=0.5, fan_outs=(2_000,), starts=1,
         )  # fmt: skip
 
 

@@ -120,9 +120,10 @@ returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.a
 -- over in the index: in a spike they are many, and each is looked at by every worker that claims.
 -- A run whose lease is over is taken from its worker. The attempt is lost, and after the last attempt the run is dead.
 -- A waiting run without attempts left, which only an edit by hand can create, is marked dead too.
--- Returns rows of four kinds: claimed; lost, the attempts whose lease was over; dead; and one row `cut` if more runs
--- were due than were read by time, and those were not enough: what is claimable of these is taken too, so that only runs
--- that became due after `read_until` can follow.
+-- Returns rows of these kinds: claimed; lost, the attempts whose lease was over; dead; one row `cut` if more runs were
+-- due than were read by time, and those were not enough: what is claimable of these is taken too, so that only runs that
+-- became due after `read_until` can follow; and one row `locked` if they would be enough, had not others locked them: what
+-- follows these is found by `claim_waiting`.
 with recursive clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (random() < 0.5)::int as odd
 ), ranges (first, last) as materialized (
@@ -273,9 +274,27 @@ with recursive clock as materialized (
     select g.first + floor(random() * (least(g.last, %(newest)s::bigint) - g.first + 1))::bigint as start
     from (select 1 + floor(random() * cardinality(%(firsts)s::bigint[]))::int as nth) n
     join unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) with ordinality g (first, last, nth) on g.nth = n.nth
+), claimable as materialized (
+    -- Whether the front has as many runs as are asked for, some of which others have locked.
+    select count(*) > (select count(*) from from_front) and count(*) >= (select q.side_by_side from quotas q) as are_locked
+    from (
+        select from yamlsched.job_runs r
+        where (select count(*) from from_front) < (select q.side_by_side from quotas q, front f)
+          and r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
+          and (r.run_at, r.id) < ((select f.run_at from front f), (select f.id from front f))
+          and yamlsched.has_no_worker(r, (select c.now from clock c))
+          and r.definition_id <= (%(lasts)s::bigint[])[width_bucket(r.definition_id, %(firsts)s::bigint[])]
+          and case when (select h.are_many from withheld h)
+              then (select not yamlsched.is_withheld(d, (select c.now from clock c))
+                    from yamlsched.job_definitions d where d.id = r.definition_id)
+              else r.definition_id not in (select x.id from excluded x) end
+        order by r.run_at, r.id
+        limit (select q.side_by_side from quotas q)
+    ) r
 ), cut as materialized (
     select q.side_by_side - (select count(*) from from_front) as missing
-    from quotas q, front f
+    from quotas q, front f, claimable a
+    where not a.are_locked
 ), laps (first, last) as materialized (
     -- the ranges from a random job on, then those before it
     select greatest(g.first, p.start), g.last from start p, ranges g where g.last >= p.start
@@ -396,7 +415,10 @@ join lateral (values ('lost', p.is_lost), ('dead', p.is_last)) k (kind, holds) o
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'cut', null,
        (select c.now::text from clock c)
-from cut u where u.missing > 0;
+from cut u where u.missing > 0
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, 'locked', null, null
+from claimable a where a.are_locked;
 
 -- name: heartbeat
 -- Renew leases, each only if its run is still ours. The duration is that of the claim, which the worker computes with,

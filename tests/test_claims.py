@@ -78,6 +78,34 @@ def test_while_claims_find_runs_that_lost_their_worker_every_other_claim_include
     assert asyncio.run(claims_of(dsn, 2, 2, 2, 2, 2, 2)) == [(2, 0), (0, 2), (2, 0), (0, 2), (2, 0), (0, 2)]
 
 
+@pytest.mark.parametrize("is_exclusive", [True, False])
+def test_runs_that_somebody_has_locked_for_long_are_asked_for_twice_and_then_at_the_next_poll(
+    db: psycopg.Connection[Any], dsn: str, is_exclusive: bool
+) -> None:
+    jobs = [a_job(db, f"nightly_{number}") for number in range(100)]
+    for job in jobs:
+        a_run(db, job, exclusive=is_exclusive)
+
+    async def count_claims(polls: int) -> list[int]:
+        session, counts = Session(Database(dsn), WORKER_SETTINGS), []
+        claims = Claims(session, "default", "web-1:1", polls=True)
+        for _ in range(polls):
+            claims.look_now()
+            asked = 0
+            while not claims.is_exhausted and asked < 10:
+                answer = await claims.claim(1, Scope(newest=jobs[-1]))
+                assert answer is not None
+                assert answer[0].runs == []
+                asked += 1
+            counts.append(asked)
+        await session.drop()
+        return counts
+
+    with psycopg.connect(dsn) as other:
+        other.execute("select from yamlsched.job_runs for no key update")
+        assert max(asyncio.run(count_claims(polls=4))) <= 2
+
+
 async def claims_when_notified(dsn: str, limit: int, count: int) -> list[list[str]]:
     """Return the jobs of the runs that an idle worker claims after a notification, claim by claim."""
     session = Session(Database(dsn), WORKER_SETTINGS)
@@ -233,6 +261,21 @@ def poll(polling: Polling) -> None:
     """Let the interval end."""
     polling.claims._look_at = polling.claims._complete_at = claims.clock.now()
     polling.claims.check_clock()
+
+
+def test_a_continuous_worker_has_its_statements_planned_before_anything_is_due(
+    db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        idle = Polling(dsn, monkeypatch)
+        assert await idle.claim_all() == []
+        assert idle.asked == ["due_levels", "claim_waiting", "claim"]
+        poll(idle)
+        assert await idle.claim_all() == []
+        assert idle.asked == ["due_levels"]
+        await idle.session.drop()
+
+    asyncio.run(story())
 
 
 def test_a_worker_that_polls_reads_what_it_may_not_claim_once_in_each_interval(

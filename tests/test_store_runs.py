@@ -292,6 +292,44 @@ def test_the_fast_path_claims_the_oldest_runs_without_waiting_for_locks(
     assert [run.id for run in rest] == runs[:2]
 
 
+def test_where_others_hold_the_first_runs_of_a_backlog_the_fast_path_takes_those_behind_them(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
+    # a claim of both kinds reads 36 runs by time, of which other workers have locked enough for it
+    job = a_job(db)
+    runs = [due(db, job, run_at=NOON - MINUTE + number * timedelta(milliseconds=1)) for number in range(100)]
+    with database.connect(dsn) as other:
+        other.execute("begin")
+        other.execute("select from yamlsched.job_runs where id = any (%s) for no key update", [runs[:36]])
+
+        first = claim(ask, "A", limit=4)
+        behind = ask(store.claim_waiting, "default", "B", 4)
+
+    assert (first.runs, first.is_locked, first.is_truncated) == ([], True, False)
+    assert [run.id for run in behind.runs] == runs[36:40]
+
+
+@pytest.mark.parametrize(("locked", "are_enough"), [(3, False), (4, True), (5, True)])
+def test_runs_that_others_hold_are_no_backlog_only_if_they_would_be_enough(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask, locked: int, are_enough: bool
+) -> None:
+    # of the first runs some are locked, and all others are of a job that the worker may not claim
+    mine, foreign = a_job(db, "mine"), a_job(db, "foreign")
+    runs = [
+        due(db, mine if number < locked else foreign, run_at=NOON - MINUTE + number * timedelta(milliseconds=1))
+        for number in range(50)
+    ]
+    last = due(db, mine, run_at=NOON - SECOND)
+    with database.connect(dsn) as other:
+        other.execute("begin")
+        other.execute("select from yamlsched.job_runs where id = any (%s) for no key update", [runs[:locked]])
+
+        claimed = claim(ask, limit=4, scope=Scope(newest=foreign, others=(foreign,)))
+
+    assert (claimed.is_locked, claimed.is_truncated) == (are_enough, not are_enough)
+    assert [run.id for run in claimed.runs] == ([] if are_enough else [last])
+
+
 def test_the_fast_path_continues_where_the_last_claim_ended(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     runs = [due(db, job, run_at=NOON - MINUTE + number // 2 * SECOND) for number in range(5)]

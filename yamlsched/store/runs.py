@@ -68,10 +68,10 @@ class ClaimResult:
     """What a claim took. ``lost``: runs whose worker has died; ``dead``: runs that had no attempts left.
 
     ``after`` is where the next walk over jobs with exclusive runs starts; 0 means that this one reached the end.
-    ``is_contended``: other workers were claiming the same runs. ``is_truncated``: many due runs that may not be claimed
-    come before those that may, and ``claim_waiting`` would read them all. ``past`` is where ``claim_waiting`` stopped:
-    the ``run_at`` of the last run, as PostgreSQL writes it, and its id; of a truncated claim its instant. ``priority``
-    is that of its runs.
+    ``is_contended``: other workers were claiming the same slot runs. ``is_locked``: others had locked as many runs as
+    it was to take. ``is_truncated``: many due runs that may not be claimed come before those that may, and
+    ``claim_waiting`` would read them all. ``past`` is where ``claim_waiting`` stopped: the ``run_at`` of the last run,
+    as PostgreSQL writes it, and its id; of a truncated claim its instant. ``priority`` is that of its runs.
     """
 
     runs: list[ClaimedRun] = field(default_factory=list)
@@ -79,6 +79,7 @@ class ClaimResult:
     lost: list[ClaimedRun] = field(default_factory=list)
     after: int = 0
     is_contended: bool = False
+    is_locked: bool = False
     is_truncated: bool = False
     past: tuple[str, int] = BEFORE_ALL
     priority: Priority | None = None
@@ -140,6 +141,9 @@ async def claim(
             kind, run = row[kind_at], ClaimedRun._make(FIELDS(row))
             if kind == "cut":
                 claimed.is_truncated, claimed.past = True, (row[at["read_until"]], 0)
+                continue
+            if kind == "locked":
+                claimed.is_locked = True
                 continue
             if kind == "lost":
                 claimed.lost.append(run)

@@ -200,6 +200,11 @@ class Claims:
             self._complete_at = 0.0
             return False
         due, at = answer
+        if self._polls and self._looked_at == 0.0:
+            # the server plans both statements now, and not when many idle workers are notified at once
+            due.add(Priority.NORMAL)
+            for level in self._levels:
+                level.is_fast, level.was_fast = True, False
         for level in self._levels:
             level.is_exhausted = level.priority not in due
         self._seen, self._looked_at = changes, clock.now()
@@ -274,12 +279,16 @@ class Claims:
         level.was_fast, level.had_runs = is_fast, bool(claim.runs)
         level.is_fast = not claim.is_truncated if not is_fast else len(claim.runs) == limit
         level.past = claim.past if is_fast and level.is_fast else store.BEFORE_ALL
+        was_blocked = level.is_blocked
+        level.is_blocked = not claim.runs and (was_blocked if is_fast else claim.is_locked)
         if is_fast:
             return claim
         level.read_until = claim.past
         # where runs had lost their worker, more of them may be due: only a claim of all kinds takes them
         level.complete_at = clock.now() + (0.0 if claim.lost else POLL_INTERVAL_SECONDS)
         is_complete, level.after = claim.after == 0 and level.after == 0, claim.after
+        if claim.is_locked:
+            is_complete = was_blocked and level.is_blocked  # by what is locked for longer than a claim takes
         if claim.is_contended:
             level.after = random.randrange(scope.newest + 1)  # workers that start at the same job hinder each other
         if len(claim.runs) + len(claim.dead) < limit and is_complete and changes == self._changes:

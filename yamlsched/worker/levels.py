@@ -16,10 +16,10 @@ LOWER_SHARE = 1 / 8
 class Level:
     """What a worker knows about the runs of one priority.
 
-    The first claim asks for all kinds of runs, as a short-lived worker may have no second one. Later claims take the
-    fast path, which asks only for runs that may execute side by side. They ask for all kinds when the fast path runs
-    short and at least once a second, or every other time while some runs had lost their worker; but never twice in a
-    row.
+    The first claim asks for all kinds of runs, as a short-lived worker may have no second one; that of a continuous
+    worker does not. Later claims take the fast path, which asks only for runs that may execute side by side. They ask
+    for all kinds when the fast path runs short and at least once a second, or every other time while some runs had lost
+    their worker; but never twice in a row.
     """
 
     priority: Priority
@@ -32,6 +32,7 @@ class Level:
     was_fast: bool = True
     complete_at: float = 0.0  # when all kinds of runs are asked for again
     had_runs: bool = False  # the last claim found some
+    is_blocked: bool = False  # the last claims found only runs that others had locked
     read_until: tuple[str, int] = store.BEFORE_ALL  # many runs up to here may not be claimed; the others were
 
 
