@@ -63,7 +63,7 @@ class Problem:
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
-    found += [*_in_doubt(health), *_dead_total(health, thresholds)]
+    found += [*in_doubt(health), *_dead_total(health, thresholds)]
     for job in health.jobs:
         if job.dead_within or job.overdue_since is not None or job.tags or job.attempt_streak or job.failing:
             # or no check finds anything
@@ -148,7 +148,8 @@ def _stuck(health: Health) -> Iterator[Problem]:
         yield Problem("stuck", None, what, "yamlsched runs --status running")
 
 
-def _in_doubt(health: Health) -> Iterator[Problem]:
+def in_doubt(health: Health) -> Iterator[Problem]:
+    """Yield the effects in doubt that wait for a person."""
     listed = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
     for effect in listed:
         of_job = f" of {effect.job_type}" if effect.job_type else ""

@@ -149,11 +149,17 @@ def read(
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
     gaps = store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB)
     skipped: list[Skipped] = []
-    do_meanwhile(connection, lambda: skipped.extend(_skipped(gaps, since, end)))
+    found: list[Problem] = []
+
+    def examine() -> None:
+        skipped.extend(_skipped(gaps, since, end))
+        if until is None:
+            found.extend(report_problems.of_now(now, limits))
+
+    do_meanwhile(connection, examine)
     failed = failures.groups(connection, namespace, since, end)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
-    found = [*report_problems.of_now(now, limits)] if until is None else []
     found += report_problems.in_doubt(now, in_doubt, until is None)
     found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
     found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]

@@ -35,9 +35,8 @@ def of_now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
 
 def in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> list[Problem]:
     """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
-    problems = [problem for problem in attention.problems(now, Thresholds()) if problem.kind == "in_doubt"]
     keys = {one.run_id for one in found}
-    return [problem for problem in problems if is_current or problem.run_id in keys]
+    return [problem for problem in attention.in_doubt(now) if is_current or problem.run_id in keys]
 
 
 def dead(
