@@ -1,7 +1,3 @@
--- name: now
--- The database clock is the only clock.
-select clock_timestamp() as now;
-
 -- name: namespaces
 -- The namespaces that have jobs, by one index search for each, and those of files.
 with recursive found as (

@@ -18,7 +18,7 @@ from yamlsched.operations.strips import strips
 from yamlsched.operations.timeline import SPANS, Cell
 from yamlsched.operations.why import explain_slot, gap_sentence
 from yamlsched.slots import slots
-from yamlsched.store import definitions, history
+from yamlsched.store import clock, definitions
 from yamlsched.store import timeline as statements
 from yamlsched.store.statements import load
 from yamlsched.zones import zone
@@ -38,7 +38,7 @@ def demo(server: str, template: str) -> Iterator[Any]:
 def of(db: Any, name: str, span: str = "", until: datetime | None = None, namespace: str = "default") -> Any:
     job = definitions.find(db, namespace, name)
     assert job is not None
-    return timeline.timeline(db, namespace, job, history.now(db), span, until)
+    return timeline.timeline(db, namespace, job, clock.now(db), span, until)
 
 
 def hour(ago: int) -> datetime:
@@ -151,11 +151,11 @@ def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
 
 def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:
     job = a_job(db, "mail", schedule=None)
-    assert timeline.of_runs([], history.now(db)) is None
+    assert timeline.of_runs([], clock.now(db)) is None
     a_run(db, job, "dead")
     a_run(db, job, "queued")
     rows = search.runs(db, "default", search.Filter(jobs=["mail"]), 10)
-    shown = timeline.of_runs(rows, history.now(db))
+    shown = timeline.of_runs(rows, clock.now(db))
     assert shown is not None
     assert sorted(cell.state for cell in shown.cells) == ["dead", "queued"]
     assert all(shown.start < cell.at < shown.end for cell in shown.cells)
@@ -216,7 +216,7 @@ def test_a_day_is_the_worst_that_happened_on_it(db: Any) -> None:
 
 def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
     a_long_history(db)
-    now = history.now(db)
+    now = clock.now(db)
     given = {
         "namespace": "default",
         "jobs": ["job_0"],

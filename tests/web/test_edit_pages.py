@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.schedules import a_file
-from yamlsched.store.history import now
+from yamlsched.store.clock import now
 from yamlsched.sync.flow import sync
 
 Visit = Callable[..., TestClient]

@@ -15,7 +15,7 @@ from yamlsched import store, web
 from yamlsched.operations import deployments
 from yamlsched.operations.history import definitions as ids_of
 from yamlsched.operations.pausing import pause
-from yamlsched.store.history import now
+from yamlsched.store.clock import now
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 

@@ -116,7 +116,7 @@ def resolve_time(
 ) -> datetime | None:
     """Return the instant of an option about the past; print how a time without an offset was read."""
     from yamlsched.operations.history import timezone_of
-    from yamlsched.store.history import now
+    from yamlsched.store.clock import now
     from yamlsched.zones import zone
 
     if value is None:

@@ -22,7 +22,7 @@ MAX_PROBLEMS_LISTED = 5
 def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: bool) -> int:
     """Print the health of all namespaces, worst first, and return the exit code."""
     from yamlsched.operations import attention, namespaces
-    from yamlsched.store.history import now
+    from yamlsched.store.clock import now
 
     with settings.connect() as connection:
         instant = now(connection)

@@ -59,7 +59,7 @@ def command(
 ) -> int:
     from yamlsched.operations import actions
     from yamlsched.operations.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
-    from yamlsched.store.history import now
+    from yamlsched.store.clock import now
     from yamlsched.zones import zone
 
     result = BackfillResult()

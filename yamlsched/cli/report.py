@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,9 +40,13 @@ What ran, failed by type of error, was skipped and why, started late, took longe
 @click.pass_obj
 def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
     from yamlsched.operations import report
-    from yamlsched.operations.history import timezone_of_file
 
-    timezone = cache(partial(timezone_of_file, settings.file))
+    @cache
+    def timezone() -> str:
+        from yamlsched.definitions.head import timezone_of_file  # called while the server is busy
+
+        return timezone_of_file(settings.file)
+
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, since, until, timezone)
         found = report.read(connection, namespace, start, end, timezone)
@@ -54,7 +58,7 @@ def _span(
     connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: Callable[[], str]
 ) -> tuple[datetime, datetime | None]:
     """Return the instants; print how local times were read. An end that is not in the past is None: now."""
-    from yamlsched.store.history import now
+    from yamlsched.store.clock import now
     from yamlsched.zones import zone
 
     at = now(connection)

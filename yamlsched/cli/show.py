@@ -37,7 +37,7 @@ MAX_LINE_CHARS = 400
 def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None) -> int:
     from yamlsched.operations import history
     from yamlsched.operations.edits import as_fields
-    from yamlsched.store.history import now
+    from yamlsched.store.clock import now
 
     if attempt is not None and not output:
         raise click.UsageError("--attempt needs --output")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
-from yamlsched.definitions import timezones
+from yamlsched.definitions import schedule_file, timezones
 from yamlsched.definitions.decode import decode
 from yamlsched.definitions.excerpt import Excerpts
 from yamlsched.definitions.node import Node
 from yamlsched.definitions.parse import parse
 from yamlsched.definitions.schema import NAME
+from yamlsched.errors import EnvironmentFailed
 
 MIN_BYTES = 8_192
 """Smaller files are parsed as a whole: that takes less than looking for their jobs."""
@@ -46,6 +48,14 @@ def read_head(data: bytes, file: str) -> Head:
         namespace = None
     timezone = _string(document.value.get("timezone"))
     return Head(namespace, timezone if timezone in timezones.names() else "UTC")
+
+
+def timezone_of_file(file: Path) -> str:
+    """Return the time zone of ``file``; UTC if it cannot be read."""
+    try:
+        return read_head(schedule_file.read(file), str(file)).timezone
+    except EnvironmentFailed:
+        return "UTC"
 
 
 def _string(node: Node | None) -> str | None:

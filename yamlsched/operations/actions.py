@@ -19,7 +19,7 @@ from yamlsched.errors import Refused
 from yamlsched.handling.once import settle_command
 from yamlsched.operations.history import find, timezone_of, unknown_job
 from yamlsched.runs import Status
-from yamlsched.store import actions, history
+from yamlsched.store import actions, clock, history
 from yamlsched.store.actions import ActionRecord, LockedRun, RunOutlook
 from yamlsched.times import NamedDay, TimeInput, short_utc
 from yamlsched.zones import zone
@@ -80,7 +80,7 @@ def enqueue(
             raise Refused(
                 "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now"
             ) from None
-        run_at, due = due_at(at, zone("UTC"), history.now(connection))
+        run_at, due = due_at(at, zone("UTC"), clock.now(connection))
         run_id, created = create(run_at=run_at)
         return EnqueueResult(run_id, created, None, run_at, due=due)
     if job not in known:
@@ -89,7 +89,7 @@ def enqueue(
         raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
     with connection.transaction():
         timezone = "UTC" if at is None else timezone_of(connection, namespace, [job], file)
-        run_at, due = due_at(at, zone(timezone), history.now(connection))
+        run_at, due = due_at(at, zone(timezone), clock.now(connection))
         run_id, created = create(run_at=run_at)
         if run_id is None:
             pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)

@@ -68,18 +68,11 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
     """
     found = [stored_definitions.find(connection, namespace, job) for job in jobs]
     zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
-    return zones.pop() if len(zones) == 1 else timezone_of_file(file)
+    if len(zones) == 1:
+        return zones.pop()
+    from yamlsched.definitions.head import timezone_of_file
 
-
-def timezone_of_file(file: Path) -> str:
-    """Return the time zone of ``file``; UTC if it cannot be read."""
-    try:
-        data = schedule_file.read(file)
-    except EnvironmentFailed:
-        return "UTC"
-    from yamlsched.definitions.head import read_head
-
-    return read_head(data, str(file)).timezone
+    return timezone_of_file(file)
 
 
 def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 from psycopg.types.json import set_json_loads
@@ -134,12 +134,6 @@ class OperatorAction:
     who: str
     verb: str
     detail: dict[str, Any]
-
-
-def now(connection: psycopg.Connection[Any]) -> datetime:
-    """Return the database's time."""
-    [instant] = fetch_column(connection, load("history")["now"])
-    return cast(datetime, instant)
 
 
 def namespaces(connection: psycopg.Connection[Any]) -> list[str]:

@@ -25,9 +25,10 @@ from yamlsched import __version__, log
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import history
 from yamlsched.store import migrations
+from yamlsched.store.clock import now
 from yamlsched.store.connection import reason
 from yamlsched.store.dsn import redactor
-from yamlsched.store.history import first_namespaces, now
+from yamlsched.store.history import first_namespaces
 from yamlsched.store.history import namespaces as known_namespaces
 from yamlsched.web import assets, render, results
 from yamlsched.web.action_pages import ActionPages

@@ -24,7 +24,7 @@ from yamlsched.operations import audit
 from yamlsched.operations.actions import operator
 from yamlsched.store import audit as store
 from yamlsched.store.audit import TrailEntry
-from yamlsched.store.history import now
+from yamlsched.store.clock import now
 from yamlsched.web.pool import Pool
 from yamlsched.web.results import Result
 from yamlsched.web.visit import Visit

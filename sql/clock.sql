@@ -1,0 +1,3 @@
+-- name: now
+-- The database clock is the only clock.
+select clock_timestamp() as now;
