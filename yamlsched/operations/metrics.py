@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -268,6 +267,8 @@ def write(path: Path, content: str) -> None:
 
     Raises EnvironmentFailed if the file cannot be written.
     """
+    import tempfile
+
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
