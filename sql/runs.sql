@@ -275,11 +275,12 @@ with recursive clock as materialized (
     from (select 1 + floor(random() * cardinality(%(firsts)s::bigint[]))::int as nth) n
     join unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) with ordinality g (first, last, nth) on g.nth = n.nth
 ), claimable as materialized (
-    -- Whether the front has as many runs as are asked for, some of which others have locked.
+    -- Whether the front has as many runs as are asked for, some of which others have locked. If the claim before has found
+    -- many that may not be claimed, it is not read for this once more.
     select count(*) > (select count(*) from from_front) and count(*) >= (select q.side_by_side from quotas q) as are_locked
     from (
         select from yamlsched.job_runs r
-        where (select count(*) from from_front) < (select q.side_by_side from quotas q, front f)
+        where not %(was_truncated)s and (select count(*) from from_front) < (select q.side_by_side from quotas q, front f)
           and r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
           and (r.run_at, r.id) < ((select f.run_at from front f), (select f.id from front f))
           and yamlsched.has_no_worker(r, (select c.now from clock c))

@@ -101,7 +101,8 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 def claim(token: str) -> dict[str, Any]:
     return {
         "namespace": "default", "priority": 2, "token": token, "limit": LIMIT, **Scope().parameters,
-        "after": 0, "now": None, "past_run_at": "-infinity", "past_id": 0, "since": "-infinity", **LOST_WORKER,
+        "was_truncated": False, "after": 0, "now": None, "past_run_at": "-infinity", "past_id": 0, "since": "-infinity",
+        **LOST_WORKER,
     }  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
 TYPES = {
     "namespace": "text", "priority": "smallint", "token": "text", "limit": "bigint", "newest": "bigint",
     "firsts": "bigint[]", "lasts": "bigint[]", "after": "bigint", "now": "timestamptz", "ids": "bigint[]",
-    "attempts": "int[]",
+    "attempts": "int[]", "was_truncated": "boolean",
     "tokens": "text[]", "attempt": "int", "past_run_at": "timestamptz", "past_id": "bigint", "since": "timestamptz",
     "lost_error": "text", "lost_type": "text", "statuses": "text[]", "delays": "float8[]", "refunds": "boolean[]",
     "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]", "outputs": "text[]",

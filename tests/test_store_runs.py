@@ -794,6 +794,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
         "limit": 10,
         **Scope(10**9).parameters,
         "after": 0,
+        "was_truncated": False,
         "now": NOON,
     }
     given |= LOST_WORKER

@@ -125,16 +125,20 @@ async def claim(
     after: int = 0,
     now: datetime | None = None,
     priority: Priority = Priority.NORMAL,
+    was_truncated: bool = False,
 ) -> ClaimResult:
     """Claim up to ``limit`` due runs of ``priority`` under ``token``, which must be new.
 
-    Runs that are marked dead count among them.
+    Runs that are marked dead count among them. ``was_truncated`` is that of the worker's claim before.
     """
     given = {"namespace": namespace, "priority": int(priority), "token": token, "limit": limit, "now": now}
     claimed = ClaimResult()
     exclusive, heads = 0, 0
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(load("runs")["claim"], {**given, "after": after, **scope.parameters, **LOST_WORKER})
+        await cursor.execute(
+            load("runs")["claim"],
+            {**given, "after": after, "was_truncated": was_truncated, **scope.parameters, **LOST_WORKER},
+        )
         at = claim_columns(cursor)
         kind_at, heads_at, exclusive_at, definition_at = at["kind"], at["heads"], at["exclusive"], at["definition_id"]
         for row in await cursor.fetchall():

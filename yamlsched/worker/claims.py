@@ -263,14 +263,14 @@ class Claims:
         token = self._new_token()
         if level.starts_over:
             level.past, level.starts_over = store.BEFORE_ALL, False
-        if level.read_until != store.BEFORE_ALL:
+        if was_truncated := level.read_until != store.BEFORE_ALL:
             limit = min(limit, MAX_RUNS_BESIDE_OTHERS if level.had_runs else MAX_RUNS_OF_POLL)
 
         async def ask(connection: Connection) -> store.ClaimResult:
             given = (connection, self._namespace, token, limit, scope)
             if is_fast:
                 return await store.claim_waiting(*given, level.past, priority=level.priority)
-            return await store.claim(*given, level.after, priority=level.priority)
+            return await store.claim(*given, level.after, priority=level.priority, was_truncated=was_truncated)
 
         claim = await self._answer(ask, token)
         if claim is None:
