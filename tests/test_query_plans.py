@@ -444,7 +444,7 @@ def test_a_claim_beside_runs_of_paused_jobs_costs_at_most_twice_what_it_costs_wi
         for name in names:
             execute(connection, name, names[name], given)
 
-        def measured() -> tuple[int, int]:
+        def measured(was_truncated: bool = False) -> tuple[int, int]:
             """Return the pages for a run that a worker is woken for, and those of a claim of everything."""
             since: Any = other.execute("select clock_timestamp()::text as at").fetchone()
             other.execute(
@@ -455,7 +455,8 @@ def test_a_claim_beside_runs_of_paused_jobs_costs_at_most_twice_what_it_costs_wi
             woken = {**given, "priority": 0, "past_run_at": since.at, "since": since.at}
             plans = [execute(connection, name, names[name], woken) for name in ("claim_waiting", *["due_levels"] * 2)]
             assert plans[0]["Actual Rows"] == 1
-            return sum(map(pages, plans)), pages(execute(connection, "claim", names["claim"], given))
+            everything = {**given, "was_truncated": was_truncated}
+            return sum(map(pages, plans)), pages(execute(connection, "claim", names["claim"], everything))
 
         measured()
         without = measured()
@@ -473,11 +474,12 @@ def test_a_claim_beside_runs_of_paused_jobs_costs_at_most_twice_what_it_costs_wi
         )
         other.execute("vacuum yamlsched.job_runs")
         other.execute("vacuum yamlsched.job_definitions")
-        measured()
-        beside = measured()
+        first = measured()
+        beside = measured(was_truncated=True)
 
     assert beside[0] <= 2 * without[0] + WOKEN_PAGES
     assert beside[1] <= 2 * without[1] + READ_BY_TIME_PAGES
+    assert first[1] <= 2 * without[1] + 2 * READ_BY_TIME_PAGES  # it finds out that no other worker has locked them
 
 
 LOW = 100_000
