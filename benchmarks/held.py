@@ -51,6 +51,7 @@ STARTED = """
 select extract(epoch from started_at - created_at)::float8 from yamlsched.job_runs
 where id = %s and finished_at is not null
 """
+CLAIMED = "select id from yamlsched.job_runs where job_type <> 'noop' and started_at is not null limit 1"
 Fill = Callable[[psycopg.Connection[Any], int, int], None]
 
 
@@ -66,9 +67,15 @@ def _future(connection: psycopg.Connection[Any], runs: int, jobs: int) -> None:
     _add_runs(connection, "held", runs, at="1 day")
 
 
-def _foreign(connection: psycopg.Connection[Any], runs: int, jobs: int) -> None:
-    connection.execute(JOBS, (False, 1))
-    _add_runs(connection, "other%", runs)
+def _lacking(exclusive: bool) -> Fill:
+    def fill(connection: psycopg.Connection[Any], runs: int, jobs: int) -> None:
+        _add_runs(connection, "newer%", 1, exclusive=exclusive)
+
+    return fill
+
+
+def _lacking_one(connection: psycopg.Connection[Any], runs: int, jobs: int) -> None:
+    _add_runs(connection, "newer_0", runs)
 
 
 def _jobs(is_retired: bool, **values: Any) -> Fill:
@@ -100,16 +107,17 @@ def _add_runs(
 
 
 OWN = "paused jobs of its file"  # in the name of a case: the file has these jobs
+LACKS = "that the file lacks"  # these are jobs of a newer file, which another host has applied
 CASES: dict[str, Fill] = {
     "none": lambda connection, runs, jobs: None,
     "{runs:,} paused runs": _paused(exclusive=False),
     "{runs:,} paused slot runs": _paused(exclusive=True),
-    "{runs:,} runs of a job that the file lacks": _foreign,
+    f"{{runs:,}} runs of a job {LACKS}": _lacking_one,
     "{runs:,} runs due tomorrow": _future,
     "{jobs:,} jobs, each waiting for a retry": _jobs(False, at="1 hour", exclusive=True, is_retry=True),
     "{jobs:,} retired jobs, each with a slot run": _jobs(True, exclusive=True),
-    "{jobs:,} jobs that the file lacks, each with a slot run": _jobs(False, exclusive=True),
-    "{jobs:,} jobs that the file lacks, each with a run": _jobs(False),
+    f"{{jobs:,}} jobs {LACKS}, each with a slot run": _lacking(exclusive=True),
+    f"{{jobs:,}} jobs {LACKS}, each with a run": _lacking(exclusive=False),
     f"{{jobs:,}} {OWN}, each with a run": _own_paused(exclusive=False),
     f"{{jobs:,}} {OWN}, each with a slot run": _own_paused(exclusive=True),
 }
@@ -126,16 +134,16 @@ def run(bench: Bench) -> None:
 def _measure(bench: Bench, name: str, fill: Fill, medians: dict[str, float]) -> None:
     sizes, ours = bench.sizes, Yamlsched()
     case = name.format(runs=sizes.held_runs, jobs=sizes.held_jobs)
-    folder = bench.folder / "held"
-    folder.mkdir(exist_ok=True)
-    jobs = "".join(
-        f"  own_{n}: {{handler: bench_handlers.noop}}\n" for n in range(sizes.held_jobs if OWN in name else 0)
-    )
-    (folder / "schedules.yaml").write_text(SCHEDULES + jobs)
-    (folder / "bench_handlers.py").write_text(HANDLERS)
+    folder, newer = bench.folder / "held", bench.folder / "held-newer"
+    for place, kind, is_there in ((folder, "own", OWN in name), (newer, "newer", LACKS in name)):
+        place.mkdir(exist_ok=True)
+        jobs = [f"  {kind}_{n}: {{handler: bench_handlers.noop}}\n" for n in range(sizes.held_jobs if is_there else 0)]
+        (place / "schedules.yaml").write_text(SCHEDULES + "".join(jobs))
+        (place / "bench_handlers.py").write_text(HANDLERS)
     with bench.database() as dsn:
-        for words in (["migrate"], ["sync", "-q"]):
-            run_command(command(*words, "--dsn", dsn), cwd=folder, env=ours.environment(dsn))
+        run_command(command("migrate", "--dsn", dsn), cwd=folder, env=ours.environment(dsn))
+        for place in (folder, newer) if LACKS in name else (folder,):
+            run_command(command("sync", "-q", "--dsn", dsn), cwd=place, env=ours.environment(dsn))
         with psycopg.connect(dsn) as connection:
             fill(connection, sizes.held_runs, sizes.held_jobs)
         bench.vacuum(dsn)
@@ -150,6 +158,8 @@ def _measure(bench: Bench, name: str, fill: Fill, medians: dict[str, float]) -> 
             server = session_cpu_seconds(dsn)
             delays = [_enqueue(connection) for _ in range(SINGLES)]
             server = session_cpu_seconds(dsn) - server
+            if connection.execute(CLAIMED).fetchone() is not None:
+                raise RuntimeError(f"{case}: a run was claimed that may not be")
     medians[name] = statistics.median(delays) * 1000
     bench.add(PART, f"single runs, {case}", "yamlsched", "ms to start", medians[name], "", more_is_better=False)
     bench.add(PART, f"single runs, {case}", "server", "CPU ms a run", server / SINGLES * 1000, "", more_is_better=False)
