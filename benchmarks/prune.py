@@ -46,7 +46,7 @@ def run(bench: Bench) -> None:
         rates[is_pruning] = drained.runs / drained.seconds
         if pruning is not None:
             pruned = bench.sizes.finished - remaining
-            note = f"{pruned:,} runs were pruned meanwhile"
+            note = f"{pruned:,} runs were pruned at the same time"
             bench.add(PART, case, ours.name, "of itself without a prune", rates[True] / rates[False], note)
             bench.add(PART, case, ours.name, "pruned/s", pruned / drained.seconds)
 

@@ -322,7 +322,7 @@ def test_a_session_does_something_else_once_while_the_server_executes_a_statemen
             calls.append("while it waits for the lock")
             holder.execute("select pg_advisory_unlock(7)")
 
-        session.meanwhile = release
+        session.next_call = release
         session.execute("select pg_advisory_lock(7)")
         session.execute("select pg_advisory_unlock(7)")
 

@@ -28,6 +28,7 @@ from yamlsched.service import (
     send_to_monitors,
     sync_if_needed,
 )
+from yamlsched.store.session import do_meanwhile
 from yamlsched.sync import ScheduleFile, SyncResult
 from yamlsched.worker import clock, systemd
 from yamlsched.worker.events import wait
@@ -55,7 +56,7 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     result = WorkResult()
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
-        connection.meanwhile = partial(import_module, "yamlsched.service.workers")  # imported below
+        do_meanwhile(connection, partial(import_module, "yamlsched.service.workers"))  # imported below
         snapshot = poll_database(connection, schedule, target.may_migrate)
         synced = sync_if_needed(connection, schedule, snapshot)
         on_messages(result.add(synced))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from yamlsched import store
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
+from yamlsched.store.session import do_meanwhile
 from yamlsched.sync import current
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     result = WorkResult()
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
-        connection.meanwhile = partial(import_module, "yamlsched.service.workers")  # imported below
+        do_meanwhile(connection, partial(import_module, "yamlsched.service.workers"))  # imported below
         snapshot = poll_database(connection, schedule, target.may_migrate)
         found = current(snapshot, schedule)
         if found is None:

@@ -38,7 +38,7 @@ class Session(psycopg.Connection[Any]):
 
     answer_within: float | None = 65.0
     transaction_setup = b""  # behind a pooler: the statements that configure a transaction
-    meanwhile: Callable[[], object] | None = None  # to do once, while the server executes the next statement
+    next_call: Callable[[], object] | None = None  # to do once, while the server executes the next statement
 
     def configure_transactions(self, settings: Settings) -> None:
         """Apply ``settings``, if any, in each transaction; a statement outside of one becomes a transaction."""
@@ -59,8 +59,8 @@ class Session(psycopg.Connection[Any]):
         end = time.monotonic() + seconds
         try:
             awaited = next(gen)
-            if self.meanwhile is not None:
-                do, self.meanwhile = self.meanwhile, None
+            if self.next_call is not None:
+                do, self.next_call = self.next_call, None
                 do()
             while True:
                 ready = yield awaited
@@ -83,7 +83,7 @@ class Session(psycopg.Connection[Any]):
 def do_meanwhile(connection: psycopg.Connection[Any], do: Callable[[], object]) -> None:
     """Call ``do`` once: while the server executes the next statement of ``connection``, or now if that cannot be."""
     if isinstance(connection, Session) and connection.answer_within is not None:
-        connection.meanwhile = do
+        connection.next_call = do
     else:
         do()
 
