@@ -2,17 +2,17 @@
 
 -- name: jobs
 -- Every job: its unfinished runs by status, its dead runs that retention has not pruned, and the values of its gauges.
--- Instants are seconds since 1970, by date_part, which computes no numeric. Columns that are not listed are not computed:
--- of the latest failure only the index is read. `now` is the instant of the other metrics. The worker is that of a run that
--- finished within the hour.
+-- Instants are seconds since 1970, by date_part, which computes no numeric, and strings, because they are only printed.
+-- Columns that are not listed are not computed: of the latest failure only the index is read. `now` is the instant of the
+-- other metrics. The worker is that of a run that finished within the hour.
 select h.definition_id, h.job_type, h.owner, h.enabled and h.retired_at is null as is_active,
        h.retired_at is null or h.queued + h.running + h.failed > 0 as has_runs,
        h.queued, h.running, h.failed, coalesce(dead.runs, 0) as dead,
        coalesce(extract(epoch from %(now)s - h.overdue_since), 0)::float8 as late_seconds,
        h.paused::integer as paused, h.failure_streak, h.attempt_streak::bigint as attempt_streak, h.failing,
-       date_part('epoch', h.last_success_at) as last_success_at,
-       date_part('epoch', h.last_failure_at) as last_failure_at,
-       date_part('epoch', h.next_slot_at) as next_slot_at,
+       date_part('epoch', h.last_success_at)::text as last_success_at,
+       date_part('epoch', h.last_failure_at)::text as last_failure_at,
+       date_part('epoch', h.next_slot_at)::text as next_slot_at,
        case when not h.paused then extract(epoch from %(now)s - h.oldest_due_at)::float8 end as waits_seconds,
        h.last_end_at > %(now)s::timestamptz - interval '1 hour' as has_ended,
        h.last_failure_at >= %(now)s::timestamptz - interval '1 hour' as has_failed,

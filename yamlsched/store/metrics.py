@@ -14,7 +14,7 @@ from yamlsched.store.statements import load
 
 
 class JobValues(NamedTuple):
-    """The values of a job's gauges. Instants are seconds since 1970."""
+    """The values of a job's gauges. Instants are seconds since 1970, as they are printed."""
 
     definition_id: int
     job_type: str
@@ -30,9 +30,9 @@ class JobValues(NamedTuple):
     failure_streak: int
     attempt_streak: int
     failing: int
-    last_success_at: float | None
-    last_failure_at: float | None
-    next_slot_at: float | None
+    last_success_at: str | None
+    last_failure_at: str | None
+    next_slot_at: str | None
     waits_seconds: float | None  # that its oldest due run has waited; None if none waits or it is paused
     has_ended: bool | None  # a run of it within the hour; None: none ever did
     has_failed: bool | None  # likewise, an attempt
