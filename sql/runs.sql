@@ -59,7 +59,9 @@ with clock as materialized (
 ), level as materialized (
     select coalesce(nullif(%(priority)s::smallint, 0), (
         select l.priority
-        from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)
+        -- sorted first, so that no level below the first one found is looked at
+        from (select v.priority from (values (1::smallint), (2::smallint), (3::smallint)) v (priority)
+              order by v.priority offset 0) l
         where coalesce((select true from yamlsched.job_runs r
                         where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
                           and r.priority = l.priority and r.run_at <= (select c.now from clock c)
@@ -243,12 +245,14 @@ with recursive clock as materialized (
 ), front as materialized (
     -- The first run that is not read by time; none if all that is due is read. Runs that workers hold do not count:
     -- they come first in every large backlog, and are no more than the workers can hold.
+    -- Some more than are asked for are read by time: to read some that may not be claimed is cheaper than the walk. Where
+    -- the claim before has found many of those, there is a walk anyway.
     select r.run_at, r.id
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
       and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
     order by r.run_at, r.id
-    offset %(limit)s + 32 limit 1
+    offset %(limit)s + case when %(was_truncated)s then 0 else 32 end limit 1
 ), from_front as materialized (
     select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
            r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts

@@ -425,8 +425,9 @@ def test_beside_many_withheld_jobs_exactly_the_runs_of_the_others_are_claimed(
     assert sorted(asyncio.run(claimed())) == sorted([*claimable, "last"])
 
 
-def test_what_is_resumed_behind_withheld_runs_is_claimed_in_two_steps_and_not_twenty_at_a_time(
-    db: psycopg.Connection[Any], polling: Polling
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_is_resumed_behind_withheld_runs_is_claimed_in_two_steps_and_not_a_few_at_a_time(
+    db: psycopg.Connection[Any], polling: Polling, dead: bool
 ) -> None:
     resumed = a_job(db, "resumed", paused_at="now")
 
@@ -434,14 +435,19 @@ def test_what_is_resumed_behind_withheld_runs_is_claimed_in_two_steps_and_not_tw
         assert await polling.claim_all() == []
         for _ in range(70):
             a_run(db, resumed, run_at="(now() - interval '1 second')")
+        if dead:
+            db.execute(
+                "update yamlsched.job_runs set status = 'running', attempts = max_attempts, locked_by = 'gone', "
+                "locked_until = now() - interval '1 s', started_at = now() where job_type = 'resumed'"
+            )
         db.execute("update yamlsched.job_definitions set paused_at = null where job_type = 'resumed'")
         polling.claims.look_soon()
         taken = []
         while not polling.claims.is_exhausted:
             answer = await polling.claims.claim(60, Scope())
             assert answer is not None
-            taken.append(len(answer[0].runs))
+            taken.append(len(answer[0].dead if dead else answer[0].runs))
         await polling.session.drop()
         return taken
 
-    assert asyncio.run(story())[:2] == [20, 50]
+    assert asyncio.run(story())[:2] == [4, 60]

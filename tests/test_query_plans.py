@@ -425,8 +425,14 @@ def test_a_claim_of_slot_runs_passes_quickly_over_those_that_other_workers_hold(
 
 WOKEN_PAGES = 10
 """By how many pages the statements for one run may exceed twice those without a backlog: indexes are higher."""
-READ_BY_TIME_PAGES = 4 * (4 + 32) + (4 + 500)
-"""Pages that a claim of four runs may read for those that it reads by time: with their jobs, and of slot runs."""
+READ_BY_TIME_PAGES = 4 * (4 + 32)
+"""Pages that a claim of four runs may read for those that it reads by time, with their jobs."""
+POLL_PAGES = 4 * 4 + 30
+"""The same of one that follows a claim that has found many runs that may not be claimed, with the walk over jobs."""
+SLOT_RUN_PAGES = 4 + 500
+"""Pages that a claim of four runs may read for slot runs."""
+TIE_PAGES = 3 * HELD // 80
+"""Pages of the entries, in three indexes, of runs due at one instant: PostgreSQL before 18 reads all of them."""
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
@@ -476,10 +482,14 @@ def test_a_claim_beside_runs_of_paused_jobs_costs_at_most_twice_what_it_costs_wi
         other.execute("vacuum yamlsched.job_definitions")
         first = measured()
         beside = measured(was_truncated=True)
+        more = SLOT_RUN_PAGES if exclusive else 0
+        if other.info.server_version < 180000:
+            more += TIE_PAGES
 
     assert beside[0] <= 2 * without[0] + WOKEN_PAGES
-    assert beside[1] <= 2 * without[1] + READ_BY_TIME_PAGES
-    assert first[1] <= 2 * without[1] + 2 * READ_BY_TIME_PAGES  # it finds out that no other worker has locked them
+    assert beside[1] <= 2 * without[1] + POLL_PAGES + more
+    # the first one also finds out that no other worker has locked them
+    assert first[1] <= 2 * without[1] + 2 * READ_BY_TIME_PAGES + more
 
 
 LOW = 100_000

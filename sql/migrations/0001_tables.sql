@@ -77,8 +77,10 @@ create table yamlsched.job_definitions (
 -- A tick finds jobs with due slots through this index.
 create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at) where next_slot_at is not null;
 create index job_definitions_retired on yamlsched.job_definitions (namespace, retired_at) where retired_at is not null;
--- Jobs whose runs may not be claimed: a claim reads these few rows instead of the job of each run.
+-- Jobs whose runs may not be claimed: a claim reads these few entries instead of the job of each run. They have what
+-- `is_withheld` needs, so that the rows are not read.
 create index job_definitions_withheld on yamlsched.job_definitions (namespace, id)
+    include (enabled, retired_at, paused_at, paused_until)
     where not enabled or retired_at is not null or paused_at is not null;
 -- Where many are withheld, a claim walks through the others: those, and the jobs whose pause is over.
 create index job_definitions_claimable on yamlsched.job_definitions (namespace, id)

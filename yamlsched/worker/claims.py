@@ -27,7 +27,7 @@ MAX_RUNS = 10_000  # in one claim
 MAX_RUNS_BESIDE_OTHERS = (
     200  # in one claim, where many due runs may not be claimed: it reads more of those if it asks for more
 )
-MAX_RUNS_OF_POLL = 20  # in one claim where the one before has found none of those that it may claim
+MAX_RUNS_OF_POLL = 4  # in one claim where the one before has found none of those that it may claim
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker keeps running to retry what failed here
 MAX_CLAIMS_OF_LEVEL = 3  # before lower levels: the fast path, the rest of a walk over jobs, and a whole walk
@@ -276,7 +276,7 @@ class Claims:
         if claim is None:
             return None
         self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
-        level.was_fast, level.had_runs = is_fast, bool(claim.runs)
+        level.was_fast, level.had_runs = is_fast, bool(claim.runs or claim.dead)
         level.is_fast = not claim.is_truncated if not is_fast else len(claim.runs) == limit
         level.past = claim.past if is_fast and level.is_fast else store.BEFORE_ALL
         was_blocked = level.is_blocked

@@ -31,7 +31,7 @@ class Level:
     is_fast: bool = False  # the next claim takes the fast path
     was_fast: bool = True
     complete_at: float = 0.0  # when all kinds of runs are asked for again
-    had_runs: bool = False  # the last claim found some
+    had_runs: bool = False  # the last claim found some, or marked some dead
     is_blocked: bool = False  # the last claims found only runs that others had locked
     read_until: tuple[str, int] = store.BEFORE_ALL  # many runs up to here may not be claimed; the others were
 
