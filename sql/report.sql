@@ -33,13 +33,12 @@ order by d.job_type;
 -- an instant in microseconds: the greatest array has the lowest id of those that were latest; sorting takes as long as the
 -- rest. Calls of on_dead do not count, as in job_health: they have no status here. `offset 0` keeps the planner from
 -- computing late_by once for each column that uses it, which takes a third of the time.
-select d.job_type, d.timezone, e.runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took, e.late, e.late_by,
-       -e.latest[2] as late_id, to_timestamp(e.latest[3] / 1e6) as late_at, e.examined
+select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took,
+       e.late, e.late_by, -e.latest[2] as late_id, to_timestamp(e.latest[3] / 1e6) as late_at, e.examined
 from yamlsched.job_definitions d
 left join unnest(%(jobs)s::text[], %(limits)s::interval[]) as own (job_type, max_late) on own.job_type = d.job_type
 cross join lateral (
-    select count(x.status)::integer as runs,
-           (count(*) filter (where x.status = 'succeeded'))::integer as succeeded,
+    select (count(*) filter (where x.status = 'succeeded'))::integer as succeeded,
            (count(*) filter (where x.status = 'succeeded' and x.attempts > 1))::integer as retried,
            (count(*) filter (where x.status = 'dead'))::integer as dead,
            (count(*) filter (where x.status = 'cancelled'))::integer as cancelled,
@@ -51,37 +50,33 @@ cross join lateral (
                                (date_part('epoch', x.first_start) * 1e6)::bigint] end) as latest,
            count(*)::integer as examined
     from (
-        select r.id, s.status, r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, w.first_start,
-               case when w.first_start - w.due > coalesce(own.max_late, %(max_late)s) and s.status is not null
+        select w.id, w.status, w.attempts, w.started_at, w.finished_at, w.first_start,
+               case when w.first_start > w.due + coalesce(own.max_late, %(max_late)s) and w.status is not null
                     then w.first_start - greatest(w.due, (
                         select max(p.finished_at)
                         from yamlsched.job_runs p
-                        where r.exclusive and p.definition_id = d.id and p.exclusive and p.id <> r.id
+                        where w.exclusive and p.definition_id = d.id and p.exclusive and p.id <> w.id
                           and p.finished_at > w.due and p.finished_at <= w.first_start))
                     end as late_by
         from (
-            select r.id, r.status, r.attempts, r.prior_attempts, r.started_at, r.finished_at, r.run_at, r.created_at,
-                   r.scheduled_for, r.exclusive, r.idempotency_key
-            from yamlsched.job_runs r
-            where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
-            order by r.finished_at desc
-            limit %(of_job)s
-        ) r
-        cross join lateral (
-            select case when coalesce(r.idempotency_key not like 'on\_dead:%%', true) then r.status end as status
-        ) s
-        cross join lateral (
-            select case when r.attempts <= 1 then r.started_at
+            select r.id, case when coalesce(r.idempotency_key not like 'on\_dead:%%', true) then r.status end as status,
+                   r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.exclusive,
+                   case when r.attempts <= 1 then r.started_at
                         else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1)
                         end as first_start,
                    case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at)
                         when r.scheduled_for is null then greatest(r.run_at, r.created_at)
                         else r.run_at end as due
+            from yamlsched.job_runs r
+            where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
+            order by r.finished_at desc
+            limit %(of_job)s
         ) w
         offset 0
     ) x
 ) e
-where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s)) and e.runs > 0
+where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s))
+  and e.succeeded + e.dead + e.cancelled > 0
 order by d.job_type;
 
 -- name: longest

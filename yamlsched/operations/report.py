@@ -6,7 +6,7 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from yamlsched.store.report import EndedOfJob, GapOfJob
 from yamlsched.store.session import do_meanwhile
 from yamlsched.zones import zone
 
-MAX_RUNS, MIN_OF_JOB = 50_000, 5
+MAX_RUNS, MIN_OF_JOB = 30_000, 3
 """Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
 MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
@@ -146,18 +146,23 @@ def read(
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
     do_meanwhile(connection, partial(_prepare, timezone))
-    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
-    gaps = store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB)
+    read_ended = partial(store.ended, connection, namespace, since, end, limits.max_late, own)
+    of_job = max(MAX_RUNS // max(jobs.in_all, 1), MIN_OF_JOB)
+    ended_rows = read_ended(of_job)
+    ended: list[EndedOfJob] = []
+    do_meanwhile(connection, lambda: ended.extend(ended_rows()))
+    gap_rows = store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB)
     skipped: list[Skipped] = []
     found: list[Problem] = []
 
     def examine() -> None:
-        skipped.extend(_skipped(gaps, since, end))
+        skipped.extend(_skipped(gap_rows(), since, end))
         if until is None:
             found.extend(report_problems.of_now(now, limits))
 
     do_meanwhile(connection, examine)
     failed = failures.groups(connection, namespace, since, end)
+    ended, of_job = _with_spare(ended, of_job, read_ended)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
     found += report_problems.in_doubt(now, in_doubt, until is None)
@@ -201,27 +206,19 @@ def _prepare(timezone: Callable[[], str]) -> None:
     timezone()
 
 
-def _ended(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    since: datetime,
-    until: datetime,
-    max_late: timedelta,
-    own: Mapping[str, timedelta],
-    jobs: int,
+def _with_spare(
+    ended: list[EndedOfJob], of_job: int, read: Callable[[int, Sequence[str]], Callable[[], list[EndedOfJob]]]
 ) -> tuple[list[EndedOfJob], int]:
     """Return the jobs of which runs ended, and how many runs of one job were read at most.
 
-    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
+    Each job had an equal share of ``MAX_RUNS``, ``of_job``. What quiet jobs left of theirs is shared by the busy ones,
+    of which more runs are read.
     """
-    of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
-    ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
     busy = [job.job_type for job in ended if job.examined >= of_job]
     spare = MAX_RUNS - sum(job.examined for job in ended)
     if busy and spare >= len(busy):
         of_job += spare // len(busy)
-        again = store.ended(connection, namespace, since, until, max_late, own, of_job, busy)
-        more = {job.job_type: job for job in again}
+        more = {job.job_type: job for job in read(of_job, busy)()}
         ended = [more.get(job.job_type, job) for job in ended]
     return ended, of_job
 
