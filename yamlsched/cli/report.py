@@ -49,7 +49,7 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
 
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, since, until, timezone)
-        found = report.read(connection, namespace, start, end, timezone)
+        found = report.read(connection, namespace, start, end, timezone, settings.second_session())
     click.echo(_rendered(found, settings.format))
     return FINDINGS if found.problems else OK
 

@@ -6,7 +6,7 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +17,7 @@ import psycopg
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.operations import attention, failures, health, report_problems
 from yamlsched.operations.attention import Problem, Thresholds
+from yamlsched.operations.beside import Connect, start
 from yamlsched.operations.failures import Failures
 from yamlsched.store import report as store
 from yamlsched.store.edits import Edit
@@ -135,36 +136,25 @@ def read(
     since: datetime,
     until: datetime | None = None,
     timezone: Callable[[], str] = lambda: "UTC",
+    connect: Connect | None = None,
 ) -> Report:
     """Return what happened in [since, until); None: until now.
 
     ``timezone`` returns that of the report itself. It is called while the server is busy, and again for the result.
+    With ``connect``, which opens a second session, gaps and failures are read at the same time as the runs that ended.
     """
     limits, jobs = Thresholds(), store.jobs(connection, namespace)
     now = health.read_suspects(connection, namespace, limits.within)
     end = now.now if until is None else min(until, now.now)
+    beside = start(connection, connect, partial(_gaps_and_failures, namespace, since, end))
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
     do_meanwhile(connection, partial(_prepare, timezone))
-    read_ended = partial(store.ended, connection, namespace, since, end, limits.max_late, own)
-    of_job = max(MAX_RUNS // max(jobs.in_all, 1), MIN_OF_JOB)
-    ended_rows = read_ended(of_job)
-    ended: list[EndedOfJob] = []
-    do_meanwhile(connection, lambda: ended.extend(ended_rows()))
-    gap_rows = store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB)
-    skipped: list[Skipped] = []
-    found: list[Problem] = []
-
-    def examine() -> None:
-        skipped.extend(_skipped(gap_rows(), since, end))
-        if until is None:
-            found.extend(report_problems.of_now(now, limits))
-
-    do_meanwhile(connection, examine)
-    failed = failures.groups(connection, namespace, since, end)
-    ended, of_job = _with_spare(ended, of_job, read_ended)
+    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
+    skipped, failed = beside()
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
+    found = [*(report_problems.of_now(now, limits) if until is None else ())]
     found += report_problems.in_doubt(now, in_doubt, until is None)
     found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
     found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
@@ -198,6 +188,15 @@ def read(
     )
 
 
+def _gaps_and_failures(
+    namespace: str, since: datetime, until: datetime, connection: psycopg.Connection[Any]
+) -> tuple[list[Skipped], Failures]:
+    gaps = store.skipped(connection, namespace, since, until, MAX_GAPS_OF_JOB)
+    skipped: list[Skipped] = []
+    do_meanwhile(connection, lambda: skipped.extend(_skipped(gaps, since, until)))
+    return skipped, failures.groups(connection, namespace, since, until)
+
+
 def _prepare(timezone: Callable[[], str]) -> None:
     """Import what is needed later, and read the time zone, which may take parsing a file."""
     from yamlsched import slots  # noqa: F401
@@ -206,19 +205,27 @@ def _prepare(timezone: Callable[[], str]) -> None:
     timezone()
 
 
-def _with_spare(
-    ended: list[EndedOfJob], of_job: int, read: Callable[[int, Sequence[str]], Callable[[], list[EndedOfJob]]]
+def _ended(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    max_late: timedelta,
+    own: Mapping[str, timedelta],
+    jobs: int,
 ) -> tuple[list[EndedOfJob], int]:
     """Return the jobs of which runs ended, and how many runs of one job were read at most.
 
-    Each job had an equal share of ``MAX_RUNS``, ``of_job``. What quiet jobs left of theirs is shared by the busy ones,
-    of which more runs are read.
+    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
     """
+    of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
+    ended = store.ended(connection, namespace, since, until, max_late, own, of_job)
     busy = [job.job_type for job in ended if job.examined >= of_job]
     spare = MAX_RUNS - sum(job.examined for job in ended)
     if busy and spare >= len(busy):
         of_job += spare // len(busy)
-        more = {job.job_type: job for job in read(of_job, busy)()}
+        again = store.ended(connection, namespace, since, until, max_late, own, of_job, busy)
+        more = {job.job_type: job for job in again}
         ended = [more.get(job.job_type, job) for job in ended]
     return ended, of_job
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.store.rows import execute, fetch
+from yamlsched.store.rows import fetch
 from yamlsched.store.statements import load
 
 
@@ -104,15 +104,15 @@ def ended(
     limits: Mapping[str, timedelta],
     of_job: int,
     of: Sequence[str] | None = None,
-) -> Callable[[], list[EndedOfJob]]:
-    """Return a function that returns the jobs of which runs ended in [since, until).
+) -> list[EndedOfJob]:
+    """Return the jobs of which runs ended in [since, until). ``limits`` are those of single jobs, for ``max_late``.
 
-    ``limits`` are those of single jobs, for ``max_late``. With ``of``, their names, only these.
+    With ``of``, their names, only these.
     """
     given: dict[str, Any] = {"namespace": namespace, "since": since, "until": until, "max_late": max_late}
     given |= {"jobs": list(limits), "limits": list(limits.values()), "of_job": of_job}
     given["of"] = None if of is None else list(of)
-    return execute(connection, EndedOfJob, load("report")["ended"], given)
+    return fetch(connection, EndedOfJob, load("report")["ended"], given)
 
 
 def longest(
@@ -130,10 +130,9 @@ def longest(
 
 def skipped(
     connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime, of_job: int
-) -> Callable[[], list[GapOfJob]]:
-    """Return a function that returns the gaps that overlap [since, until), at most ``of_job`` of one job."""
+) -> list[GapOfJob]:
     given = {"namespace": namespace, "since": since, "until": until, "of_job": of_job}
-    return execute(connection, GapOfJob, load("report")["skipped"], given)
+    return fetch(connection, GapOfJob, load("report")["skipped"], given)
 
 
 def running(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[RunningRun]:
