@@ -19,6 +19,7 @@ from yamlsched.operations import attention, failures, health, report_problems
 from yamlsched.operations.attention import Problem, Thresholds
 from yamlsched.operations.beside import Connect, start
 from yamlsched.operations.failures import Failures
+from yamlsched.store import clock
 from yamlsched.store import report as store
 from yamlsched.store.edits import Edit
 from yamlsched.store.health import EffectInDoubt
@@ -143,10 +144,11 @@ def read(
     ``timezone`` returns that of the report itself. It is called while the server is busy, and again for the result.
     With ``connect``, which opens a second session, gaps and failures are read at the same time as the runs that ended.
     """
+    at = clock.now(connection)
+    end = at if until is None else min(until, at)
+    beside = start(connection, connect, partial(_gaps_and_failures, namespace, since, end))
     limits, jobs = Thresholds(), store.jobs(connection, namespace)
     now = health.read_suspects(connection, namespace, limits.within)
-    end = now.now if until is None else min(until, now.now)
-    beside = start(connection, connect, partial(_gaps_and_failures, namespace, since, end))
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
     do_meanwhile(connection, partial(_prepare, timezone))
@@ -168,7 +170,7 @@ def read(
 
     return Report(
         namespace=namespace,
-        now=now.now,
+        now=at,
         since=since,
         until=end,
         is_current=until is None,
