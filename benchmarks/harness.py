@@ -58,7 +58,7 @@ class Sizes:
     failures: int = 20_000
     held_runs: int = 300_000
     held_jobs: int = 40_000
-    held_seconds: float = 20.0
+    held_seconds: float = 60.0  # a whole minute, so that each one has the sync of a minute once
     ticks: int = 10
     starts: int = 5
     io: int = 10_000

@@ -1,8 +1,8 @@
 """Backlogs that a worker may not claim: paused, of jobs that its file lacks, waiting for a retry, due in the future.
 
 Measured beside each of them and without, by turns: what single runs that are enqueued one after the other cost until
-they start, and what an idle ``work --loop`` and the server's processes for its sessions use in a minute. Without their
-sync, which a helper process does at each minute.
+they start, and what an idle ``work --loop`` and the server's processes for its sessions use in a minute. That includes
+one sync by its helper process, but not what the server uses for the session of the sync, which ends with it.
 """
 
 from __future__ import annotations
