@@ -74,13 +74,21 @@ with clock as materialized (
                         order by r.run_at, r.definition_id limit 1))
         order by l.priority
         limit 1)) as priority
+), start as materialized (
+    -- A large claim starts where no other worker claims: each run that it finds locked or claimed costs it time.
+    select s.run_at, s.id
+    from level l
+    cross join lateral yamlsched.claim_start(
+        %(namespace)s, l.priority, (select c.now from clock c), %(past_run_at)s::timestamptz, %(past_id)s::bigint, %(limit)s::integer) s
+    where %(limit)s >= 100
 ), picked as materialized (
     select w.ctid, w.run_at, w.id
     from yamlsched.job_runs w
     where w.namespace = %(namespace)s and w.finished_at is null and not w.exclusive
       and w.priority = (select l.priority from level l)
       and w.run_at <= (select c.now from clock c)
-      and (w.run_at, w.id) > (%(past_run_at)s::timestamptz, %(past_id)s::bigint)
+      and (w.run_at, w.id) > (coalesce((select s.run_at from start s), %(past_run_at)s::timestamptz),
+                              coalesce((select s.id from start s), %(past_id)s::bigint))
       and case when w.status = 'running' or w.attempts >= w.max_attempts    -- the latter: `claim` marks them dead
                     then false
                else w.definition_id <= (%(lasts)s::bigint[])[width_bucket(w.definition_id, %(firsts)s::bigint[])]
@@ -199,7 +207,7 @@ with recursive clock as materialized (
         select k.id from walk k where k.id is not null
     ) w
 ), heads as materialized (
-    select coalesce(running.id, waiting.id) as id
+    select coalesce(running.ctid, waiting.ctid) as ctid
     from (select f.id from few_jobs f
           union all
           select a.id from all_jobs a
@@ -208,14 +216,14 @@ with recursive clock as materialized (
                    and r.priority = %(priority)s
                  order by r.run_at limit 1) <= (select c.now from clock c)) j
     left join lateral (
-        select r.id, r.priority = %(priority)s and r.locked_until < (select c.now from clock c) as is_over,
+        select r.ctid, r.priority = %(priority)s and r.locked_until < (select c.now from clock c) as is_over,
                r.attempts >= r.max_attempts as is_last
         from yamlsched.job_runs r where r.exclusive_of = j.id
         offset 0                          -- keeps the planner from changing the order of jobs, which `after` relies on
     ) running on true
     left join lateral (
-        select r.id from yamlsched.job_runs r
-        where running.id is null
+        select r.ctid from yamlsched.job_runs r
+        where running.ctid is null
           and (select h.id from yamlsched.job_runs h
                where h.definition_id = j.id and h.held_until >= (select c.now from clock c) and h.exclusive
                limit 1) is null
@@ -223,7 +231,7 @@ with recursive clock as materialized (
           and r.priority = %(priority)s and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
         order by r.run_at, r.id limit 1
     ) waiting on true
-    where (running.is_over or waiting.id is not null)
+    where (running.is_over or waiting.ctid is not null)
       and (j.id <= (%(lasts)s::bigint[])[width_bucket(j.id, %(firsts)s::bigint[])]
            and case when (select h.are_many from withheld h)
                 then (select not yamlsched.is_withheld(d, (select c.now from clock c))
@@ -234,43 +242,43 @@ with recursive clock as materialized (
 ), quotas as materialized (
     select greatest((%(limit)s + c.odd) / 2, %(limit)s - (select count(*) from heads)) as side_by_side from clock c
 ), from_heads as materialized (
-    select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
+    select r.ctid, r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
            r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
     from yamlsched.job_runs r
-    where r.id = any (array(select h.id from heads h))
+    where r.ctid = any (array(select h.ctid from heads h))
       -- checked again on the locked row: it may have been claimed, finished or postponed since the walk
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.finished_at is null and r.run_at <= (select c.now from clock c) end
     for no key update of r skip locked
+), extent as materialized (
+    -- How many runs are read by time. Some more than are asked for: to read some that may not be claimed is cheaper than
+    -- the walk. Where the claim before has found many of those, there is a walk anyway.
+    select %(limit)s + case when %(was_truncated)s then 0 else 32 end as count
 ), front as materialized (
-    -- The first run that is not read by time; none if all that is due is read. Runs that workers hold do not count:
-    -- they come first in every large backlog, and are no more than the workers can hold.
-    -- Some more than are asked for are read by time: to read some that may not be claimed is cheaper than the walk. Where
-    -- the claim before has found many of those, there is a walk anyway.
-    select r.run_at, r.id
-    from yamlsched.job_runs r
-    where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
-      and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
-    order by r.run_at, r.id
-    offset %(limit)s + case when %(was_truncated)s then 0 else 32 end limit 1
-), from_front as materialized (
-    select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
-           r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
-    from yamlsched.job_runs r
-    where r.namespace = %(namespace)s
-      and r.finished_at is null
-      and not r.exclusive
-      and r.priority = %(priority)s
-      -- one bound, in place of two: PostgreSQL 18 ends the scan at one of them only
-      and (r.run_at, r.id) <= (coalesce((select f.run_at from front f), (select c.now from clock c)),
-                               coalesce((select f.id - 1 from front f), 9223372036854775807))
-      and yamlsched.has_no_worker(r, (select c.now from clock c))
-      and (r.definition_id <= (%(lasts)s::bigint[])[width_bucket(r.definition_id, %(firsts)s::bigint[])]
+    -- These, and the next one, where there is one. Runs that workers hold do not count: they come first in every large
+    -- backlog, and are no more than the workers can hold.
+    select r.ctid, r.run_at, r.id, row_number() over (order by r.run_at, r.id) > (select e.count from extent e) as is_next,
+           r.definition_id <= (%(lasts)s::bigint[])[width_bucket(r.definition_id, %(firsts)s::bigint[])]
            and case when (select h.are_many from withheld h)
                 then (select not yamlsched.is_withheld(d, (select c.now from clock c))
                       from yamlsched.job_definitions d where d.id = r.definition_id)
                 else r.definition_id not in (select x.id from excluded x) end
-           or r.status = 'running' and r.attempts >= r.max_attempts)
+           or r.status = 'running' and r.attempts >= r.max_attempts as is_claimable
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
+      and r.run_at <= (select c.now from clock c) and yamlsched.has_no_worker(r, (select c.now from clock c))
+    order by r.run_at, r.id
+    limit (select e.count + 1 from extent e)
+), next as materialized (
+    select f.run_at, f.id from front f where f.is_next
+), from_front as materialized (
+    -- checked again on the locked row, as above
+    select r.ctid, r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
+           r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
+    from yamlsched.job_runs r
+    where r.ctid = any (array(select f.ctid from front f where f.is_claimable and not f.is_next))
+      and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
+               else r.finished_at is null and r.run_at <= (select c.now from clock c) end
     order by r.run_at, r.id
     limit (select q.side_by_side from quotas q)
     for no key update of r skip locked
@@ -279,26 +287,15 @@ with recursive clock as materialized (
     from (select 1 + floor(random() * cardinality(%(firsts)s::bigint[]))::int as nth) n
     join unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) with ordinality g (first, last, nth) on g.nth = n.nth
 ), claimable as materialized (
-    -- Whether the front has as many runs as are asked for, some of which others have locked. If the claim before has found
-    -- many that may not be claimed, it is not read for this once more.
-    select count(*) > (select count(*) from from_front) and count(*) >= (select q.side_by_side from quotas q) as are_locked
-    from (
-        select from yamlsched.job_runs r
-        where not %(was_truncated)s and (select count(*) from from_front) < (select q.side_by_side from quotas q, front f)
-          and r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive and r.priority = %(priority)s
-          and (r.run_at, r.id) < ((select f.run_at from front f), (select f.id from front f))
-          and yamlsched.has_no_worker(r, (select c.now from clock c))
-          and r.definition_id <= (%(lasts)s::bigint[])[width_bucket(r.definition_id, %(firsts)s::bigint[])]
-          and case when (select h.are_many from withheld h)
-              then (select not yamlsched.is_withheld(d, (select c.now from clock c))
-                    from yamlsched.job_definitions d where d.id = r.definition_id)
-              else r.definition_id not in (select x.id from excluded x) end
-        order by r.run_at, r.id
-        limit (select q.side_by_side from quotas q)
-    ) r
+    -- Whether the front has as many runs as are asked for, but others have locked some of them. If the claim before has
+    -- found many that may not be claimed, there is a walk anyway.
+    select not %(was_truncated)s and count(*) >= (select q.side_by_side from quotas q)
+           and (select count(*) from from_front) < (select q.side_by_side from quotas q, next) as are_locked
+    from front f
+    where f.is_claimable and not f.is_next
 ), cut as materialized (
     select q.side_by_side - (select count(*) from from_front) as missing
-    from quotas q, front f, claimable a
+    from quotas q, next, claimable a
     where not a.are_locked
 ), laps (first, last) as materialized (
     -- the ranges from a random job on, then those before it
@@ -341,13 +338,13 @@ with recursive clock as materialized (
     select r.*
     from around a
     cross join lateral (
-        select r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.status, r.attempts, r.max_attempts, r.locked_by, r.started_at,
                r.job_type, r.idempotency_key, r.scheduled_for, r.prior_attempts
         from yamlsched.job_runs r
         where r.finished_at is null and not r.exclusive
           -- whole rows: with `definition_id = a.id`, another index has the same order, and reads the runs of all jobs
           and (r.namespace, r.definition_id, r.priority, r.run_at, r.id)
-              >= (%(namespace)s, a.id, %(priority)s::smallint, (select f.run_at from front f), (select f.id from front f))
+              >= (%(namespace)s, a.id, %(priority)s::smallint, (select n.run_at from next n), (select n.id from next n))
           and (r.namespace, r.definition_id, r.priority, r.run_at)
               <= (%(namespace)s, a.id, %(priority)s::smallint, (select c.now from clock c))
           and yamlsched.has_no_worker(r, (select c.now from clock c))
@@ -378,7 +375,7 @@ with recursive clock as materialized (
         last_error = case when r.status = 'running' then %(lost_error)s
                           else 'no attempts are left: attempts or max_attempts was edited by hand' end,
         error_type = case when r.status = 'running' then %(lost_type)s else 'AttemptsExhausted' end
-    where r.id = any (array(select p.id from picked p where p.is_last))
+    where r.ctid = any (array(select p.ctid from picked p where p.is_last))
     returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at, r.trace_context
 ), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
@@ -403,7 +400,7 @@ with recursive clock as materialized (
         failed_at = case when r.status = 'running' then (select c.now from clock c) else r.failed_at end,
         last_error = case when r.status = 'running' then %(lost_error)s else r.last_error end,
         error_type = case when r.status = 'running' then %(lost_type)s else r.error_type end
-    where r.id = any (array(select p.id from picked p where not p.is_last))
+    where r.ctid = any (array(select p.ctid from picked p where not p.is_last))
     returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
               r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,

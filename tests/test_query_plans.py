@@ -292,6 +292,30 @@ def test_a_claim_skips_index_entries_that_an_old_transaction_keeps(own_dsn: str)
     assert pages(plan) <= PAGES_PER_RUN * LIMIT
 
 
+def test_a_claim_does_not_read_all_that_other_workers_have_claimed_since(own_dsn: str) -> None:
+    # given statements that were planned while the table was empty
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
+        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
+        job = a_job(other)
+        names = prepare(connection, "claim_waiting")
+        execute(connection, "claim_waiting", names, {**claim("A"), "limit": LIMIT})
+        other.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+            "select 'default', %s, 'purge', now() - interval '1 hour' + n * interval '1 ms', 5 "
+            "from generate_series(1, 20000) n",
+            [job],
+        )
+        other.execute(
+            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'B', "
+            "locked_until = now() + interval '1 hour' where id <= (select max(id) - 1000 from yamlsched.job_runs)"
+        )
+
+        plan = execute(connection, "claim_waiting", names, {**claim("A"), "limit": LIMIT})
+
+    assert plan["Actual Rows"] == LIMIT
+    assert pages(plan) <= 12 * LIMIT  # 16 with all that others have claimed
+
+
 HELD, WAITING = 20_000, 5_000
 HELD_BACK = {"paused_at": "now", "enabled": False, "retired_at": "now", "foreign": True}
 FEW_PAGES = 400

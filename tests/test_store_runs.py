@@ -346,6 +346,78 @@ def test_the_fast_path_continues_where_the_last_claim_ended(db: psycopg.Connecti
     assert third.past == second.past
 
 
+@pytest.fixture(params=["one instant", "instants of their own"])
+def backlog(request: pytest.FixtureRequest, db: psycopg.Connection[Any]) -> list[int]:
+    """The ids of 1,000 waiting runs, in the order of their time."""
+    interval = timedelta(0) if request.param == "one instant" else timedelta(milliseconds=7)
+    job = a_job(db)
+    return [due(db, job, run_at=NOON - MINUTE + number * interval) for number in range(1_000)]
+
+
+def test_a_large_claim_starts_behind_what_others_have_claimed_since(backlog: list[int], ask: Ask) -> None:
+    first = ask(store.claim_waiting, "default", "A", 100)
+    for token in "BCD":
+        ask(store.claim_waiting, "default", token, 200)
+
+    next_ = ask(store.claim_waiting, "default", "A2", 100, past=first.past)
+
+    assert [run.id for run in next_.runs] == backlog[700:800]
+
+
+def test_a_run_that_a_large_claim_passes_over_is_found_by_the_next_complete_one(
+    backlog: list[int], db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    # one of the claimed runs waits again
+    ask(store.claim_waiting, "default", "A", 500)
+    db.execute(
+        "update yamlsched.job_runs set status = 'queued', locked_until = null, attempts = 0 where id = %s",
+        [backlog[50]],
+    )
+
+    large = ask(store.claim_waiting, "default", "B", 100)
+    small = ask(store.claim_waiting, "default", "C", 1)
+    db.execute(
+        "update yamlsched.job_runs set status = 'queued', locked_until = null, attempts = 0 where id = %s",
+        [backlog[50]],
+    )
+    complete = claim(ask, "D", limit=100)
+
+    assert [run.id for run in large.runs] == backlog[500:600]
+    assert [run.id for run in small.runs] == [backlog[50]]
+    assert [run.id for run in complete.runs] == [backlog[50], *backlog[600:699]]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(99, (99, 198)), (100, (200, 300)), (400, (800, 1000))])
+def test_a_large_claim_leaves_the_first_runs_to_those_that_are_not_committed(
+    backlog: list[int], db: psycopg.Connection[Any], dsn: str, ask: Ask, limit: int, expected: tuple[int, int]
+) -> None:
+    # two claims that are not committed, of which the second has taken less than it asked for
+    with database.connect(dsn) as first, database.connect(dsn) as second:
+        for connection in (first, second):
+            connection.execute("begin")
+            connection.execute(
+                "select yamlsched.claim_start('default', 2::smallint, %s, '-infinity', 0, %s) where %s >= 100",
+                [NOON, limit, limit],
+            )
+        first.execute(
+            "select from yamlsched.job_runs where id = any (%s) for no key update", [backlog[: min(limit, 99)]]
+        )
+
+        third = ask(store.claim_waiting, "default", "C", limit)
+
+    assert [run.id for run in third.runs] == backlog[slice(*expected)]
+
+
+def test_a_large_claim_at_the_end_of_a_backlog_takes_the_rest(backlog: list[int], dsn: str, ask: Ask) -> None:
+    with database.connect(dsn) as other:
+        other.execute("begin")
+        other.execute("select yamlsched.claim_start('default', 2::smallint, %s, '-infinity', 0, 1000)", [NOON])
+
+        rest = ask(store.claim_waiting, "default", "B", 1_000)
+
+    assert [run.id for run in rest.runs] == backlog
+
+
 def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: str) -> None:
     job = a_job(db)
     db.execute(
@@ -782,7 +854,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
 ) -> None:
     # given a claim that has read the first run of a job, and is stopped before it locks it
     run = due(db, a_job(db), exclusive=True)
-    heads = b"array(select h.id from heads h)"
+    heads = b"array(select h.ctid from heads h)"
     held_up = heads.replace(b"heads h", b"heads h, (select pg_advisory_xact_lock(4711)) l")
     statement = load("runs")["claim"]
     assert statement.count(heads) == 1
