@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.store.session import Session
 
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[], psycopg.Connection[Any]]
@@ -20,9 +21,10 @@ def start(
 ) -> Callable[[], T]:
     """Start ``read`` in a thread with a session that ``connect`` opens, and return a function that returns its result.
 
-    Without ``connect``, or if the server has no session left, that function calls ``read`` with ``connection``.
+    Without ``connect``, behind a pooler, or if the server has no session left, that function calls ``read`` with
+    ``connection``.
     """
-    if connect is None:
+    if connect is None or (isinstance(connection, Session) and connection.is_pooled):
         return partial(read, connection)
 
     def read_alone() -> T:

@@ -46,6 +46,11 @@ class Session(psycopg.Connection[Any]):
             self.transaction_setup = set_local(settings)
             self.cursor_factory = PooledCursor
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler is before the server: it may have no second session while this one is open."""
+        return bool(self.transaction_setup)
+
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         """Wait for ``gen``. Raises EnvironmentFailed, and closes the session, if that takes too long.
 
