@@ -66,6 +66,7 @@ begin
     end loop;
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
+            'yamlsched.claim_start(text,smallint,timestamp with time zone,timestamp with time zone,bigint,integer)',
             'yamlsched.delete_of_runs()',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
