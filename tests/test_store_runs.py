@@ -391,7 +391,7 @@ def test_a_run_that_a_large_claim_passes_over_is_found_by_the_next_complete_one(
 def test_a_large_claim_leaves_the_first_runs_to_those_that_are_not_committed(
     backlog: list[int], db: psycopg.Connection[Any], dsn: str, ask: Ask, limit: int, expected: tuple[int, int]
 ) -> None:
-    # two claims that are not committed, of which the second has taken less than it asked for
+    # two claims that are not committed, of which one has locked its runs, but for the last one
     with database.connect(dsn) as first, database.connect(dsn) as second:
         for connection in (first, second):
             connection.execute("begin")
@@ -406,6 +406,21 @@ def test_a_large_claim_leaves_the_first_runs_to_those_that_are_not_committed(
         third = ask(store.claim_waiting, "default", "C", limit)
 
     assert [run.id for run in third.runs] == backlog[slice(*expected)]
+
+
+@pytest.mark.parametrize("last", ["-infinity", "4713-01-01 00:00:00+00 BC", "1960-01-01 00:00:00+00", "now"])
+@pytest.mark.parametrize("count", [1, 300, 1_000])
+def test_runs_that_are_due_since_forever_stop_no_large_claim(
+    backlog: list[int], db: psycopg.Connection[Any], ask: Ask, last: str, count: int
+) -> None:
+    db.execute("update yamlsched.job_runs set run_at = '-infinity' where id = any (%s)", [backlog[:count]])
+    if last != "now":
+        rest = backlog[count:]
+        db.execute("update yamlsched.job_runs set run_at = %s::timestamptz where id = any (%s)", [last, rest])
+
+    taken = [ask(store.claim_waiting, "default", token, 400).runs for token in "ABC"]
+
+    assert [run.id for runs in taken for run in runs] == backlog
 
 
 def test_a_large_claim_at_the_end_of_a_backlog_takes_the_rest(backlog: list[int], dsn: str, ask: Ask) -> None:

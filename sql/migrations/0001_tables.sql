@@ -210,7 +210,10 @@ begin
             select h.run_at, case when h.run_at > claim_start.run_at then 0
                                   when h.run_at < ends.run_at then claim_start.id
                                   else claim_start.id + (ends.id - claim_start.id) / 2 end as id into half
-            from (select claim_start.run_at + (ends.run_at - claim_start.run_at) / 2 as run_at) h;
+            from (select case when claim_start.run_at = ends.run_at then ends.run_at
+                              else l.run_at + (ends.run_at - l.run_at) / 2 end as run_at
+                  -- a run may be due since -infinity
+                  from (select greatest(claim_start.run_at, least('epoch', ends.run_at)) as run_at) l) h;
             select r.run_at, r.id, r.status = 'running' as is_running into run
             from yamlsched.job_runs r
             where r.namespace = of_namespace and r.finished_at is null and not r.exclusive and r.priority = of_priority
