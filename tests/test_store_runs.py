@@ -864,15 +864,17 @@ def test_a_slot_at_the_maximum_timestamp_stops_no_claim(db: psycopg.Connection[A
     assert len(claim(ask, "B").runs) == 3
 
 
+@pytest.mark.parametrize(
+    ("exclusive", "read"), [(True, b"select h.ctid from heads h"), (False, b"select f.ctid from front f")]
+)
 def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask
+    db: psycopg.Connection[Any], dsn: str, ask: Ask, exclusive: bool, read: bytes
 ) -> None:
-    # given a claim that has read the first run of a job, and is stopped before it locks it
-    run = due(db, a_job(db), exclusive=True)
-    heads = b"array(select h.ctid from heads h)"
-    held_up = heads.replace(b"heads h", b"heads h, (select pg_advisory_xact_lock(4711)) l")
+    # given a claim that has read a run, as the first one of its job or by its time, and is stopped before it locks it
+    run = due(db, a_job(db), exclusive=exclusive)
+    held_up = read + b", (select pg_advisory_xact_lock(4711)) l"
     statement = load("runs")["claim"]
-    assert statement.count(heads) == 1
+    assert statement.count(read) == 1
     answers: list[Any] = []
     given = {
         "namespace": "default",
@@ -888,7 +890,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")
         thread = threading.Thread(
-            target=lambda: answers.append(claimer.execute(statement.replace(heads, held_up), given).fetchall())
+            target=lambda: answers.append(claimer.execute(statement.replace(read, held_up), given).fetchall())
         )
         thread.start()
         while not db.execute(
