@@ -137,10 +137,11 @@ def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_cha
 def test_migrate_reports_which_hosts_continue_and_dry_run_changes_nothing(
     db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = migrations.applied(db)
     release(monkeypatch, ADDED)
     continues = f"hosts with version {OWN} or later continue to work: upgrade them one after the other\n"
     assert cli("migrate", "--dry-run").out == f"would apply {ADDED.name}\n{continues}"
-    assert migrations.applied(db) == (OWN, OWN)
+    assert migrations.applied(db) == before
     assert cli("migrate").out == f"applied {ADDED.name}\n{continues}"
     assert migrations.applied(db) == (OWN + 1, OWN)
 
