@@ -24,7 +24,7 @@ $$;
 
 -- The owner role owns the tables, so that each member can migrate what another member created. Only what the migrations
 -- create is transferred: any other function or view in the schema would act with the owner's privileges. The former
--- owner becomes a member, so that a scheduler that migrated by itself keeps working.
+-- owner is granted nothing: roles belong to the server, and it would become an owner in all of its databases.
 do $$
 declare
     object record;
@@ -41,9 +41,8 @@ begin
           and (r.oid = (select n.nspowner from pg_catalog.pg_namespace n where n.nspname = 'yamlsched')
                or r.oid = (select c.relowner from pg_catalog.pg_class c where c.oid = 'yamlsched.job_runs'::regclass))
     loop
-        execute format('grant yamlsched_owner, yamlsched_worker to %I', former);
-        raise notice '% owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, and keeps its privileges. '
-            'If another login migrates: revoke yamlsched_owner from %', former, quote_ident(former);
+        raise notice '% owned the tables or the schema, and no longer does. If it is to migrate and to work in each database of this '
+            'server that has these roles: grant yamlsched_owner, yamlsched_worker to %', former, quote_ident(former);
     end loop;
     alter schema yamlsched owner to yamlsched_owner;
     for object in
@@ -88,14 +87,31 @@ begin
 end
 $$;
 
--- By default everyone may execute functions, and those that enqueue act with their owner's privileges.
-revoke all on all functions in schema yamlsched from public;
+-- One transaction, so that no statement meets a role whose privileges are revoked and not granted again. Functions are
+-- granted by name: by default everyone may execute them, and some act with their owner's privileges. No role executes a
+-- trigger function, which it could attach to a table of its own.
+begin;
+revoke all on all functions in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+revoke all on all tables in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+revoke all on all sequences in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
 -- Without "in schema", because this default can be revoked only for the whole database.
 alter default privileges for role yamlsched_owner revoke execute on functions from public;
-revoke all on schema yamlsched from public;
+revoke all on schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
 grant usage on schema yamlsched to yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
 
-grant execute on all functions in schema yamlsched to yamlsched_worker, yamlsched_enqueuer;
+grant execute on function
+    yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval, text),
+    yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[])
+    to yamlsched_worker, yamlsched_enqueuer;
+grant execute on function
+    yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
+    yamlsched.is_withheld(yamlsched.job_definitions, timestamptz)
+    to yamlsched_worker, yamlsched_reader;
+grant execute on function
+    yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
+    yamlsched.on_dead_key(text, bigint, integer),
+    yamlsched.put_definitions(jsonb)
+    to yamlsched_worker;
 
 grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
 
@@ -108,3 +124,4 @@ grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsch
     yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
 grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects, yamlsched.used_keys,
     yamlsched.schedule_files to yamlsched_worker;
+commit;

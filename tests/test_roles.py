@@ -20,7 +20,7 @@ from support.command_line import command_line
 from support.rows import a_file_row, a_job, a_run, value
 from yamlsched import store
 from yamlsched.client import enqueue, enqueue_many
-from yamlsched.errors import Refused
+from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import actions, attention, doctor, health, namespaces, pausing, retention
 from yamlsched.store.statements import sql_folder
 
@@ -90,6 +90,43 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
             granted.execute("update yamlsched.job_runs set status = 'queued'")
         with pytest.raises(DENIED):
             enqueue(granted, "purge")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "-v"],
+        ["status", "--check"],
+        ["status", "--all-namespaces"],
+        ["runs"],
+        ["runs", "--group-by", "error_type"],
+        ["show", "RUN", "--output"],
+        ["why", "purge", "--at", "2026-11-23T02:00Z"],
+        ["report"],
+        ["report", "--since", "30d"],
+        ["metrics"],
+        ["log", "purge", "-p"],
+        ["plan"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_may_use_each_verb_that_reads(
+    granted: Db, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "h.py").write_text("def f(): pass\n")
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {purge: {handler: h.f}}\n")
+    assert command_line(granted.info.dsn, monkeypatch, capsys, tmp_path)("sync").code == 0
+    run = a_run(granted, value(granted, "select id from yamlsched.job_definitions"), "dead")
+
+    cli = command_line(
+        make_conninfo(granted.info.dsn, options="-c role=yamlsched_reader"), monkeypatch, capsys, tmp_path
+    )
+    result = cli(*(word.replace("RUN", str(run)) for word in words))
+
+    assert result.code in (0, 1), result.err
+    assert "permission denied" not in result.out + result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_reader_sees_all_namespaces(granted: Db) -> None:
@@ -258,29 +295,190 @@ def a_login(server: str, database: str) -> Iterator[tuple[str, str]]:
             admin.execute(f"drop role {name}".encode())
 
 
-def test_a_login_that_migrated_by_itself_can_work_after_the_script(server: str, empty_dsn: str) -> None:
-    # given a database that the login of an application has migrated
+def notices_of(db: Db) -> list[str]:
+    notices: list[str] = []
+    db.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
+    return notices
+
+
+def test_a_login_that_migrated_by_itself_becomes_no_owner_and_works_after_the_printed_grant(
+    server: str, empty_dsn: str, own_dsn: str
+) -> None:
+    # given a database that the login of an application has migrated, and another one with the roles
     database = conninfo_to_dict(empty_dsn)["dbname"]
-    with a_login(server, str(database)) as (name, dsn), store.connect(empty_dsn) as admin:
+    with (
+        a_login(server, str(database)) as (name, dsn),
+        store.connect(empty_dsn) as admin,
+        store.connect(own_dsn) as other,
+    ):
+        other.execute(SCRIPT)
         with store.connect(dsn) as app:
             store.migrations.migrate(app)
 
         # when the superuser runs the script
-        result: list[str] = []
-        admin.add_notice_handler(lambda notice: result.append(str(notice.message_primary)))
+        notices = notices_of(admin)
         admin.execute(SCRIPT)
         admin.execute(SCRIPT)
 
-        # then the login keeps its privileges, and the script reports this
-        assert [line for line in result if name in line] == [
-            f"{name} owned the tables: it is now a member of yamlsched_owner and yamlsched_worker, "
-            f"and keeps its privileges. If another login migrates: revoke yamlsched_owner from {name}"
-        ]
+        # then the login is a member of no role, as roles belong to the server, and the script prints the grant
+        grant = f"grant yamlsched_owner, yamlsched_worker to {name}"
+        [printed] = [line for line in notices if name in line]
+        assert printed.endswith(f": {grant}")
+        assert value(admin, f"select count(*) from pg_auth_members where member = '{name}'::regrole") == 0
+        with store.connect(dsn) as app, pytest.raises(DENIED):
+            app.execute("select from yamlsched.job_runs")
+
+        # and after the grant it migrates and works
+        admin.execute(grant.encode())
         with store.connect(dsn) as app:
             assert doctor.privileges(app).level == "ok"
             a_job(app)
             assert actions.enqueue(app, "default", "purge", {}, key=None, at=None, who="ann").created
             app.execute("alter table yamlsched.job_runs add column later integer")
+
+
+@pytest.mark.parametrize(
+    "statement", ["", "create table yamlsched.bait ()", "create function yamlsched.f() returns void language sql as ''"]
+)
+def test_migrate_refuses_a_schema_that_somebody_else_created(server: str, empty_dsn: str, statement: str) -> None:
+    database = conninfo_to_dict(empty_dsn)["dbname"]
+    with a_login(server, str(database)) as (_, dsn):
+        with psycopg.connect(dsn, autocommit=True) as stranger:
+            stranger.execute("create schema yamlsched")
+            stranger.execute(statement.encode())
+
+        with (
+            store.connect(empty_dsn) as admin,
+            pytest.raises(EnvironmentFailed, match='schema "yamlsched" exists and '),
+        ):
+            store.migrations.migrate(admin)
+
+        # its creator may use it, if it is empty
+        with store.connect(dsn) as own:
+            if statement:
+                with pytest.raises(EnvironmentFailed, match="has objects that yamlsched did not create"):
+                    store.migrations.migrate(own)
+            else:
+                assert store.migrations.migrate(own)
+
+
+def test_migrate_uses_an_empty_schema_that_an_administrator_created_for_the_login(server: str, empty_dsn: str) -> None:
+    database = conninfo_to_dict(empty_dsn)["dbname"]
+    with a_login(server, str(database)) as (name, dsn):
+        with psycopg.connect(empty_dsn, autocommit=True) as admin:
+            admin.execute(f"create schema yamlsched authorization {name}".encode())
+        with store.connect(dsn) as app:
+            assert store.migrations.migrate(app)
+
+
+# -- the privileges of each role on everything in the schema, in one list
+
+ALL_ROLES = ("yamlsched_worker", "yamlsched_enqueuer", "yamlsched_reader", "public")
+READ = {"yamlsched_worker": {"SELECT"}, "yamlsched_reader": {"SELECT"}}
+ADD = {**READ, "yamlsched_worker": {"SELECT", "INSERT"}}
+CHANGE = {**READ, "yamlsched_worker": {"SELECT", "INSERT", "UPDATE"}}
+REMOVE = {**READ, "yamlsched_worker": {"SELECT", "INSERT", "UPDATE", "DELETE"}}
+WORKER = {"yamlsched_worker": {"EXECUTE"}}
+PRIVILEGES: dict[str, dict[str, set[str]]] = {
+    "yamlsched": {role: {"USAGE"} for role in ALL_ROLES if role != "public"},
+    **dict.fromkeys(("migrations", "database_identity"), READ),
+    **dict.fromkeys(("job_failures", "operator_actions", "edits", "edited_jobs"), ADD),
+    **dict.fromkeys(("namespaces", "job_definitions", "skipped_slots", "attempt_outputs", "attempt_begins"), CHANGE),
+    **dict.fromkeys(("job_runs", "attempt_progress", "effects", "used_keys", "schedule_files"), REMOVE),
+    **dict.fromkeys((*VIEWS, "effects_in_doubt"), READ),
+    "enqueue": {**WORKER, "yamlsched_enqueuer": {"EXECUTE"}},
+    "enqueue_many": {**WORKER, "yamlsched_enqueuer": {"EXECUTE"}},
+    "has_no_worker": {**WORKER, "yamlsched_reader": {"EXECUTE"}},
+    "is_withheld": {**WORKER, "yamlsched_reader": {"EXECUTE"}},
+    **dict.fromkeys(("claim_start", "on_dead_key", "put_definitions"), WORKER),
+    **{name: {} for name in ("delete_of_runs", "enqueue_fault", "valid_trace_context")},
+}
+GRANTED = """
+    with acls (name, owner, acl) as (
+        select n.nspname, n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner))
+        from pg_namespace n where n.nspname = 'yamlsched'
+        union all
+        select c.relname, c.relowner,
+               coalesce(c.relacl, acldefault(case c.relkind when 'S' then 's'::"char" else 'r'::"char" end, c.relowner))
+        from pg_class c where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p', 'S')
+        union all
+        select c.relname || '.' || a.attname, c.relowner, a.attacl
+        from pg_attribute a join pg_class c on c.oid = a.attrelid
+        where c.relnamespace = 'yamlsched'::regnamespace and a.attacl is not null
+        union all
+        select p.proname, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner))
+        from pg_proc p where p.pronamespace = 'yamlsched'::regnamespace
+    )
+    select a.name, case when e.grantee = 0 then 'public' else e.grantee::regrole::text end as role, e.privilege_type,
+           e.is_grantable
+    from acls a cross join lateral aclexplode(a.acl) e
+    where e.grantee <> a.owner
+"""
+OBJECTS = """
+    select c.relname from pg_class c
+    where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
+    union select p.proname from pg_proc p where p.pronamespace = 'yamlsched'::regnamespace
+"""
+# what the script of the release before granted
+FORMER_GRANTS = """
+    do $$ declare name text; begin
+        foreach name in array '{yamlsched_owner,yamlsched_worker,yamlsched_enqueuer,yamlsched_reader}'::text[] loop
+            begin execute format('create role %I nologin', name);
+            exception when duplicate_object or unique_violation then null; end;
+        end loop;
+    end $$;
+    grant execute on all functions in schema yamlsched to yamlsched_worker, yamlsched_enqueuer;
+    grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
+    grant delete on yamlsched.job_failures to yamlsched_worker;
+    grant select (payload) on yamlsched.job_runs to yamlsched_enqueuer;
+"""
+
+
+def granted_privileges(db: Db) -> dict[str, dict[str, set[str]]]:
+    found: dict[str, dict[str, set[str]]] = {str(name): {} for (name,) in db.execute(OBJECTS).fetchall()}
+    for name, role, privilege, is_grantable in db.execute(GRANTED).fetchall():
+        assert not is_grantable, (name, role)
+        found.setdefault(name, {}).setdefault(role, set()).add(privilege)
+    return found
+
+
+@pytest.mark.parametrize("history", ["from scratch", "granted by the release before", "migrated by a login"])
+def test_each_role_has_the_listed_privileges_and_no_others(server: str, empty_dsn: str, history: str) -> None:
+    database = str(conninfo_to_dict(empty_dsn)["dbname"])
+    with a_login(server, database) as (_, dsn), store.connect(empty_dsn) as admin:
+        with store.connect(dsn if history == "migrated by a login" else empty_dsn) as owner:
+            store.migrations.migrate(owner)
+        if history == "granted by the release before":
+            admin.execute(FORMER_GRANTS.encode())
+
+        admin.execute(SCRIPT)
+
+        assert granted_privileges(admin) == PRIVILEGES
+
+
+@pytest.mark.parametrize("role", ["yamlsched_enqueuer", "yamlsched_worker", "yamlsched_reader"])
+def test_no_role_deletes_what_belongs_to_runs_by_a_trigger_on_a_table_of_its_own(granted: Db, role: str) -> None:
+    run = a_run(granted, a_job(granted), "dead")
+    granted.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
+        "values (%s, 1, 'w', now(), 'e')",
+        [run],
+    )
+    attach = (
+        "create trigger t after delete on bait referencing old table as gone "
+        "for each statement execute function yamlsched.delete_of_runs()"
+    )
+    with connect_as(granted, role):
+        granted.execute("create temp table bait (id bigint)")
+        with pytest.raises(DENIED):
+            granted.execute(attach.encode())
+
+    # and whoever could execute the function, as a role could before: it works for job_runs only
+    granted.execute(attach.encode())
+    granted.execute("insert into bait values (%s)", [run])
+    with pytest.raises(DENIED, match="is the trigger of"):
+        granted.execute("delete from bait")
+    assert value(granted, "select count(*) from yamlsched.job_failures") == 1
 
 
 def test_the_script_transfers_everything_whatever_the_search_path_is(own_dsn: str) -> None:

@@ -142,18 +142,29 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
 
 
+def refuse_foreign_schema(connection: psycopg.Connection[Any]) -> None:
+    """Raise EnvironmentFailed if somebody else created the schema: its owner could replace what migrations create."""
+    for row in connection.execute(load("migrations")["foreign_schema"]).fetchall():
+        what = "has objects that yamlsched did not create" if row.has_objects else f'belongs to the role "{row.owner}"'
+        raise EnvironmentFailed(
+            f'the schema "yamlsched" exists and {what}: drop it or, if you trust its owner, make it yours with '
+            '"alter schema yamlsched owner to ..." and remove what is in it; then run "yamlsched migrate" again'
+        )
+
+
 def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[Migration]:
     """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
 
     With ``dry_run`` nothing is applied.
 
     Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
-    supported.
+    supported, or if somebody else created the schema.
     """
     sql = load("migrations")
     with connection.transaction():
         refuse_unsupported(connection)
         connection.execute(sql["lock"])
+        refuse_foreign_schema(connection)
         exists = connection.execute(sql["exists"]).fetchone()
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
         checksums = {row.version: row.checksum for row in rows}
