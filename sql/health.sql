@@ -17,12 +17,13 @@ left join lateral (
 select q.namespace, count(*) filter (where q.retired_at is null)::integer as jobs, sum(q.queued)::integer as queued,
        sum(q.running)::integer as running, sum(q.failed)::integer as failed, sum(q.failing)::integer as failing,
        coalesce(max(dead.last_hour), 0)::integer as dead_last_hour,
-       coalesce(max(dead.last_day), 0)::integer as dead_last_day, min(q.oldest_due_at) as oldest_due_at
+       coalesce(max(dead.last_day), 0)::integer as dead_last_day,
+       coalesce(max(dead.calls_last_day), 0)::integer as dead_calls_last_day, min(q.oldest_due_at) as oldest_due_at
 from yamlsched.job_queues q
 left join (
-    select r.namespace, count(*) as last_day,
-           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour
-    from yamlsched.job_runs r
+    select r.namespace, count(*) filter (where not r.is_call) as last_day, count(*) filter (where r.is_call) as calls_last_day,
+           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour
+    from yamlsched.dead_runs r
     where r.namespace = any(%(namespaces)s) and r.dead_at > statement_timestamp() - interval '1 day'
     group by r.namespace
 ) dead on dead.namespace = q.namespace
@@ -30,8 +31,8 @@ where q.namespace = any(%(namespaces)s)
 group by q.namespace;
 
 -- name: suspects
--- The jobs of which problems() may report something, without limits for all jobs: a run of the job died recently, the job
--- is overdue, or a tag sets a limit for what only its row has.
+-- The jobs of which problems() may report something, without limits for all jobs: a run of the job died recently, or a
+-- call of its on_dead, the job is overdue or paused, or a tag sets a limit for what only its row has.
 select q.definition_id
 from yamlsched.job_queues q
 left join (
@@ -40,7 +41,7 @@ left join (
     where r.namespace = any(%(namespaces)s) and r.dead_at > statement_timestamp() - %(within)s::interval
 ) dead on dead.definition_id = q.definition_id
 where q.namespace = any(%(namespaces)s)
-  and (dead.definition_id is not null or q.overdue_since is not null
+  and (dead.definition_id is not null or q.overdue_since is not null or q.paused
        or q.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%']))
 order by dead.definition_id is null, q.overdue_since
 limit %(limit)s;
@@ -51,8 +52,8 @@ limit %(limit)s;
 -- `suspects`, `totals` and `workers` return. A page after the last one is the last one. `present` are the jobs that are not
 -- retired or have unfinished runs, and `unhealthy` those of them whose state is not among `healthy` (null: none).
 with job as materialized (
-    select s.definition_id, s.job_type, s.state, s.last_end_at, s.last_worker, s.queued, s.running, s.failed, s.failing,
-           s.oldest_due_at, s.overdue_since, %(ids)s::bigint[] is null or found.id is not null as is_found
+    select s.definition_id, s.job_type, s.state, s.paused, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
+           s.overdue_since, %(ids)s::bigint[] is null or found.id is not null as is_found
     from yamlsched.job_states s
     left join unnest(%(ids)s::bigint[]) found (id) on found.id = s.definition_id
     where s.namespace = %(namespace)s
@@ -77,9 +78,10 @@ with job as materialized (
     limit %(size)s offset (select (p.number - 1) * %(size)s from place p)
 ), dead as materialized (
     select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
-           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 day') as last_day
-    from yamlsched.job_runs r
+           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as last_day,
+           count(*) filter (where r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as calls_last_day
+    from yamlsched.dead_runs r
     where r.namespace = %(namespace)s
       and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
     group by r.definition_id
@@ -88,7 +90,7 @@ with job as materialized (
     from (
         select d.definition_id, true as is_dead, null::timestamptz as overdue_since from dead d where d.within > 0
         union all
-        select j.definition_id, false, j.overdue_since from job j where j.overdue_since is not null
+        select j.definition_id, false, j.overdue_since from job j where j.overdue_since is not null or j.paused
         union all
         select d.id, false, null
         from yamlsched.job_definitions d
@@ -99,18 +101,10 @@ with job as materialized (
     order by bool_or(x.is_dead) desc, min(x.overdue_since)
     limit %(max_suspects)s
 ), host as materialized (
-    select w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
-    from (
-        select regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running, o.started_at as seen_at
-        from yamlsched.open_runs o
-        where o.namespace = %(namespace)s and o.status = 'running'
-        union all
-        select regexp_replace(j.last_worker, ':[^:]*:[^:]*$', ''), 0, j.last_end_at
-        from job j
-        where j.last_worker is not null and j.last_end_at > (select clock_timestamp() - interval '1 hour')
-    ) w
-    group by w.host
-    order by max(w.seen_at) desc
+    select w.host, w.running, w.seen_at
+    from yamlsched.seen_hosts w
+    where w.namespace = %(namespace)s
+    order by w.seen_at desc
     limit 50
 )
 select t.states, p.matching, p.pages, p.number, array(select l.definition_id from listed l) as listed,
@@ -120,7 +114,7 @@ select t.states, p.matching, p.pages, p.number, array(select l.definition_id fro
                         where j.state <> all (%(healthy)s::text[])
                           and (j.state <> 'retired' or j.queued + j.running + j.failed > 0)) as unhealthy,
        t.jobs, t.queued, t.running, t.failed, t.failing, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
-       t.oldest_due_at, array(select h.host from host h) as hosts, array(select h.running from host h) as hosts_running,
+       dead.calls_last_day as dead_calls_last_day, t.oldest_due_at, array(select h.host from host h) as hosts, array(select h.running from host h) as hosts_running,
        array(select h.seen_at from host h) as hosts_seen_at
 from place p
 cross join (
@@ -133,7 +127,8 @@ cross join (
     from state s
 ) t
 cross join (
-    select coalesce(sum(d.last_hour), 0)::integer as last_hour, coalesce(sum(d.last_day), 0)::integer as last_day
+    select coalesce(sum(d.last_hour), 0)::integer as last_hour, coalesce(sum(d.last_day), 0)::integer as last_day,
+           coalesce(sum(d.calls_last_day), 0)::integer as calls_last_day
     from dead d
 ) dead;
 
@@ -153,28 +148,49 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
        coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
-       coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type, h.state
+       coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type,
+       coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
+       failed_call.error_type as call_error_type, h.state
 from yamlsched.job_health h
 left join (
-    select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
-           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where r.dead_at > clock_timestamp() - interval '1 day') as last_day
-    from yamlsched.job_runs r
+    select r.definition_id,
+           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as within,
+           count(*) filter (where r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as calls_within,
+           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as last_day
+    from yamlsched.dead_runs r
     where r.namespace = any(%(namespaces)s)
       and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
     group by r.definition_id
 ) dead on dead.definition_id = h.definition_id
-left join lateral (
-    -- the latest of the counted runs; one of the job itself before an on_dead call that was to report it
+left join lateral (  -- the latest of the counted runs
     select r.last_error, r.error_type
-    from yamlsched.job_runs r
-    where dead.within > 0 and r.definition_id = h.definition_id
+    from yamlsched.dead_runs r
+    where dead.within > 0 and r.definition_id = h.definition_id and not r.is_call
       and r.dead_at > statement_timestamp() - %(within)s::interval
-    order by coalesce(r.idempotency_key, '') like 'on\_dead:%%', r.dead_at desc
+    order by r.dead_at desc
     limit 1
 ) died on true
+left join lateral (  -- and of the calls of on_dead
+    select r.last_error, r.error_type
+    from yamlsched.dead_runs r
+    where dead.calls_within > 0 and r.definition_id = h.definition_id and r.is_call
+      and r.dead_at > statement_timestamp() - %(within)s::interval
+    order by r.dead_at desc
+    limit 1
+) failed_call on true
 where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null or h.definition_id = any(%(jobs)s))
 order by h.namespace, h.job_type;
+
+-- name: lost_slots
+-- Slots of each job that were too old when their runs would have been created, and were recorded as such within `within`.
+select d.namespace, d.job_type, sum(g.slots)::integer as slots, min(g.first_slot) as first_slot, max(g.last_slot) as last_slot
+from yamlsched.job_definitions d
+join yamlsched.skipped_slots g on g.definition_id = d.id
+where d.namespace = any(%(namespaces)s) and g.reason = 'late'
+  and g.recorded_at > statement_timestamp() - %(within)s::interval
+group by d.namespace, d.job_type
+order by d.namespace, d.job_type;
 
 -- name: stuck
 select s.namespace, s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why
@@ -252,30 +268,13 @@ where f.namespace = any(%(namespaces)s) and f.refused_at is not null
 order by f.refused_at, place;
 
 -- name: workers
--- Hosts that hold runs, or finished the latest run of a job within the hour: the 50 that were seen last. A claim is named
--- host:pid:random.
+-- The 50 hosts of each namespace that were seen last.
 select h.namespace, h.host, h.running, h.seen_at
 from (
-    select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at,
-           row_number() over (partition by w.namespace order by max(w.seen_at) desc) as nth
-    from (
-        select o.namespace, regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, 1 as running,
-               o.started_at as seen_at
-        from yamlsched.open_runs o
-        where o.namespace = any(%(namespaces)s) and o.status = 'running'
-        union all
-        select d.namespace, regexp_replace(latest.locked_by, ':[^:]*:[^:]*$', ''), 0, latest.finished_at
-        from yamlsched.job_definitions d
-        cross join lateral (
-            select r.locked_by, r.finished_at
-            from yamlsched.job_runs r
-            where r.definition_id = d.id and r.finished_at > (select clock_timestamp() - interval '1 hour')
-            order by r.finished_at desc
-            limit 1
-        ) latest
-        where d.namespace = any(%(namespaces)s) and latest.locked_by is not null
-    ) w
-    group by w.namespace, w.host
+    select w.namespace, w.host, w.running, w.seen_at,
+           row_number() over (partition by w.namespace order by w.seen_at desc) as nth
+    from yamlsched.seen_hosts w
+    where w.namespace = any(%(namespaces)s)
 ) h
 where h.nth <= 50
 order by h.seen_at desc;

@@ -4,9 +4,9 @@
 -- Every job: its unfinished runs by status, its dead runs that retention has not pruned, and the values of its gauges.
 -- Instants are seconds since 1970, by date_part, which computes no numeric, and strings, because they are only printed.
 -- Columns that are not listed are not computed: of the latest failure only the index is read. `now` is the instant of the
--- other metrics. The worker is that of a run that finished within the hour.
+-- other metrics.
 select h.definition_id, h.job_type, h.owner, h.enabled and h.retired_at is null as is_active,
-       h.retired_at is null or h.queued + h.running + h.failed > 0 as has_runs,
+       h.retired_at is null or h.queued + h.running + h.failed + coalesce(dead.runs, 0) > 0 as has_runs,
        h.queued, h.running, h.failed, coalesce(dead.runs, 0) as dead,
        coalesce(extract(epoch from %(now)s - h.overdue_since), 0)::float8 as late_seconds,
        h.paused::integer as paused, h.failure_streak, h.attempt_streak::bigint as attempt_streak, h.failing,
@@ -15,14 +15,12 @@ select h.definition_id, h.job_type, h.owner, h.enabled and h.retired_at is null 
        date_part('epoch', h.next_slot_at)::text as next_slot_at,
        case when not h.paused then extract(epoch from %(now)s - h.oldest_due_at)::float8 end as waits_seconds,
        h.last_end_at > %(now)s::timestamptz - interval '1 hour' as has_ended,
-       h.last_failure_at >= %(now)s::timestamptz - interval '1 hour' as has_failed,
-       case when h.last_end_at > %(now)s::timestamptz - interval '1 hour' then h.last_worker end as last_worker,
-       case when h.last_end_at > %(now)s::timestamptz - interval '1 hour' then h.last_end_at end as last_end_at
+       h.last_failure_at >= %(now)s::timestamptz - interval '1 hour' as has_failed
 from yamlsched.job_health h
 left join (
     select r.definition_id, count(*) as runs
-    from yamlsched.job_runs r
-    where r.namespace = %(namespace)s and r.dead_at is not null
+    from yamlsched.dead_runs r
+    where r.namespace = %(namespace)s and not r.is_call
     group by r.definition_id
 ) dead on dead.definition_id = h.definition_id
 where h.namespace = %(namespace)s
@@ -31,24 +29,17 @@ order by h.job_type;
 -- name: ended
 -- Runs that ended within the hour before `now`, by job, status and bucket: the number of bounds that the duration of the
 -- latest attempt exceeds. Instants are whole microseconds; subtracting half of one puts a duration equal to a bound into
--- the bucket below it. Runs of on_dead do not count for their job, as in job_health. Only runs of `definitions` are read:
+-- the bucket below it. Calls of on_dead are counted by themselves. Only runs of `definitions` are read:
 -- the jobs of which any ended. `now` is given, so that the planner sees that an hour is a small part of the history.
-select e.job_type, e.status, width_bucket(e.took - 0.0000005, %(bounds)s::float8[]) as bucket,
+select e.job_type, e.status, e.is_call, width_bucket(e.took - 0.0000005, %(bounds)s::float8[]) as bucket,
        count(*) as runs, sum(e.took) as seconds
 from (
-    select d.job_type, r.status, coalesce(extract(epoch from r.finished_at - r.started_at), 0)::float8 as took
+    select d.job_type, r.status, coalesce(r.idempotency_key like 'on\_dead:%%', false) as is_call,
+           coalesce(extract(epoch from r.finished_at - r.started_at), 0)::float8 as took
     from yamlsched.job_definitions d
     join yamlsched.job_runs r
       on r.definition_id = d.id and r.finished_at > %(now)s::timestamptz - interval '1 hour'
     where d.id = any (%(definitions)s)
-      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
 ) e
-group by e.job_type, e.status, bucket
-order by e.job_type, e.status, bucket;
-
--- name: running
--- The runs of each host that are being executed. A claim is named host:pid:random.
-select regexp_replace(o.locked_by, ':[^:]*:[^:]*$', '') as host, count(*)::integer as running, max(o.started_at) as seen_at
-from yamlsched.open_runs o
-where o.namespace = %(namespace)s and o.status = 'running'
-group by 1;
+group by e.job_type, e.status, e.is_call, bucket
+order by e.job_type, e.status, e.is_call, bucket;

@@ -101,15 +101,23 @@ where d.namespace = %(namespace)s and d.job_type = any (%(of)s)
 order by r.took desc, d.job_type;
 
 -- name: skipped
--- The gaps of each job that overlap [since, until), at most `of_job` of one job: those that ended last.
-select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, g.slots
+-- The gaps of each job that overlap [since, until), and those that were recorded in it for earlier slots: at most `of_job`
+-- of one job of both kinds, those that ended last. Of a gap that was recorded before, only slots of the span count.
+select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, g.slots, 
+       g.recorded_at >= %(since)s and g.recorded_at < %(until)s as is_new
 from yamlsched.job_definitions d
 cross join lateral (
-    select g.reason, g.first_slot, g.last_slot, g.slots
-    from yamlsched.skipped_slots g
-    where g.definition_id = d.id and g.last_slot >= %(since)s and g.first_slot < %(until)s
-    order by g.last_slot desc
-    limit %(of_job)s
+    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at
+     from yamlsched.skipped_slots g
+     where g.definition_id = d.id and g.last_slot >= %(since)s and g.first_slot < %(until)s
+     order by g.last_slot desc
+     limit %(of_job)s)
+    union all
+    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at
+     from yamlsched.skipped_slots g
+     where g.definition_id = d.id and g.recorded_at >= %(since)s and g.recorded_at < %(until)s and g.last_slot < %(since)s
+     order by g.recorded_at desc
+     limit %(of_job)s)
 ) g
 where d.namespace = %(namespace)s
 order by d.job_type, g.last_slot;

@@ -52,7 +52,7 @@ begin
             'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
-            'definition_changes']) as is_ours
+            'definition_changes', 'seen_hosts']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole

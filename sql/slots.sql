@@ -95,6 +95,8 @@ with g as materialized (
     set last_slot = g.last, slots = s.slots + g.slots
     from g
     where s.definition_id = g.id and s.last_slot = g.follows and s.reason = g.reason
+      -- what an outage cost has a row of its own, with the time at which it was found
+      and (s.reason not in ('late', 'superseded') or s.recorded_at > %(now)s::timestamptz - interval '1 hour')
     returning s.definition_id, s.last_slot
 )
 insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)

@@ -37,6 +37,7 @@ def printed(db: Db) -> Labels:
     a_file_row(db)
     job = a_job(db, owner="team-data", overlap="allow", next_slot_at=datetime.now(UTC) + timedelta(hours=1))
     runs = {status: a_run(db, job, status) for status in ("queued", "running", "failed", "dead", "succeeded")}
+    a_run(db, job, "dead", idempotency_key="on_dead:1")
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
         " values (%s, 1, 'w', now(), 'lost its worker', 'LostWorker')",

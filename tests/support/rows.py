@@ -89,6 +89,8 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
         columns["exclusive_of"] = "d.id"
     if status == "dead":
         columns["dead_at"] = columns["finished_at"]
+        if "failed_at" not in values:
+            columns["failed_at"] = columns["finished_at"]
     sql = (
         f"insert into yamlsched.job_runs (namespace, definition_id, job_type, {', '.join(columns)}) "
         f"select d.namespace, d.id, d.job_type, {', '.join(columns.values())} "

@@ -116,6 +116,7 @@ def _as_json(found: Report) -> str:
         more_failures=len(groups[MAX_LISTED:]),
         failures_are_complete=found.failures.is_complete,
         dead_by_error_type=found.dead,
+        dead_calls_of_on_dead=found.dead_calls,
         skipped=found.skipped,
         started_late=found.late,
         in_doubt=found.in_doubt,

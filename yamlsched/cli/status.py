@@ -69,6 +69,14 @@ FAILURES_SPAN = timedelta(days=1)
     show_default=True,
     help="Tolerated time since the last tick.",
 )
+@click.option(
+    "--max-paused",
+    type=_filters.duration,
+    metavar="DURATION",
+    default="7d",
+    show_default=True,
+    help="Tolerated time since a pause without an end.",
+)
 @click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
 @click.option("--all-namespaces", is_flag=True, help="Show all namespaces of the database, worst first.")
 @click.pass_obj
@@ -83,12 +91,15 @@ def command(
     max_streak: int | None,
     max_late: timedelta,
     max_tick_age: timedelta,
+    max_paused: timedelta,
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
     from yamlsched.operations import attention, health
 
-    thresholds = attention.Thresholds(max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak)
+    thresholds = attention.Thresholds(
+        max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
+    )
     if all_namespaces:
         from yamlsched.cli import _namespaces
 
@@ -167,7 +178,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     yield "last tick", last
     due = f"; oldest due {_output.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
     yield "queue", f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}"
-    yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day"
+    calls = f"; {_output.count(total.dead_calls_last_day, 'call')} of on_dead" if total.dead_calls_last_day else ""
+    yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}"
     if health.in_doubt_counts:
         effects = _output.count(effects_in_doubt(health, "person"), "effect")
         retried = effects_in_doubt(health, "retry")

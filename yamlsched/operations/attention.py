@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from yamlsched import durations
@@ -24,6 +24,7 @@ from yamlsched.operations.health import (
 )
 from yamlsched.runs import error_text
 from yamlsched.store.health import Health, JobHealth
+from yamlsched.times import short_utc
 
 MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
@@ -44,13 +45,14 @@ class Thresholds:
     max_dead_total: int | None = None
     max_failing: int | None = None
     max_streak: int | None = None
+    max_paused: timedelta = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, prune, stuck, in_doubt, dead, late, old, failing.
+    ``kind`` is one of: tick, file, prune, stuck, in_doubt, dead, skipped, late, old, failing, paused.
     """
 
     kind: str
@@ -63,10 +65,10 @@ class Problem:
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
-    found += [*in_doubt(health), *_dead_total(health, thresholds)]
+    found += [*in_doubt(health), *_dead_total(health, thresholds), *_lost_slots(health, thresholds)]
     for job in health.jobs:
-        if job.dead_within or job.overdue_since is not None or job.tags or job.attempt_streak or job.failing:
-            # or no check finds anything
+        is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
+        if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
             for check in JOB_CHECKS:
                 found += check(job, health, thresholds)
     return found
@@ -176,6 +178,19 @@ def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
 
 
+def _lost_slots(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    for lost in health.lost_slots:
+        yield lost_slots(lost.job_type, lost.slots, lost.first_slot, lost.last_slot)
+
+
+def lost_slots(job: str, slots: int, first: datetime, last: datetime) -> Problem:
+    """Return the problem that ``slots`` of ``job`` were not run: they were too old."""
+    number, to = ("1 slot was", "") if slots == 1 else (f"{slots} slots were", f" --to {short_utc(last)}")
+    what = f"{job}: {number} not run: too old when a run would have been created"
+    remedy = f"yamlsched backfill {job} --from {short_utc(first)}{to} runs what is still wanted"
+    return Problem("skipped", job, what, remedy)
+
+
 class Tagged(Protocol):
     """A job, whose tags may set limits."""
 
@@ -204,6 +219,19 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
             job.job_type,
             f"{job.job_type}: {runs} died within {span}{last}",
             f"yamlsched runs --job {job.job_type} --status dead --since {span}",
+        )
+
+
+def _dead_calls(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if job.dead_calls_within:
+        span = durations.show(thresholds.within)
+        calls = "1 call" if job.dead_calls_within == 1 else f"{job.dead_calls_within} calls"
+        last = f": {error}" if (error := error_text(job.call_error_type, job.call_error)) else ""
+        yield Problem(
+            "dead",
+            job.job_type,
+            f"{job.job_type}: {calls} of on_dead died within {span}{last}",
+            f"yamlsched runs --job {job.job_type} --status dead --on-dead --since {span}",
         )
 
 
@@ -246,12 +274,24 @@ def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pro
         yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
 
 
+def _paused(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if not job.paused or job.paused_at is None or job.paused_until is not None or job.retired_at is not None:
+        return
+    if health.now - job.paused_at > thresholds.max_paused:
+        by = f" by {job.paused_by}" if job.paused_by else ""
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        what = f"{job.job_type}: paused for {between(job.paused_at, health.now)}{by}{reason}"
+        yield Problem("paused", job.job_type, what, f"yamlsched resume {job.job_type}, or pause it with --until")
+
+
 JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (
     _dead,
+    _dead_calls,
     _failing,
     _streak,
     _late,
     _old,
+    _paused,
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from yamlsched.durations import between
 from yamlsched.runs import error_text
 from yamlsched.store.health import (
     Health,
@@ -16,6 +17,7 @@ from yamlsched.store.health import (
     Overview,
     PresentedFile,
     RefusedFile,
+    hosts,
     overview,
     read,
     read_all,
@@ -29,6 +31,7 @@ __all__ = [
     "Health",
     "JobHealth",
     "Overview",
+    "hosts",
     "note",
     "overview",
     "read",
@@ -129,7 +132,8 @@ def note(job: JobHealth, health: Health) -> str:
     if job.paused:
         until = f" until {rfc3339(job.paused_until, 'seconds')}" if job.paused_until else ""
         reason = f": {job.paused_reason}" if job.paused_reason else ""
-        return f"paused by {job.paused_by or 'an operator'}{until}{reason}"
+        age = f" {between(job.paused_at, health.now)} ago" if job.paused_at else ""
+        return f"paused{age} by {job.paused_by or 'an operator'}{until}{reason}"
     if job.overdue_since:
         return f"since {rfc3339(job.overdue_since, 'seconds')}: {job.overdue_why}"
     if job.failure_streak:

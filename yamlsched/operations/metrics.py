@@ -31,7 +31,6 @@ MAX_ERROR_TYPES = 5
 MAX_FAILED_OF_JOB = 1_000
 """Failed runs of a job whose attempts are counted."""
 MAX_LABEL_CHARS = 200
-MAX_HOSTS = 50
 HOUR = timedelta(hours=1)
 LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
 BUCKETS = (*map(str, DURATION_BOUNDS_SECONDS), "+Inf")
@@ -39,7 +38,8 @@ Value = float | datetime | None
 """An instant is written as seconds since 1970; None is not written."""
 
 HELP = {
-    "runs": "Unfinished runs by status, and dead runs that were not pruned.",
+    "metrics_timestamp_seconds": "Time at which these metrics were read, by the database's clock.",
+    "runs": "Unfinished runs by status, and dead runs that were not pruned, without calls of on_dead.",
     "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
     "stuck_runs": "Runs past their lease or their timeout.",
@@ -56,6 +56,7 @@ HELP = {
     "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
     "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
     "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
+    "recent_dead_calls": "Calls of on_dead that died in the last hour. A window, as recent_runs.",
     "recent_failed_attempts": "Attempts that failed in the last hour, by type of error; at most 7 types for each job, "
     "one of which is other. A window, as recent_runs.",
     "recent_run_duration_seconds": "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs.",
@@ -120,23 +121,10 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     do_meanwhile(connection, lambda: lines.extend(gauges(now, jobs, labels)))
     ended = store.ended(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
     failed = failures.attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
-    lines += workers(namespace, seen_hosts(jobs, store.running(connection, namespace)))
+    lines += workers(namespace, health.hosts(connection, namespace))
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)
     return "\n".join([*lines, ""])
-
-
-def seen_hosts(jobs: Iterable[JobValues], running: Iterable[WorkerHost]) -> list[WorkerHost]:
-    """Return the hosts that hold runs, or finished the latest run of a job within the hour: the last ones seen."""
-    numbers, seen = {}, {}
-    for host in running:
-        numbers[host.host], seen[host.host] = host.running, host.seen_at
-    for job in jobs:
-        if job.last_worker is not None and job.last_end_at is not None:
-            name = job.last_worker.rsplit(":", 2)[0]
-            seen[name] = max(seen.get(name, job.last_end_at), job.last_end_at)
-    latest = sorted(seen, key=lambda name: seen[name], reverse=True)[:MAX_HOSTS]
-    return [WorkerHost(name, numbers.get(name, 0), seen[name]) for name in latest]
 
 
 def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[str]:
@@ -190,6 +178,7 @@ def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[str]:
 def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Value]:
     file = in_force(now)
     return {
+        "metrics_timestamp_seconds": now.now,
         "oldest_due_seconds": max((job.waits_seconds for job in active if job.waits_seconds is not None), default=0.0),
         "stuck_runs": len(now.stuck),
         "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
@@ -231,17 +220,25 @@ def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterato
 
 
 def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
-    """Yield the runs that ended within the hour, by status, and a histogram of the durations of successes."""
+    """Yield the runs that ended within the hour, by status, and calls of on_dead by themselves. And a histogram.
+
+    It has the durations of successes.
+    """
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
+    dead_calls: defaultdict[str, int] = defaultdict(int)
     buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(BUCKETS))
     sums: defaultdict[str, float] = defaultdict(float)
     for part in ended:
+        if part.is_call:
+            dead_calls[part.job_type] += part.runs if part.status == "dead" else 0
+            continue
         counts[part.job_type, part.status] += part.runs
         if part.status == "succeeded":
             buckets[part.job_type][part.bucket] += part.runs
             sums[part.job_type] += part.seconds
     runs = [(f'{labels[job]},status="{status}"', number) for (job, status), number in sorted(counts.items())]
     yield from metric("recent_runs", runs)
+    yield from metric("recent_dead_calls", [(labels[job], number) for job, number in sorted(dead_calls.items())])
     full, histograms, lines = "yamlsched_recent_run_duration_seconds", Lines(_histogram), []
     for job, in_bucket in sorted(buckets.items()):
         of_job = labels[job]

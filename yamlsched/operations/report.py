@@ -33,7 +33,10 @@ MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
-KINDS = ("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "prune", "old")
+KINDS = (
+    *("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "prune", "old"),
+    "paused",
+)
 """Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
 MICROSECOND = timedelta(microseconds=1)
@@ -63,7 +66,10 @@ class DeadOfType:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Slots of a job that were skipped for one reason. The instants are those of slots within the span, or its ends."""
+    """Slots of a job that were skipped for one reason, or recorded as skipped, in the span.
+
+    The instants are those of slots, or the ends of the span.
+    """
 
     job_type: str
     timezone: str
@@ -118,6 +124,7 @@ class Report:
     queue: dict[str, Any]
     failures: Failures
     dead: Sequence[DeadOfType]
+    dead_calls: int  # of on_dead: they are no runs of their job
     skipped: Sequence[Skipped]
     late: Sequence[StartedLate]
     in_doubt: Sequence[EffectInDoubt]
@@ -181,6 +188,7 @@ def read(
         queue=health.queue(now),
         failures=failed,
         dead=_dead_by_type(failed),
+        dead_calls=sum(group.dead for group in failed.groups if group.is_call),
         skipped=skipped[:MAX_LISTED],
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
@@ -250,7 +258,7 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
     runs: Counter[str] = Counter()
     jobs: defaultdict[str, set[str]] = defaultdict(set)
     for group in failed.groups:
-        if group.dead:
+        if group.dead and not group.is_call:
             runs[group.error_type] += group.dead
             jobs[group.error_type].add(group.job_type)
     return [DeadOfType(name, number, len(jobs[name])) for name, number in runs.most_common()]
@@ -263,8 +271,8 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
     """
     found: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
     for gap in gaps:
-        job, timezone, _, reason, first, last, number = gap
-        if first < since or last >= until:
+        job, timezone, _, reason, first, last, number, is_new = gap
+        if not is_new and (first < since or last >= until):
             within = _within(gap, since, until)
             if within is None:
                 continue

@@ -29,7 +29,7 @@ MIN_JOBS_OF_ONE_CAUSE = 4
 def of_now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield the problems that exist now, except for those of which the report has its own."""
     for problem in attention.problems(now, thresholds):
-        if problem.kind not in ("dead", "in_doubt"):
+        if problem.kind not in ("dead", "in_doubt", "skipped"):
             yield problem
 
 
@@ -43,14 +43,14 @@ def dead(
     failed: Failures, limited: Mapping[str, JobLimits], thresholds: Thresholds, since: datetime
 ) -> Iterator[Problem]:
     """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
-    of_job: Counter[str] = Counter()
+    of_job: Counter[tuple[str, bool]] = Counter()
     for group in failed.groups:
-        of_job[group.job_type] += group.dead
+        of_job[group.job_type, group.is_call] += group.dead
     by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
     for group in failed.worst_first():
         job = limited.get(group.job_type)
         limit = thresholds.max_dead if job is None else attention.max_dead(job, thresholds)
-        if of_job[group.job_type] > limit and group.dead:
+        if of_job[group.job_type, group.is_call] > (0 if group.is_call else limit) and group.dead:
             by_type[group.error_type].append(group)
     found: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():
@@ -88,14 +88,7 @@ def _retry(group: FailureGroup, since: datetime) -> str:
 def not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
     for one in skipped:
         if one.reason == "late":
-            slots_of = "1 slot was" if one.slots == 1 else f"{one.slots} slots were"
-            to = "" if one.slots == 1 else f" --to {short_utc(one.last_at)}"
-            yield Problem(
-                "skipped",
-                one.job_type,
-                f"{one.job_type}: {slots_of} not run: too old when a run would have been created",
-                f"yamlsched backfill {one.job_type} --from {short_utc(one.first_at)}{to} runs what is still wanted",
-            )
+            yield attention.lost_slots(one.job_type, one.slots, one.first_at, one.last_at)
 
 
 def started_late(late: Sequence[StartedLate]) -> Iterator[Problem]:

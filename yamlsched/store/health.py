@@ -62,6 +62,9 @@ class JobHealth(NamedTuple):
     dead_last_day: int
     dead_error: str | None  # of the run in dead_within that died last
     dead_error_type: str | None
+    dead_calls_within: int  # calls of on_dead; no other figure counts them
+    call_error: str | None  # of the one of them that died last
+    call_error_type: str | None
     state: str
 
 
@@ -75,6 +78,7 @@ class Totals(NamedTuple):
     failing: int = 0
     dead_last_hour: int = 0
     dead_last_day: int = 0
+    dead_calls_last_day: int = 0  # calls of on_dead, which are not among the dead
     oldest_due_at: datetime | None = None
 
 
@@ -137,11 +141,21 @@ class RefusedFile:
 
 @dataclass(frozen=True)
 class WorkerHost:
-    """A host that holds runs, or finished one within the hour."""
+    """A host that holds runs, or was seen within the hour: see the view seen_hosts."""
 
     host: str
     running: int
     seen_at: datetime
+
+
+@dataclass(frozen=True)
+class LostSlots:
+    """Slots of a job that were recorded recently as too old to be run."""
+
+    job_type: str
+    slots: int
+    first_slot: datetime
+    last_slot: datetime
 
 
 @dataclass(frozen=True)
@@ -183,6 +197,7 @@ class Health:
     files: list[PresentedFile]
     refused: list[RefusedFile]
     workers: list[WorkerHost]
+    lost_slots: list[LostSlots]
 
 
 def read(
@@ -235,6 +250,7 @@ def read_all(
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
+        lost_slots = grouped(LostSlots, "lost_slots")
     totals |= {name: [overview.totals] for name, overview in known.items()}
     workers |= {name: overview.workers for name, overview in known.items()}
     return [
@@ -251,6 +267,7 @@ def read_all(
             files=files[name],
             refused=refused[name],
             workers=workers.get(name, []),
+            lost_slots=lost_slots[name],
         )
         for clock in clocks
         for name in [clock.namespace]
@@ -261,6 +278,11 @@ def totals(connection: psycopg.Connection[Any], namespace: str) -> Totals:
     """Return the jobs and runs of ``namespace`` in a few numbers."""
     found = fetch_grouped(connection, Totals, load("health")["totals"], {"namespaces": [namespace]})[namespace]
     return found[0] if found else Totals()
+
+
+def hosts(connection: psycopg.Connection[Any], namespace: str) -> list[WorkerHost]:
+    """Return the hosts that hold runs or were seen within the hour, the latest first."""
+    return fetch_grouped(connection, WorkerHost, load("health")["workers"], {"namespaces": [namespace]})[namespace]
 
 
 def suspects(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.store.health import WorkerHost
 from yamlsched.store.rows import fetch
 from yamlsched.store.statements import load
 
@@ -20,11 +19,11 @@ class JobValues(NamedTuple):
     job_type: str
     owner: str
     is_active: bool  # enabled, and not retired
-    has_runs: bool  # not retired, or with unfinished runs
+    has_runs: bool  # not retired, or with unfinished or dead runs
     queued: int
     running: int
     failed: int
-    dead: int
+    dead: int  # without calls of on_dead
     late_seconds: float
     paused: int
     failure_streak: int
@@ -36,8 +35,6 @@ class JobValues(NamedTuple):
     waits_seconds: float | None  # that its oldest due run has waited; None if none waits or it is paused
     has_ended: bool | None  # a run of it within the hour; None: none ever did
     has_failed: bool | None  # likewise, an attempt
-    last_worker: str | None  # of the run that ended last within the hour
-    last_end_at: datetime | None
 
 
 class EndedRuns(NamedTuple):
@@ -45,6 +42,7 @@ class EndedRuns(NamedTuple):
 
     job_type: str
     status: str
+    is_call: bool  # of on_dead
     bucket: int
     runs: int
     seconds: float
@@ -64,8 +62,3 @@ def ended(
     """
     given = {"definitions": list(definitions), "bounds": [float(bound) for bound in bounds], "now": now}
     return fetch(connection, EndedRuns, load("metrics")["ended"], given)
-
-
-def running(connection: psycopg.Connection[Any], namespace: str) -> list[WorkerHost]:
-    """Return the hosts that hold runs."""
-    return fetch(connection, WorkerHost, load("metrics")["running"], {"namespace": namespace})

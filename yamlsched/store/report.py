@@ -56,6 +56,7 @@ class GapOfJob(NamedTuple):
     first_slot: datetime
     last_slot: datetime
     slots: int
+    is_new: bool  # recorded within the span
 
 
 @dataclass(frozen=True)

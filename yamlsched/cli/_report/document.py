@@ -105,6 +105,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.dead:
         types = [f"{one.error_type or failures.NO_TYPE} {one.runs:,}" for one in report.dead]
         yield "dead", f"{sum(one.runs for one in report.dead):,}, by type of error: {join_first(types, MAX_TYPES)}"
+    if report.dead_calls:
+        yield "on_dead", f"{count(report.dead_calls, 'call')} died"
     if report.skipped:
         by_reason: dict[str, int] = {}
         for one in report.skipped:
@@ -224,7 +226,7 @@ def _more(number: int, command: str) -> str:
 def _time(at: datetime, timezone: str, report: Report) -> str:
     """Return an instant on the wall clock of a job, and in UTC: ``Sun 02:13 CET (01:13Z)``."""
     local = at.astimezone(zone_or_utc(timezone))
-    form = "%a %H:%M" if report.now - report.since <= DAYS_WITH_NAMES else "%Y-%m-%d %H:%M"
+    form = "%a %H:%M" if report.now - min(report.since, at) <= DAYS_WITH_NAMES else "%Y-%m-%d %H:%M"
     if timezone == "UTC":
         return f"{local:{form}} UTC"
     return f"{local:{form} %Z} ({at:%H:%MZ})"
