@@ -577,32 +577,6 @@ from yamlsched.job_definitions d
 left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n on n.name = d.job_type
 where d.namespace = %(namespace)s;
 
--- name: scope_in_force
--- The same for a worker whose file is in force: the jobs of that file are those that are not retired. One row for each
--- executor, shared processes among them; none if another file is in force by now.
-with known as materialized (
-    select d.id, case when d.retired_at is null
-                      then case when d.isolation = 'shared' then %(shared)s else d.executor end end as lane
-    from yamlsched.job_definitions d
-    where d.namespace = %(namespace)s
-), lanes (lane) as (
-    select %(local)s::text union select k.lane from known k where k.lane is not null
-)
-select l.lane, s.newest, s.others
-from lanes l
-cross join lateral (
-    select coalesce(max(k.id), 0) as newest,
-           coalesce(array_agg(k.id) filter (where k.lane is distinct from l.lane), '{}') as others
-    from known k
-) s
-where (%(hash)s::text, %(environment)s::text) = (
-    select f.hash, f.environment
-    from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.applied_at is not null
-    order by f.applied_at desc, f.id desc
-    limit 1
-);
-
 -- name: due
 -- How many runs are due, counted up to a limit: shown as progress.
 select count(*) as runs

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 import yamlsched.service
 from yamlsched.cli import cli
 from yamlsched.definitions.load import load
-from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.runs import SHARED
 from yamlsched.service import Target, WorkOptions
@@ -26,9 +24,7 @@ from yamlsched.service.loop import FollowedFile, SyncTask
 from yamlsched.service.sync import sync
 from yamlsched.service.tick import tick
 from yamlsched.service.work import work
-from yamlsched.service.workers import claim_scope, claimable
-from yamlsched.store import runs as store
-from yamlsched.store.runs import Scope
+from yamlsched.service.workers import claimable
 from yamlsched.sync import current, poll
 
 YEARLY = "0 0 1 1 *"
@@ -158,68 +154,51 @@ def test_the_verb_sync_logs_as_its_options_say(
     assert ended.stderr.startswith("{") is ("json" in options)
 
 
-# -- what a worker reads of a file in force
+# -- what a worker executes
 
-LANES = {"here": {}, "off": {"enabled": False}, "shares": {"isolation": "shared"}, "away": {"executor": "batch"}}
-
-
-def test_the_scope_of_a_file_in_force_is_that_of_its_jobs(target: Target, db: psycopg.Connection[Any]) -> None:
-    # given jobs of three executors, a retired one, and one of another namespace
-    target = replace(target, checks_handlers=False)
-
-    def write_lanes(**jobs: dict[str, Any]) -> None:
-        entries = {name: {"handler": "jobs.run"} | job for name, job in jobs.items()}
-        executors = {"batch": {"type": "command", "command": ["true"]}}
-        target.file.write_text(json.dumps({"version": 1, "executors": executors, "jobs": entries}))
-
-    write_lanes(gone={}, **LANES)
-    sync(target)
-    other = replace(target, file=target.file.with_name("other.yaml"), namespace="other")
-    other.file.write_text(json.dumps({"version": 1, "jobs": {"theirs": {"handler": "jobs.run"}}}))
-    sync(other)
-    write_lanes(**LANES)
-    sync(target)
-    schedule = target.read_file()
-
-    # when a worker asks for its scope
-    def scope() -> Scope | None:
-        return store.scope_in_force(db, "default", schedule.sha256, schedule.environment)
-
-    # then it is that which a worker gets that passes the names and the executors of the jobs
-    jobs = load(schedule.data, schedule.path, None).jobs
-    assert scope() == claim_scope(db, "default", jobs)
-    assert set((scope() or Scope()).remote) == {"batch", SHARED}
-    assert store.scope_in_force(db, "default", schedule.sha256, "production") is None
-
-    # and none once another file is in force
-    write_lanes(here={})
-    sync(target)
-    assert scope() is None
+HIDES_A_STRING = {
+    "single quotes": "[x 'y, ' z]",
+    "double quotes": '[x "y, " z]',
+}
 
 
-def test_a_worker_of_a_file_that_was_applied_reads_no_other_entries(
-    target: Target, db: psycopg.Connection[Any]
+@pytest.mark.parametrize("quotes", HIDES_A_STRING)
+def test_a_worker_runs_the_handler_that_the_file_defines(
+    target: Target, db: psycopg.Connection[Any], quotes: str
 ) -> None:
-    names = [f"job_{number:03d}" for number in range(400)]
-    target.file.write_text("version: 1\njobs:\n" + "".join(f"  {name}:\n    handler: jobs.run\n" for name in names))
+    # given a large file with an entry of a job inside a quoted string that starts within a flow collection
+    value = HIDES_A_STRING[quotes]
+    target.file.with_name("jobs.py").write_text("def shown(): return 'shown'\ndef hidden(): return 'hidden'\n")
+    target.file.write_text(
+        f"version: 1\nx-pad: {'p' * 9_000}\njobs:\n"
+        f"  a: {{command: [/bin/true], payload: {{l: {value}}}}}\n"
+        f"  b: {{handler: jobs.hidden}}\n  c: x {value[3]} ]}}}}\n  b: {{handler: jobs.shown}}\n"
+    )
+    assert not sync(target).has_findings
+    db.execute("select yamlsched.enqueue('b')")
+
+    # when a worker executes it
+    assert not tick(target, WorkOptions(), print).has_findings
+
+    # then it calls the handler that validate, diff and show see
+    assert db.execute("select handler from yamlsched.job_definitions where job_type = 'b'").fetchone() == (
+        "jobs.shown",
+    )
+    assert db.execute("select status, result from yamlsched.job_runs").fetchall() == [("succeeded", "shown")]
+
+
+def test_a_worker_has_all_jobs_of_its_file_in_force(target: Target, db: psycopg.Connection[Any]) -> None:
+    write(target, away={"executor": "batch"}, here={}, off={"enabled": False}, shares={"isolation": "shared"})
+    file = json.loads(target.file.read_text())
+    executors = {"batch": {"type": "command", "command": ["true"]}}
+    target.file.write_text(json.dumps(file | {"executors": executors}))
+    target = replace(target, checks_handlers=False)
     sync(target)
     schedule = target.read_file()
-    snapshot = poll(db, schedule)
-    found = current(snapshot, schedule)
+    found = current(poll(db, schedule), schedule)
     assert found is not None
 
-    with patch.object(JobsOnDemand, "_load", autospec=True, side_effect=JobsOnDemand._load) as loads:
-        jobs, _ = claimable(db, schedule, found)
-        assert jobs["job_007"].handler == "jobs.run"
-        assert jobs.get("job_400") is None
+    jobs, scope = claimable(db, schedule, found)
 
-    # the entry, and for a name that the file does not have, all
-    sizes = [len(call.args[1]) for call in loads.call_args_list]
-    assert sizes == [len("version: 1\njobs:\n  job_007:\n    handler: jobs.run\n"), len(schedule.data)]
-
-    # of a file that another version has applied, all jobs are checked
-    older = current(snapshot._replace(in_force_yamlsched="0.0.1", in_force_tzdata="2020a"), schedule)
-    assert older is None
-    with patch.object(JobsOnDemand, "_load", side_effect=AssertionError):
-        jobs, _ = claimable(db, schedule, replace(found, is_validated=False))
-    assert len(jobs) == 400
+    assert jobs == load(schedule.data, schedule.path, None).jobs
+    assert set(scope.remote) == {"batch", SHARED}

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from yamlsched.definitions import schedule_file, timezones
 from yamlsched.definitions.decode import decode
-from yamlsched.definitions.excerpt import Excerpts
 from yamlsched.definitions.node import Node
 from yamlsched.definitions.parse import parse
 from yamlsched.definitions.schema import NAME
 from yamlsched.errors import EnvironmentFailed
-
-MIN_BYTES = 8_192
-"""Smaller files are parsed as a whole: that takes less than looking for their jobs."""
 
 
 class Head(NamedTuple):
@@ -29,14 +24,8 @@ class Head(NamedTuple):
 def read_head(data: bytes, file: str) -> Head:
     """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it is.
 
-    jsonschema is not imported, which takes longer than the rest. The jobs of a large file are not parsed, if its text
-    allows that.
+    jsonschema is not imported, which takes longer than the rest.
     """
-    if len(data) >= MIN_BYTES:
-        with suppress(UnicodeDecodeError):
-            excerpts = Excerpts.of(data.decode())
-            text = None if excerpts is None else excerpts.with_jobs([])
-            data = data if text is None else text.encode()
     found = decode(data, file)
     document = None if len(found) else parse(found)
     if document is None or not isinstance(document.value, dict):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched import tracing
 from yamlsched.definitions.job import Job
-from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.runs import SHARED
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 DEFAULT_ASYNC_CONCURRENCY = 200
-PAUSE_SECONDS = 0.001  # between the steps of ``_prepare``, so that the sessions are opened meanwhile
+PAUSE_SECONDS = 0.001  # before ``_prepare``, so that the sessions are opened meanwhile
 WorkerTask = Callable[[Worker], Coroutine[Any, Any, None]]
 """Is executed beside a worker until the worker ends."""
 
@@ -77,19 +76,11 @@ def create_worker(
 def claimable(
     connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
 ) -> tuple[Mapping[str, Job], Scope]:
-    """Return the jobs whose runs this host may claim, and their scope.
-
-    All jobs of a file that this version has applied are valid, so they are read one by one, when they have runs.
-    """
-    namespace = str(synced.namespace)
-    if synced.is_validated and synced.jobs is None:
-        scope = store.scope_in_force(connection, namespace, schedule.sha256, schedule.environment)
-        if scope is not None:
-            return JobsOnDemand(schedule.data, schedule.path, schedule.environment or None), scope
+    """Return the jobs whose runs this host may claim, and their scope."""
     from yamlsched.sync.apply import claimable_jobs
 
-    all_jobs = claimable_jobs(connection, schedule, synced)
-    return all_jobs, claim_scope(connection, namespace, all_jobs)
+    jobs = claimable_jobs(connection, schedule, synced)
+    return jobs, claim_scope(connection, str(synced.namespace), jobs)
 
 
 def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:
@@ -102,16 +93,7 @@ async def _prepare(worker: Worker) -> None:
 
     It would be done without this, later: by the worker for the claimed runs, and by the pool for its first child.
     """
-    for step in (_import_definitions, worker.workload.prepare, _import_children):
-        await asyncio.sleep(PAUSE_SECONDS)
-        step()
-
-
-def _import_definitions() -> None:
-    import yamlsched.definitions.load  # noqa: F401
-
-
-def _import_children() -> None:
+    await asyncio.sleep(PAUSE_SECONDS)
     import yamlsched.worker.executors.processes.bootstrap  # noqa: F401
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched.runs import LOCAL, LOST_WORKER, SHARED, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
+from yamlsched.runs import LOCAL, LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
 from yamlsched.store.statements import load
 
 MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
@@ -419,16 +419,6 @@ def scope(connection: psycopg.Connection[Any], namespace: str, jobs: Mapping[str
         by_executor.setdefault(executor, []).append(name)
     scopes = {executor: _scope(connection, namespace, names) for executor, names in by_executor.items()}
     return replace(scopes.pop(LOCAL), remote=scopes)
-
-
-def scope_in_force(
-    connection: psycopg.Connection[Any], namespace: str, file_hash: str, environment: str
-) -> Scope | None:
-    """Return what a worker may claim whose file is in force; None if another one is by now."""
-    given = {"namespace": namespace, "hash": file_hash, "environment": environment, "local": LOCAL, "shared": SHARED}
-    rows = connection.execute(load("runs")["scope_in_force"], given).fetchall()
-    scopes = {row.lane: Scope(row.newest, tuple(sorted(row.others))) for row in rows}
-    return replace(scopes.pop(LOCAL), remote=scopes) if scopes else None
 
 
 def _scope(connection: psycopg.Connection[Any], namespace: str, names: list[str]) -> Scope:

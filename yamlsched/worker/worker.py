@@ -132,7 +132,6 @@ class Worker:
 
     def _submit(self, runs: list[ClaimedRun], sent_at: float, scope: Scope) -> None:
         """Hand over ``runs``, which were claimed in ``scope``: not that of now if the file was read again."""
-        self.workload.read(run.job_type for run in runs)
         jobs, executable = self.workload.jobs, []
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs

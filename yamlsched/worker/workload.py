@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from yamlsched.definitions.job import Job
-from yamlsched.definitions.on_demand import JobsOnDemand
 from yamlsched.store.runs import Scope
 
 
@@ -31,13 +30,3 @@ class Workload:
     scope: Scope
     file: Path
     path: tuple[str, ...] = ()  # of --path
-
-    def prepare(self) -> None:
-        """Import what reads the file, and read it if it is small."""
-        if isinstance(self.jobs, JobsOnDemand):
-            self.jobs.prepare()
-
-    def read(self, names: Iterable[str]) -> None:
-        """Read the entries of these jobs, if the file is read on demand."""
-        if isinstance(self.jobs, JobsOnDemand):
-            self.jobs.read(names)
