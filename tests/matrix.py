@@ -88,6 +88,7 @@ class Combination:
 COMBINATIONS = [
     *(Combination(f"pg{major}", f"PostgreSQL {major}", postgres=major) for major in POSTGRES_RELEASES),
     *(Combination(f"python3.{minor}", f"Python 3.{minor}", python=f"3.{minor}") for minor in range(11, 15)),
+    Combination("debian12", "Python 3.11.2, that of Debian 12", python="3.11.2"),
     Combination("lowest", "the lowest allowed version of each dependency", python="3.11", lowest=True),
     Combination("pgbouncer", "PgBouncer in transaction and in session mode", pgbouncer=True),
 ]

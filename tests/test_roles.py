@@ -385,7 +385,7 @@ PRIVILEGES: dict[str, dict[str, set[str]]] = {
     **dict.fromkeys(("job_failures", "operator_actions", "edits", "edited_jobs"), ADD),
     **dict.fromkeys(("namespaces", "job_definitions", "skipped_slots", "attempt_outputs", "attempt_begins"), CHANGE),
     **dict.fromkeys(("job_runs", "attempt_progress", "effects", "used_keys", "schedule_files"), REMOVE),
-    **dict.fromkeys((*VIEWS, "effects_in_doubt"), READ),
+    **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
     "enqueue": {**WORKER, "yamlsched_enqueuer": {"EXECUTE"}},
     "enqueue_many": {**WORKER, "yamlsched_enqueuer": {"EXECUTE"}},
     "has_no_worker": {**WORKER, "yamlsched_reader": {"EXECUTE"}},

@@ -19,6 +19,7 @@ from support.forms import SAME_ORIGIN, confirm, hidden
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import web
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.store import migrations
 from yamlsched.store.connection import connect_for_handler
 from yamlsched.store.statements import sql_folder
 from yamlsched.web import pool
@@ -26,6 +27,7 @@ from yamlsched.web.pages import home, namespaces
 from yamlsched.web.pool import READER_SETTINGS, Busy, Pool
 
 Visit = Callable[..., TestClient]
+OWN = migrations.latest_version()
 START = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
@@ -54,13 +56,13 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
     ("change", "said"),
     [
         (
-            "delete from yamlsched.migrations where version = 3; drop view yamlsched.job_queues cascade",
-            "The database has tables of version 2 of 3: run &#34;yamlsched migrate&#34;.",
+            f"delete from yamlsched.migrations where version = {OWN}; drop view yamlsched.job_queues cascade",
+            f"The database has tables of version {OWN - 1} of {OWN}: run &#34;yamlsched migrate&#34;.",
         ),
         (
             "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9, '0009_x', '', 8); "
             "alter view yamlsched.job_states rename column queued to waiting",
-            "They support hosts with version 8 or later, and this one has 3: upgrade yamlsched on this host.",
+            f"They support hosts with version 8 or later, and this one has {OWN}: upgrade yamlsched on this host.",
         ),
         (
             "update yamlsched.migrations set checksum = 'other' where version = 1; "
