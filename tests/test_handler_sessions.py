@@ -225,6 +225,21 @@ def limited(project: Project, connections: int) -> Iterator[str]:
         project.db.execute(f"drop role {name}".encode())
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_transaction_succeeds_across_renewals_whatever_the_default_isolation_of_the_database(
+    project: Project, level: str
+) -> None:
+    # given a database with a higher default, and a transaction that is open while the lease is renewed
+    database = project.db.info.dbname
+    project.db.execute(f"alter database {database} set default_transaction_isolation = '{level}'".encode())
+    project.sync(commits_slowly={"handler": "support.handlers.commits_slowly", "lease": "2s", "max_attempts": 1})
+    [run] = project.enqueue("commits_slowly")
+
+    project.work()
+
+    assert project.row(run).status == "succeeded"
+
+
 def test_a_worker_respects_max_connections_and_its_handlers_wait_for_one(project: Project) -> None:
     project.sync(records_and_transacts={"max_attempts": 1})
     runs = project.enqueue("records_and_transacts", count=60)

@@ -226,6 +226,25 @@ for each row when (new.parent_id is not null and new.idempotency_key like 'part:
 """
 
 
+def test_an_outcome_that_a_trigger_of_the_team_rejects_fails_its_attempt_and_no_other(project: Project) -> None:
+    # given a trigger that raises for the success of one run
+    project.sync(nap={"handler": "support.handlers.nap", "max_attempts": 1})
+    rejected, *others = project.enqueue("nap", count=5)
+    project.db.execute(
+        "create function public.audit() returns trigger language plpgsql as "
+        "$$ begin if new.status = 'succeeded' then raise 'audit says no'; end if; return new; end $$"
+    )
+    project.db.execute(
+        "create trigger audit before update on yamlsched.job_runs for each row "
+        f"when (new.id = {rejected}) execute function public.audit()".encode()
+    )
+
+    project.work(code=1)
+
+    assert project.row(rejected).last_error == "its outcome could not be stored: audit says no"
+    assert {project.row(run).status for run in others} == {"succeeded"}
+
+
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_of_a_fan_out_whose_worker_is_killed_nothing_is_written(project: Project, count: int) -> None:
     # given a fan-out of which most is written

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched.backoff import MAX_DELAY, Backoff
+from yamlsched.backoff import MAX_DELAY, MIN_DELAY, Backoff
 from yamlsched.runs import (
     MAX_ERROR_CHARS,
     MAX_OUTPUT_BYTES,
@@ -95,8 +95,8 @@ def test_a_delay_of_a_handler_is_limited(run: ClaimedRun, end: EndKind, delay: t
     outcome = after_attempt(run, AttemptEnd(end, delay=delay), Backoff(), random)
 
     if outcome.delay is not None:
-        assert timedelta(0) <= outcome.delay <= MAX_DELAY
-        assert outcome.delay == (delay or timedelta(0)) or outcome.delay in (timedelta(0), MAX_DELAY)
+        assert MIN_DELAY <= outcome.delay <= MAX_DELAY
+        assert outcome.delay == delay or outcome.delay in (MIN_DELAY, MAX_DELAY)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,103 @@ def test_a_run_executes_where_the_file_says_and_not_where_a_definition_that_was_
     assert project.row(run).attempts == 1
 
 
+# -- what runs of one process do not do to each other
+
+
+def test_no_run_sees_the_context_variables_of_another_one_and_all_see_those_of_the_module(project: Project) -> None:
+    # given more runs than execute at once, so that runs start where others end
+    project.sync(tenant=shared("tenant"), tenant_in_process={"handler": "support.shared_handlers.tenant_in_process"})
+    runs = project.enqueue("tenant", count=60) + project.enqueue("tenant_in_process", count=20)
+
+    project.work("--async-concurrency", "5", "--concurrency", "1")
+
+    assert {str(project.row(run).result) for run in runs} == {"['none', 'imported']"}
+
+
+def test_threads_that_hang_take_none_from_later_runs_and_their_process_is_replaced(project: Project) -> None:
+    # given more runs that hang in a thread than a machine has threads of its own for them
+    project.sync(
+        hangs_in_thread=shared("hangs_in_thread", timeout="1s", max_attempts=1), uses_thread=shared("uses_thread")
+    )
+    hanging = project.enqueue("hangs_in_thread", count=(os.cpu_count() or 1) + 8)
+    worker = project.start("work", "--loop")
+    until(lambda: {project.row(run).status for run in hanging} == {"dead"})
+
+    # then later runs get a thread, and in the end another process
+    [first] = project.enqueue("uses_thread")
+    until(lambda: project.row(first).status == "succeeded")
+    before = project.row(first).result
+
+    def is_replaced() -> bool:
+        [run] = project.enqueue("uses_thread")
+        until(lambda: project.row(run).status == "succeeded")
+        return bool(project.row(run).result != before)
+
+    until(is_replaced)
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+
+
+@pytest.mark.parametrize("how", ["shutdown_default_executor", "set_default_executor"])
+def test_no_run_takes_the_threads_of_the_others(project: Project, how: str) -> None:
+    project.sync(takes_threads=shared("takes_threads", max_attempts=1), uses_thread=shared("uses_thread"))
+    [run] = project.enqueue("takes_threads", {"how": how})
+    project.work(code=1)
+    assert "the event loop is shared with other runs and cannot" in error(project, run)
+
+    runs = project.enqueue("uses_thread", count=3)
+    project.work()
+    assert {project.row(each).status for each in runs} == {"succeeded"}
+
+
+def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_variables(project: Project) -> None:
+    project.sync(uses_client=shared("uses_client"))
+    [first] = project.enqueue("uses_client")
+    worker = project.start("work", "--loop")
+    until(lambda: project.row(first).status == "succeeded")
+    [second] = project.enqueue("uses_client")
+    until(lambda: project.row(second).status == "succeeded")
+
+    assert [project.row(run).result for run in (first, second)] == [["none", False], ["none", False]]
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+
+
+def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_in_a_loop(project: Project) -> None:
+    # given far more shared runs that die than their on_dead, which takes long, has processes for
+    on_dead = "support.shared_handlers.reports_slowly"
+    project.sync(ends=shared("ends", max_attempts=1, on_dead=on_dead), nap={})
+    project.enqueue("ends", {"how": "raise"}, count=100)
+    worker = project.start("work", "--loop", "--concurrency", "2")
+    until(lambda: project.calls("reported") == 2)
+
+    # when some seconds have passed, by the calls that have ended since
+    project.touch("go")
+    until(lambda: project.calls("reported") >= 12)
+
+    # then each call was returned a few times at most
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+    assert worker.text.count("run.released") < 400
+
+
+def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(project: Project) -> None:
+    project.sync(leaves_tasks=shared("leaves_tasks", output={"keep": "always"}))
+    [run] = project.enqueue("leaves_tasks", {"how": "own_context"})
+    project.work()
+    [output] = project.outputs(run)
+    assert "cancelled what the handler had left running: _waits" in output.output
+
+
+def test_an_exception_whose_message_raises_ends_its_attempt(project: Project) -> None:
+    project.sync(
+        ends=shared("ends", max_attempts=1), raises={"handler": "support.shared_handlers.ends", "max_attempts": 1}
+    )
+    runs = [*project.enqueue("ends", {"how": "unprintable"}), *project.enqueue("raises", {"how": "unprintable"})]
+    project.work(code=1)
+    assert {error(project, run) for run in runs} == {"exception has no printable message"}
+
+
 ENDS = {
     "result": ("succeeded", 1, None),
     "raise": ("dead", 2, "ValueError: no such customer"),
@@ -353,10 +450,10 @@ def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, h
     assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
     [output] = project.outputs(leaving)
     text = {
-        "waits": "yamlsched: cancelled what the handler had left running: _waits\n",
+        "waits": "yamlsched: cancelled what the handler had left running: _waits; what is to outlive a run is started",
         "fails": "LookupError: in a task that nobody awaits",
         "exits": "SystemExit: 3",
-        "spawns": "yamlsched: cancelled what the handler had left running: _spawns\n",
+        "spawns": "yamlsched: cancelled what the handler had left running: _spawns; ",
         "deaf": "yamlsched: it did not end, and this process is replaced\n",
     }
     assert text[how] in output.output

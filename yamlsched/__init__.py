@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from yamlsched.client import Enqueued, enqueue, enqueue_many
     from yamlsched.errors import Discard, EffectInDoubt, Refused, RetryAfter, Snooze, YamlschedError
+    from yamlsched.handling.detached import detached
     from yamlsched.handling.once import DEFAULT_RELEASE_ON
     from yamlsched.handling.run import Run
     from yamlsched.upcoming import next_slot
@@ -29,6 +30,7 @@ __all__ = [
     "Snooze",
     "YamlschedError",
     "__version__",
+    "detached",
     "enqueue",
     "enqueue_many",
     "next_slot",
@@ -36,6 +38,7 @@ __all__ = [
 
 _HOMES = {
     "DEFAULT_RELEASE_ON": "yamlsched.handling.once",
+    "detached": "yamlsched.handling.detached",
     "Run": "yamlsched.handling.run",
     "Enqueued": "yamlsched.client",
     "enqueue": "yamlsched.client",

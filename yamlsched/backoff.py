@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+MIN_DELAY = timedelta(seconds=1)
+"""Retries are never immediate."""
 MAX_DELAY = timedelta(days=365)
 """An upper limit for every policy, so that adding a delay never overflows."""
 

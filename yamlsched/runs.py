@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from yamlsched.backoff import MAX_DELAY, Backoff, delay
+from yamlsched.backoff import MAX_DELAY, MIN_DELAY, Backoff, delay
 
 MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
@@ -210,7 +210,7 @@ def _without_output(
     if end.is_success:
         return SUCCESS_WITHOUT_RESULT if end.result is None else Outcome(Status.SUCCEEDED, result=end.result)
     if end.kind is EndKind.RELEASED:
-        return released(run)
+        return released(run)._replace(delay=end.delay)
     if end.kind is EndKind.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
         return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
     if end.kind is EndKind.SNOOZED:
@@ -234,7 +234,8 @@ def _wait(run: ClaimedRun, end: AttemptEnd, backoff: Backoff, random: float) -> 
 
 
 def _bounded(wait: timedelta | None) -> timedelta:
-    return min(max(wait or timedelta(0), timedelta(0)), MAX_DELAY)
+    """Return the delay that a handler asked for. At 0, attempts would be used up at once, and a snooze never ends."""
+    return min(max(wait or MIN_DELAY, MIN_DELAY), MAX_DELAY)
 
 
 def storable(text: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import signal
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any
 
+import yamlsched
 from support.handlers import FOLDER, record, wait_for_file
 from yamlsched import Discard, RetryAfter, Run, Snooze
 
@@ -37,6 +40,74 @@ async def waits(run: Run, file: str = "go") -> int:
     return os.getpid()
 
 
+def reports_slowly(run: Run) -> None:
+    record("reported", run)
+    wait_for_file("go")
+    time.sleep(0.5)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+_TENANT: ContextVar[str] = ContextVar("tenant", default="none")
+_IMPORTED: ContextVar[str] = ContextVar("imported", default="none")
+_IMPORTED.set("imported")
+
+
+async def tenant(run: Run) -> list[str]:
+    before = _TENANT.get()
+    _TENANT.set(f"of run {run.id}")
+    await asyncio.sleep(0.01)
+    return [before, _IMPORTED.get()]
+
+
+def tenant_in_process(run: Run) -> list[str]:
+    before = _TENANT.get()
+    _TENANT.set(f"of run {run.id}")
+    return [before, "imported"]
+
+
+async def hangs_in_thread(run: Run) -> None:
+    await asyncio.to_thread(wait_for_file, "never")
+
+
+async def uses_thread(run: Run) -> int:
+    await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)
+    return await asyncio.to_thread(os.getpid)
+
+
+async def takes_threads(run: Run, how: str) -> None:
+    loop: Any = asyncio.get_running_loop()
+    await (loop.shutdown_default_executor() if how == "shutdown_default_executor" else loop.set_default_executor(None))
+
+
+_client: list[asyncio.Task[str]] = []
+
+
+async def uses_client(run: Run) -> list[Any]:
+    """Return the tenant that the client's task saw, and whether that task has ended."""
+    _TENANT.set(f"of run {run.id}")
+    if not _client:
+
+        async def serve(started: asyncio.Future[str]) -> str:
+            started.set_result(_TENANT.get())
+            await asyncio.sleep(600)
+            return ""
+
+        async def connect() -> None:
+            started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            _client.append(asyncio.create_task(serve(started)))
+            _seen.append(await started)
+
+        await yamlsched.detached(connect)
+    return [_seen[0], _client[0].done()]
+
+
+_seen: list[str] = []
+
+
 async def ends(run: Run, how: str) -> Any:
     """End as ``how`` says."""
     record("started", run)
@@ -62,6 +133,8 @@ async def ends(run: Run, how: str) -> Any:
             return ends
         case "stop":
             asyncio.get_running_loop().stop()
+        case "unprintable":
+            raise Unprintable
         case "signal":
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
     raise AssertionError(how)
@@ -152,8 +225,9 @@ async def dies(run: Run, how: str) -> None:
 
 async def leaves_tasks(run: Run, how: str = "waits") -> None:
     record("started", run)
-    actions = {"waits": _waits, "fails": _fails, "deaf": _deaf, "exits": _exits, "spawns": _spawns}
-    task = asyncio.create_task(actions[how](run))
+    actions = {"fails": _fails, "deaf": _deaf, "exits": _exits, "spawns": _spawns}
+    context = contextvars.Context() if how == "own_context" else None
+    task = asyncio.create_task(actions.get(how, _waits)(run), context=context)
     await asyncio.sleep(0.01)
     del task
     record("completed", run)

@@ -159,9 +159,10 @@ class AsyncHandlerSession(psycopg.AsyncConnection[Any]):
 
 def _transaction_setup(session: HandlerSession | AsyncHandlerSession, timeout: float | None) -> bytes:
     limits = [seconds for seconds in (timeout, session.idle_timeout) if seconds]
-    settings = dict(session.settings)
+    # At a higher level, the default of some databases, the success could not be written once the lease was renewed.
+    # None of these statements takes a snapshot, so a handler can still choose its own level.
+    settings = {**session.settings, "transaction_isolation": "read committed"}
     if limits:
         milliseconds = min(math.ceil(min(limits) * 1000), 2**31 - 1)
         settings["idle_in_transaction_session_timeout"] = str(milliseconds)
-    # without settings, another statement shows that the session works; neither takes a snapshot
-    return set_local(settings) or b"show transaction_isolation"
+    return set_local(settings)

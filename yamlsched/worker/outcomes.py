@@ -34,7 +34,7 @@ FAN_OUT_SECONDS_PER_RUN = 1e-3  # and more for each of its runs
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
 # SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
-REJECTED = ("22", "23", "54", "YS")
+REJECTED = ("22", "23", "54", "P0", "YS")
 
 
 class SuccessesRecorded(NamedTuple):

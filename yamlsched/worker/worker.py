@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched import log
@@ -50,6 +51,7 @@ MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, estimated by the siz
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
+MAX_DIVERTED_PER_SECOND, MAX_DIVERTED_WAIT_SECONDS = 10, 60
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
@@ -169,8 +171,9 @@ class Worker:
                     end = stopped._replace(stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes)
                 self.outcomes.add(attempt, end)
             case ReturnedUnstarted(attempts):
-                for attempt in attempts:
-                    self.outcomes.add(attempt, attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED))
+                for nth, attempt in enumerate(attempts):
+                    not_started = _not_started(attempt, nth) if self.stopped_at is None else STOPPED
+                    self.outcomes.add(attempt, attempt.stopped or not_started)
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
@@ -179,7 +182,8 @@ class Worker:
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
                 outcome, claims = pending.outcome, self.lanes.of(pending.attempt).claims
-                if outcome.status is Status.FAILED and outcome.delay is not None:
+                is_due_again = outcome.status is Status.FAILED or pending.end.kind is EndKind.RELEASED
+                if is_due_again and outcome.delay is not None:
                     claims.retry_in(outcome.delay.total_seconds())
                 elif outcome.status is Status.QUEUED and outcome.delay is None:
                     claims.note_released()
@@ -438,6 +442,18 @@ def _is_terminated(event: Event) -> bool:
         and event.attempt.stopped is None
         and (event.end.error_type == AGENT_TERMINATED or (event.attempt.is_command and was_terminated(event.end)))
     )
+
+
+def _not_started(attempt: Attempt, nth: int) -> AttemptEnd:
+    """Return the end of an attempt for which its executor has no room, the ``nth`` of those that are returned together.
+
+    One that executes elsewhere than the lane that claims it waits before it is claimed again: the lane has room, so it
+    would be claimed and returned without end. Some of them are due at any time.
+    """
+    if attempt.lane == attempt.job.lane:
+        return NOT_STARTED
+    seconds = min(1 + nth / MAX_DIVERTED_PER_SECOND, MAX_DIVERTED_WAIT_SECONDS)
+    return NOT_STARTED._replace(delay=timedelta(seconds=seconds))
 
 
 def _of_other_job(run: ClaimedRun) -> AttemptEnd:

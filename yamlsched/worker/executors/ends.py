@@ -109,7 +109,7 @@ def _end_of(error: BaseException) -> AttemptEnd:
         if isinstance(error, SystemExit):
             text = f"called sys.exit({error.code!r})"
         text = storable(text[:MAX_REPORTED_ERROR_CHARS])
-    except Exception:
+    except BaseException:  # whatever it is, it must not hide the end of the attempt
         text = "exception has no printable message"
     name = storable(type(error).__name__[:MAX_REPORTED_ERROR_CHARS])
     return AttemptEnd(kind, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
@@ -126,5 +126,5 @@ def _stack(error: BaseException) -> str:
     """Return the traceback, without our own frames before the handler's."""
     try:
         return stacks.format_stack(error)
-    except Exception:
+    except BaseException:  # of its __str__
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import fcntl
 import inspect
 import os
@@ -207,7 +208,9 @@ class Runner:
                 run = ends.make_run(claimed, payload, backend)
             if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
-            return ends.returned(self._call(handler, payload, run, dead_run_id), run, self.was_stopped)
+            # a copy, so that no run sees the context variables that another one has set
+            value = contextvars.copy_context().run(self._call, handler, payload, run, dead_run_id)
+            return ends.returned(value, run, self.was_stopped)
         except BaseException as error:
             if self.span is None:
                 self._trace(values)  # the handler could not be imported

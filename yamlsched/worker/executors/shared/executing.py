@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ class Executing:
     started: float = field(default_factory=time.perf_counter)
     task: asyncio.Task[Any] | None = None
     others: set[asyncio.Task[Any]] = field(default_factory=set)
+    calls: set[Future[Any]] = field(default_factory=set)  # in threads, which cannot be cancelled
     output: deque[bytes] = field(default_factory=deque)  # not sent yet; threads append to it
     output_bytes: int = 0
     is_called: bool = False  # its task has been executed: before, a cancellation would end the task unnoticed

@@ -7,7 +7,6 @@ is on the board.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import inspect
 import os
 import signal
@@ -165,8 +164,6 @@ class SharedRunner:
     def _start(self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]) -> None:
         """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those of a ClaimedRun."""
         executing = self.executing[index] = Executing(index, self._report, self._on_exit)
-        context = contextvars.copy_context()
-        context.run(current.set, executing)
         if not self.is_beating:
             self.is_beating = True
             self.watchdog.busy.set()
@@ -176,7 +173,7 @@ class SharedRunner:
             self.board.set_state(index, states.STARTED)
             self.board.enter(index, is_import=True)
             try:
-                handler = self.handlers[path] = context.run(resolve, path)
+                handler = self.handlers[path] = self.loop.base_context.run(_import, executing, path)
             except BaseException as error:
                 end = ends.raised(error, None)
                 if (span := self._trace(values)) is not None:
@@ -185,6 +182,8 @@ class SharedRunner:
                 return
             finally:
                 self.board.leave()
+        context = self.loop.base_context.copy()  # no run sees what another one has set
+        context.run(current.set, executing)
         self.loop.create_task(self._execute(executing, handler, path, payload, timeout, values), context=context)
 
     def _stop(self, index: int) -> None:
@@ -280,12 +279,15 @@ class SharedRunner:
         """End the attempt, once the tasks that its handler has left behind have ended, which are cancelled."""
         executing.has_ended, executing.end = True, end
         executing.took = time.perf_counter() - executing.started
+        if executing.calls:
+            self.loop.call_later(LEFT_BEHIND_SECONDS, self._check_threads, executing)
         if not executing.others:
             self._report(executing)
             return
         names = sorted(str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in executing.others)
         listed = ", ".join([*names[:MAX_LISTED_TASKS], *["..."] * (len(names) > MAX_LISTED_TASKS)])
-        self.reporter.print(executing, f"yamlsched: cancelled what the handler had left running: {listed}\n")
+        remedy = "; what is to outlive a run is started with yamlsched.detached()"
+        self.reporter.print(executing, f"yamlsched: cancelled what the handler had left running: {listed}{remedy}\n")
         for task in list(executing.others):
             task.cancel("its handler has ended")
         self.loop.call_later(LEFT_BEHIND_SECONDS, self._report_left_behind, executing)
@@ -295,6 +297,12 @@ class SharedRunner:
             self.reporter.print(executing, "yamlsched: it did not end, and this process is replaced\n")
             self.reporter.is_leaking = True
             self._report(executing)
+
+    def _check_threads(self, executing: Executing) -> None:
+        """Have this process replaced if a thread of an attempt that has ended goes on: nothing can stop it."""
+        if any(not call.cancel() and not call.done() for call in tuple(executing.calls)):
+            self.reporter.is_leaking = True
+            self.reporter.flush_soon()
 
     def _report(self, executing: Executing) -> None:
         executing.is_reported, index = True, executing.index
@@ -352,6 +360,15 @@ class SharedRunner:
             os.dup2(null, descriptor, inheritable=False)
         os.close(null)
         self.loop.leave_in_fork()
+
+
+def _import(executing: Executing, path: str) -> Callable[..., Any]:
+    """Import a handler. What its module prints belongs to the attempt, what it sets to the context."""
+    token = current.set(executing)
+    try:
+        return resolve(path)
+    finally:
+        current.reset(token)
 
 
 @cache
