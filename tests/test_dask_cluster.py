@@ -11,11 +11,11 @@ from yamlsched.worker.executors.remote import dask_cluster, dask_task
 VERSION = importlib.metadata.version("distributed")
 REASONS = [
     (ConnectionRefusedError(111, "Connection refused"), "[Errno 111] Connection refused"),
-    (TimeoutError("Timed out\nafter 10 s"), "Timed out"),
+    (TimeoutError("Timed out\nafter 10 s"), "no answer within 10 s"),
     (OSError(), "OSError"),
     (
         TypeError("got an unexpected keyword"),
-        f"got an unexpected keyword (the scheduler needs Dask {VERSION}, as here;",
+        f"TypeError: got an unexpected keyword (is it a Dask scheduler? It needs Dask {VERSION}, as here;",
     ),
 ]
 

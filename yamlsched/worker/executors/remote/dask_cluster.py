@@ -30,8 +30,9 @@ CLOSE_TIMEOUT_SECONDS = 2.0
 MAX_ERROR_CHARS = 300
 INSTALL = 'pip install "yamlsched[dask]"'
 NOT_INSTALLED = f"Dask is not installed on this host: {INSTALL}"
-CONNECTION_ERRORS = (OSError, ImportError, RuntimeError, TypeError, ValueError)
-"""What Dask raises if it cannot connect: refused, a missing or wrong certificate, another protocol version."""
+CONNECTION_ERRORS = (Exception,)
+"""What Dask raises if it cannot connect: refused, a wrong certificate, another protocol version, and MemoryError and
+others for the answer of a foreign service."""
 
 
 def is_installed() -> bool:
@@ -55,7 +56,8 @@ async def connect(address: str) -> Any:
     logging.disable()  # the events of this module are logged instead
     warnings.simplefilter("ignore")
     options = {"asynchronous": True, "set_as_default": False, "timeout": CONNECT_TIMEOUT_SECONDS}
-    return await Client(address, **options)  # type: ignore[no-untyped-call]
+    async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):  # Dask's own does not cover an address that never answers
+        return await Client(address, **options)  # type: ignore[no-untyped-call]
 
 
 async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, str]:
@@ -81,6 +83,8 @@ async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, 
 
 
 def first_line(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT_SECONDS:.0f} s"
     text = str(error).strip()
     return text.splitlines()[0][:MAX_ERROR_CHARS] if text else type(error).__name__
 
@@ -90,7 +94,8 @@ def why_not_connected(error: BaseException) -> str:
     if isinstance(error, OSError):
         return first_line(error)
     version = importlib.metadata.version("distributed")
-    return f"{first_line(error)} (the scheduler needs Dask {version}, as here; tls:// needs certificates)"
+    hint = f"is it a Dask scheduler? It needs Dask {version}, as here; tls:// needs certificates"
+    return f"{type(error).__name__}: {first_line(error)} ({hint})"
 
 
 class DaskLauncher:
@@ -203,7 +208,10 @@ class DaskCluster:
         elif state == "finished":
             launcher.end(0, "exit code 0")
         elif state == "error":
-            error = await launcher.future.exception()
+            try:
+                error = await launcher.future.exception()
+            except CONNECTION_ERRORS as lost:
+                error = lost
             if isinstance(error, subprocess.CalledProcessError):
                 how = describe_exit(error.returncode)
                 launcher.end(error.returncode, f"{how}: {error.output}" if error.output else how)

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from yamlsched import log
@@ -20,7 +21,7 @@ from yamlsched.runs import AttemptEnd, EndKind
 from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.events import EventQueue
-from yamlsched.worker.executors.base import Capacity, Ended, ExecutorFailed
+from yamlsched.worker.executors.base import Capacity, Ended
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
 from yamlsched.worker.executors.remote import dask_cluster, gateway, spec
@@ -28,7 +29,7 @@ from yamlsched.worker.permits import ExecutorPermits
 from yamlsched.worker.pipes import PipeWriter
 from yamlsched.worker.workload import Workload
 
-MAX_DEATHS = 5  # of gateways in a row that have reported nothing: then no more are started
+MAX_PAUSE_SECONDS = 60.0  # between tries to start a gateway or a program, after failures in a row
 CLOSE_TIMEOUT_SECONDS = 2 * gateway.LEAVE_SECONDS + 2.0  # for a gateway to stop its launchers and exit
 
 
@@ -50,6 +51,7 @@ class GatewayHandle:
     commands: PipeWriter
     results: int
     frames: Frames
+    has_reported: bool = False
     is_closed: bool = False  # its pipe of commands is, so that it exits
 
 
@@ -64,7 +66,7 @@ class RemoteExecutor:
         self._numbers: dict[Attempt, int] = {}
         self._next_number = 0
         self._gateway: GatewayHandle | None = None
-        self._deaths = 0
+        self._failures, self._usable_at = 0, 0.0  # in a row; until then nothing is claimed for it
         self._is_draining = False
         self._is_usable = _is_usable(name, engine)
 
@@ -86,7 +88,7 @@ class RemoteExecutor:
 
     def capacity(self) -> Capacity:
         """Return how many attempts may be in flight, with all permits that are free on this host."""
-        if not self._is_usable:
+        if not self._is_usable or clock.now() < self._usable_at:
             return Capacity(0, 0, 0, 0)
         permits, held = self._permits.fill(self._permits.count), len(self._in_flight)
         return Capacity(permits, max(0, permits - held), permits, held)
@@ -124,7 +126,7 @@ class RemoteExecutor:
 
     def check(self) -> None:
         """Replace a gateway that has died. Timeouts are enforced by the agents."""
-        if self._gateway is None and self._in_flight:
+        if self._gateway is None and self._in_flight and clock.now() >= self._usable_at:
             self._adopt()
 
     def reload(self, workload: Workload) -> None:
@@ -169,13 +171,17 @@ class RemoteExecutor:
         within = max(0.0, flight.begin_by - clock.now())
         self._send("start", flight.number, launch, name, ticket, run.lease, within, is_adopted)
 
+    def _note_failure(self, why: str) -> None:
+        """Claim nothing for a while, longer after each failure in a row: other executors and local jobs go on."""
+        if clock.now() < self._usable_at:
+            return  # one of several attempts that failed together
+        self._failures += 1
+        pause = min(2.0**self._failures, MAX_PAUSE_SECONDS)
+        self._usable_at = clock.now() + pause
+        log.error("executor.unavailable", executor=self._name, error=why, retry_in=timedelta(seconds=pause))
+
     def _adopt(self) -> None:
         """Hand what an earlier gateway had to a new one."""
-        self._deaths += 1
-        if self._deaths > MAX_DEATHS:
-            error = EnvironmentFailed(f'the gateway process of executor "{self._name}" dies each time it is started')
-            self._events.put(ExecutorFailed(error))
-            return
         for flight in list(self._in_flight.values()):
             self._start(flight, is_adopted=True)
             if flight.stop is not None:
@@ -184,13 +190,15 @@ class RemoteExecutor:
             self._send("withdraw")
 
     def _send(self, *content: Any) -> None:
-        if self._gateway is None:
+        if self._gateway is None and clock.now() >= self._usable_at:
             try:
                 self._gateway = self._fork()
             except EnvironmentFailed as error:
-                self._events.put(ExecutorFailed(error))
-                return
-        self._gateway.commands.write(frame(content))
+                self._note_failure(str(error))
+        if self._gateway is not None:
+            self._gateway.commands.write(frame(content))
+        elif content[0] == "start" and not content[-1]:  # no gateway has ever had it
+            self._release(content[1], "no gateway process can be started")
 
     def _fork(self) -> GatewayHandle:
         workload, name = self._workload, self._name
@@ -218,14 +226,25 @@ class RemoteExecutor:
                 return
             self._kill(handle)
             log.warning("gateway.died", executor=self._name, in_flight=len(self._in_flight))
+            if self._failures or not handle.has_reported:  # the first one is replaced at once
+                self._note_failure("its gateway process dies")
             return
-        self._deaths = 0
+        handle.has_reported = True
         for kind, number, content in handle.frames.feed(piece):
             if kind == "ended":
+                self._failures = 0
                 report = Report.decode(content)
                 self._end(number, report.end or AttemptEnd(EndKind.RELEASED), report.took)
+            elif kind == "unavailable":
+                self._note_failure(content)
+                self._release(number, content)
             else:
                 self._end(number, AttemptEnd(EndKind.RELEASED, content), 0.0)
+
+    def _release(self, number: int, why: str) -> None:
+        """Return an attempt that has not been started, to be claimed again after the pause."""
+        delay = timedelta(seconds=max(1.0, self._usable_at - clock.now()))
+        self._end(number, AttemptEnd(EndKind.RELEASED, why, delay=delay), 0.0)
 
     def _end(self, number: int, end: AttemptEnd, took: float) -> None:
         if (flight := self._in_flight.pop(number, None)) is not None:

@@ -15,12 +15,14 @@ whatever is known of the agent. The gateway answers each start with one tuple:
 
     ("ended", number, report)
     ("unstarted", number, why)
+    ("unavailable", number, why)    # the same, and this host can start nothing at present
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -50,6 +52,11 @@ POLL_INTERVAL_SECONDS = 1.0  # of the tickets; at once after a launcher has exit
 TIMEOUT_SECONDS = 20.0
 LEAVE_SECONDS = 5.0  # for a launcher to exit after its attempt has ended, and again after SIGTERM
 MAX_DESCRIPTORS = 4_096
+OF_THIS_HOST = {
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC),
+    *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),
+}
+"""Why a program cannot be started that another host, or this one later, may start: it is missing, or resources are."""
 AGENT_DIED = "AgentLost"  # the error_type of an attempt whose agent is gone
 WITHHELD = "its job was paused, disabled or retired before the engine started it"
 NOT_BEGUN = "NotBegun"  # that of an attempt whose launcher failed before an agent began it
@@ -125,8 +132,14 @@ class Gateway:
                 try:
                     flight.launcher = ProgramLauncher(argv, self._folder, name)
                 except (OSError, ValueError) as error:
-                    why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-                    flight.failure, flight.exited_at = f'"{argv[0]}" cannot be started: {why}', now
+                    number_of_error = error.errno if isinstance(error, OSError) else None
+                    why = os.strerror(number_of_error) if number_of_error else str(error)
+                    failure = f'"{argv[0]}" cannot be started: {why}'
+                    if number_of_error in OF_THIS_HOST:
+                        del self._flights[number]
+                        self._send("unavailable", number, failure)
+                        return
+                    flight.failure, flight.exited_at = failure, now
                     self._poll_at = 0.0
 
     def _stop(self, number: int, grace: float, must_end: bool) -> None:
