@@ -34,7 +34,9 @@ def fresh(minutes: int) -> Series:
     return ("metrics_timestamp_seconds", NAMESPACE, f"0+60x{minutes}")
 
 
-def limit(alert: str, metric: str, labels: dict[str, str], healthy: str, broken: str, at: str, summary: str) -> list[Case]:
+def limit(
+    alert: str, metric: str, labels: dict[str, str], healthy: str, broken: str, at: str, summary: str
+) -> list[Case]:
     """Return that ``alert`` fires at a value of one metric and not at another one, nor before its time is up."""
     return [
         Case(alert, "broken", [(metric, labels, f"{broken}x6000")], at, [(labels, summary)]),
@@ -95,7 +97,9 @@ CASES = [
         *("YamlschedBacklog", "oldest_due_seconds", NAMESPACE, "900", "960", "6m"),
         "The oldest due run of namespace default has waited for 16m 0s",
     ),
-    *limit("YamlschedRunStuck", "stuck_runs", NAMESPACE, "0", "1", "6m", "1 runs are past their lease or their timeout"),
+    *limit(
+        "YamlschedRunStuck", "stuck_runs", NAMESPACE, "0", "1", "6m", "1 runs are past their lease or their timeout"
+    ),
     *limit(
         *("YamlschedEffectInDoubt", "effects_in_doubt", IN_DOUBT, "0", "1", "5m"),
         "1 effects of cleanup_nightly are in doubt: it is unknown whether they happened",

@@ -142,7 +142,8 @@ select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags,
        s.last_end_at, s.last_worker, s.last_success_at, s.last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error, failed.error_type,
        streak.runs as failure_streak, streak.attempts as attempt_streak,
-       s.failing, s.queued, s.running, s.failed, s.oldest_due_at, s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why
+       s.failing, s.queued, s.running, s.failed, s.oldest_due_at, s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why,
+       d.overlap
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
 left join lateral (
