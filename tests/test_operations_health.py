@@ -301,7 +301,15 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
             "'done', now() from yamlsched.job_runs r"
         )
         db.execute("analyze yamlsched.effects")
-        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_states", "job_health", "effects_in_doubt")
+        views = (
+            "dead_runs",
+            "stuck_runs",
+            "overdue_jobs",
+            "job_states",
+            "job_health",
+            "seen_hosts",
+            "effects_in_doubt",
+        )
         read = {view: rows_read(db, f"select * from yamlsched.{view}".encode()) for view in views}
 
     # then it reads only unfinished, dead and newest runs
@@ -332,7 +340,7 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "max_suspects": 100,
         }
         names = {
-            "health": ("totals", "suspects", "overview", "jobs", "workers"),
+            "health": ("totals", "suspects", "overview", "jobs", "workers", "lost_slots"),
             "metrics": ("jobs", "ended"),
         }
         read = {(f, name): rows_read(db, load(f)[name], given) for f in names for name in names[f]}
