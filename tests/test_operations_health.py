@@ -301,20 +301,32 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
             "'done', now() from yamlsched.job_runs r"
         )
         db.execute("analyze yamlsched.effects")
-        views = (
-            "dead_runs",
-            "stuck_runs",
-            "overdue_jobs",
-            "job_states",
-            "job_health",
-            "seen_hosts",
-            "effects_in_doubt",
-        )
+        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_states", "job_health", "effects_in_doubt")
         read = {view: rows_read(db, f"select * from yamlsched.{view}".encode()) for view in views}
 
     # then it reads only unfinished, dead and newest runs
     assert read["dead_runs"] == 2
     assert max(read.values()) < 100
+
+
+def test_the_hosts_that_were_seen_are_found_among_a_bounded_number_of_runs(own_dsn: str) -> None:
+    # given two jobs of which twelve thousand runs each have ended within the hour, and as many before
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        for name in ("one", "two"):
+            a_job(db, name)
+        db.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status, attempts,"
+            " locked_by, started_at, finished_at)"
+            " select d.namespace, d.id, d.job_type, now(), 1, 'succeeded', 1, 'web-' || n.n % 3 || ':1:x', at, at"
+            " from yamlsched.job_definitions d, generate_series(1, 24000) n (n),"
+            " lateral (select now() - n.n * interval '0.3 seconds') at (at)"
+        )
+        db.execute("analyze yamlsched.job_runs")
+
+        read = rows_read(db, b"select w.host from yamlsched.seen_hosts w where w.namespace = 'default'")
+
+        assert read == 10_000
+        assert {worker.host for worker in health.hosts(db, "default")} == {"web-0", "web-1", "web-2"}
 
 
 def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_dsn: str) -> None:
