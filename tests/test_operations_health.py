@@ -315,8 +315,8 @@ def test_the_hosts_that_were_seen_are_found_among_a_bounded_number_of_runs(own_d
         for name in ("one", "two"):
             a_job(db, name)
         db.execute(
-            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status, attempts,"
-            " locked_by, started_at, finished_at)"
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status,"
+            " attempts, locked_by, started_at, finished_at)"
             " select d.namespace, d.id, d.job_type, now(), 1, 'succeeded', 1, 'web-' || n.n % 3 || ':1:x', at, at"
             " from yamlsched.job_definitions d, generate_series(1, 24000) n (n),"
             " lateral (select now() - n.n * interval '0.3 seconds') at (at)"
