@@ -169,7 +169,7 @@ left join lateral (
 
 -- The hosts that executed runs within the hour, and when each was last seen: when it claimed a run, or ended an attempt
 -- itself. Who ends a run after its worker was lost, or cancels it, did not see that host. Of each job the runs that ended
--- last are read: 10,000 in all, but at least ten of a job. A claim is named host:pid:random.
+-- last are read: 10,000 in all, but at least three of a job. A claim is named host:pid:random.
 create view yamlsched.seen_hosts as
 select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
 from (
@@ -192,7 +192,7 @@ from (
             from yamlsched.job_runs e
             where e.definition_id = d.id and e.finished_at > (select clock_timestamp() - interval '1 hour')
             order by e.finished_at desc
-            limit (select greatest(10, 10000 / greatest(count(*), 1)) from yamlsched.job_definitions n)
+            limit (select greatest(3, 10000 / greatest(count(*), 1)) from yamlsched.job_definitions n)
         ) r
         where r.locked_by is not null
     ) r
