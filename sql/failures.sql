@@ -8,7 +8,7 @@
 -- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the run that failed last, a
 -- dead one if there is any, else one that is not finished: the greatest array, which takes less than sorting.
 with failed as materialized (
-    select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead
+    select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead, e.host
     from (
         select j.id, j.job_type, j.timezone
         from yamlsched.job_definitions j
@@ -31,7 +31,8 @@ with failed as materialized (
     cross join lateral (
         (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at, true as is_dead,
                 coalesce(r.idempotency_key like 'on\_dead:%%'
-                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call
+                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call,
+                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
          order by r.dead_at desc
@@ -39,7 +40,8 @@ with failed as materialized (
         union all
         (select r.id, r.status, coalesce(r.error_type, ''), r.failed_at, false,
                 coalesce(r.idempotency_key like 'on\_dead:%%'
-                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false)
+                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false),
+                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '')
          from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)
@@ -50,7 +52,7 @@ with failed as materialized (
 ), counted as (
     select x.job_type, x.timezone, x.id, x.status, x.error_type, x.is_call, coalesce(f.attempts, 0) as attempts,
            coalesce(f.first_at, x.failed_at) as first_at, coalesce(f.last_at, x.failed_at) as last_at, x.is_dead,
-           x.failed_at,
+           x.failed_at, x.host,
            greatest(count(*) filter (where x.is_dead) over of_job, count(*) filter (where not x.is_dead) over of_job) as examined,
            count(*) over () as total
     from failed x
@@ -69,13 +71,14 @@ with failed as materialized (
            (max(array[case when x.status = 'dead' then 2
                            when x.status in ('queued', 'running', 'failed') then 1 else 0 end,
                       (date_part('epoch', x.last_at) * 1e6)::bigint, x.id]))[3] as example_id,
-           max(x.examined)::integer as examined, max(x.total)::integer as total
+           array_remove((array_agg(distinct x.host))[:4], null) as hosts, max(x.examined)::integer as examined, max(x.total)::integer as total
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
     group by x.job_type, x.timezone, x.error_type, x.is_call
 )
 select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered, g.attempts, g.first_at,
-       g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key, r.last_error as example_error
+       g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key, r.last_error as example_error,
+       g.hosts
 from grouped g
 join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type, g.is_call;

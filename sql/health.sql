@@ -150,7 +150,7 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
        coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type,
        coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
-       failed_call.error_type as call_error_type, h.state
+       failed_call.error_type as call_error_type, h.overlap, h.state
 from yamlsched.job_health h
 left join (
     select r.definition_id,

@@ -309,6 +309,26 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
     assert max(read.values()) < 100
 
 
+def test_the_hosts_that_were_seen_are_found_among_a_bounded_number_of_runs(own_dsn: str) -> None:
+    # given two jobs of which twelve thousand runs each have ended within the hour, and as many before
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        for name in ("one", "two"):
+            a_job(db, name)
+        db.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status,"
+            " attempts, locked_by, started_at, finished_at)"
+            " select d.namespace, d.id, d.job_type, now(), 1, 'succeeded', 1, 'web-' || n.n % 3 || ':1:x', at, at"
+            " from yamlsched.job_definitions d, generate_series(1, 24000) n (n),"
+            " lateral (select now() - n.n * interval '0.3 seconds') at (at)"
+        )
+        db.execute("analyze yamlsched.job_runs")
+
+        read = rows_read(db, b"select w.host from yamlsched.seen_hosts w where w.namespace = 'default'")
+
+        assert read == 10_000
+        assert {worker.host for worker in health.hosts(db, "default")} == {"web-0", "web-1", "web-2"}
+
+
 def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_dsn: str) -> None:
     with psycopg.connect(own_dsn, autocommit=True) as db:
         # given the same history, and no run that ended within a day
@@ -332,13 +352,62 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "max_suspects": 100,
         }
         names = {
-            "health": ("totals", "suspects", "overview", "jobs", "workers"),
+            "health": ("totals", "suspects", "overview", "jobs", "workers", "lost_slots"),
             "metrics": ("jobs", "ended"),
         }
         read = {(f, name): rows_read(db, load(f)[name], given) for f in names for name in names[f]}
 
     # then only unfinished and newest runs are read
     assert max(read.values()) < 100, read
+
+
+@pytest.mark.parametrize(
+    ("overlap", "note"),
+    [("wait", "the next slot waits for run"), ("skip", "the next slot will be skipped: run"), ("allow", "")],
+)
+def test_a_slot_beside_an_unfinished_run_waits_or_is_skipped(db: Db, cli: Cli, overlap: str, note: str) -> None:
+    job = a_healthy_job(db, overlap=overlap, next_slot_at=datetime.now(UTC) - timedelta(seconds=5))
+    run = a_run(db, job, "running", exclusive=overlap != "allow")
+
+    [found] = health.read(db, "default", HOUR).jobs
+
+    text = health.note(found, health.read(db, "default", HOUR))
+    assert text == (f"{note} {run}{' is unfinished' if overlap == 'skip' else ''}" if note else "")
+
+
+def test_a_stuck_run_of_a_paused_job_names_the_pause(db: Db, cli: Cli) -> None:
+    job = a_healthy_job(db, paused_at=datetime.now(UTC))
+    run = a_run(db, job, "running", locked_until=datetime.now(UTC) - HOUR)
+
+    shown, screen = cli("show", run).out, cli("status").out
+
+    remedy = f"yamlsched resume purge, or yamlsched cancel {run}"
+    assert f"no worker claims it while its job is paused: {remedy}" in shown
+    assert f"      {remedy}" in screen
+    db.execute("update yamlsched.job_definitions set paused_at = null")
+    assert f"its lease has ended, and the next worker claims it: yamlsched doctor, or yamlsched cancel {run}" in (
+        cli("show", run).out
+    )
+
+
+def test_the_next_slot_is_shown_in_utc_and_on_the_clock_of_the_job(db: Db, cli: Cli) -> None:
+    a_healthy_job(db, timezone="Europe/Berlin", next_slot_at=datetime(2100, 1, 14, 1, 30, tzinfo=UTC))
+    a_job(db, "other", next_slot_at=datetime(2100, 1, 14, 1, 30, tzinfo=UTC))
+
+    out = cli("status", "--all").out
+
+    assert "  2100-01-14T01:30:00Z (02:30 CET)  " in out
+    assert re.search(r"2100-01-14T01:30:00Z +-", out)
+
+
+def test_status_of_an_unknown_namespace_names_the_one_that_was_meant(db: Db, cli: Cli) -> None:
+    a_job(db, "mail", namespace="shop")
+
+    assert cli("status", "--namespace", "shpo").out.endswith(
+        '\nNo job and no file has namespace "shpo". Did you mean "shop"?\n'
+    )
+    assert 'namespace "billing". There are: shop\n' in cli("status", "--namespace", "billing").out
+    assert "Did you mean" not in cli("status", "--namespace", "shop").out
 
 
 def test_a_job_is_as_stuck_as_its_runs_however_many_there_are(db: Db) -> None:
@@ -1022,7 +1091,8 @@ def test_a_textfile_is_replaced_atomically_and_readable_by_its_collector(db: Db,
 
 def test_every_metric_that_an_alert_names_exists(db: Db) -> None:
     job = a_healthy_job(db)
-    a_run(db, job, "dead")
+    dead = a_run(db, job, "dead")
+    a_run(db, job, "dead", idempotency_key=f"on_dead:{dead}")
     a_run(db, job, "succeeded")
     written = set(families(metrics.text(db, "default")))
 

@@ -115,6 +115,39 @@ def test_dead_runs_count_by_type_of_error_over_all_jobs(db: Db) -> None:
     assert [(one.error_type, one.runs, one.jobs) for one in night(db).dead] == [("OSError", 2, 2), ("KeyError", 1, 1)]
 
 
+def test_failures_of_one_type_on_several_hosts_name_these(db: Db, cli: Cli) -> None:
+    job, other = a_job(db), a_job(db, "other")
+    for host in ("web-2", "web-1", "web-1"):
+        ended(db, job, "dead", START + HOUR, locked_by=f"{host}:1:x")
+    ended(db, other, "dead", START + HOUR, locked_by="web-1:1:x")
+
+    out = cli(*NIGHT).out
+
+    assert "purge: 3 runs died: OSError: no route to host (on web-1, web-2)" in out
+    assert "other: 1 run died: OSError: no route to host\n" in out
+
+
+def test_slots_that_were_recorded_within_the_span_count_however_old_they_are(db: Db, cli: Cli) -> None:
+    # given gaps of days before that were recorded in the night, one that reaches into it, and one of before
+    for name, first, last, recorded in (
+        ("outage", START - 72 * HOUR, START + HOUR, START + 2 * HOUR),
+        ("old", START - 72 * HOUR, START - 48 * HOUR, START),
+        ("before", START - 72 * HOUR, START - 48 * HOUR, START - MINUTE),
+        ("after", START - 72 * HOUR, START - 48 * HOUR, END),
+    ):
+        job = a_job(db, name, schedule="0 * * * *")
+        a_gap(db, job, first, last, 7, "late")
+        db.execute("update yamlsched.skipped_slots set recorded_at = %s where definition_id = %s", [recorded, job])
+
+    found = night(db).skipped
+
+    assert {(one.job_type, one.slots, one.first_at, one.last_at) for one in found} == {
+        ("outage", 7, START - 72 * HOUR, START + HOUR),
+        ("old", 7, START - 72 * HOUR, START - 48 * HOUR),
+    }
+    assert "yamlsched backfill old --from 2026-01-10T20:00Z --to 2026-01-11T20:00Z" in cli(*NIGHT).out
+
+
 def test_slots_of_a_gap_that_extends_beyond_the_span_count_only_within_it(db: Db) -> None:
     # given a job paused for a week, and one whose cron was changed since
     hourly = a_job(db, "hourly", schedule="0 * * * *", timezone="Europe/Berlin")

@@ -41,6 +41,22 @@ def test_a_gap_extends_only_a_gap_of_its_job_and_reason(db: Db) -> None:
     ]
 
 
+def test_slots_that_another_outage_cost_have_a_row_of_their_own(db: Db) -> None:
+    # given a weekly slot that was recorded as late, two days after it
+    job, found = a_job(db), NOON + 48 * 60 * MINUTE
+    store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, "late")], found)
+
+    # when the next one is lost in the same outage, and the one after it in another one, a week later
+    week = 7 * 24 * 60 * MINUTE
+    for nth, at in ((1, found + 10 * MINUTE), (2, found + 2 * week)):
+        slot = NOON + nth * week
+        store.record_gaps(db, [Gap(job, "", slot, slot, 1, "late", follows=slot - week)], at)
+
+    # then the time at which each was found is known
+    rows = db.execute("select slots, recorded_at from yamlsched.skipped_slots order by id").fetchall()
+    assert [tuple(row) for row in rows] == [(2, found), (1, found + 2 * week)]
+
+
 def test_a_job_that_another_sync_has_processed_is_not_locked(db: Db) -> None:
     due = a_job(db, "due", next_slot_at=NOON)
     done = a_job(db, "done", next_slot_at=NOON + MINUTE)

@@ -142,7 +142,8 @@ select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags,
        s.last_end_at, s.last_worker, s.last_success_at, s.last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id, failed.last_error, failed.error_type,
        streak.runs as failure_streak, streak.attempts as attempt_streak,
-       s.failing, s.queued, s.running, s.failed, s.oldest_due_at, s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why
+       s.failing, s.queued, s.running, s.failed, s.oldest_due_at, s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why,
+       d.overlap
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
 left join lateral (
@@ -168,7 +169,7 @@ left join lateral (
 
 -- The hosts that executed runs within the hour, and when each was last seen: when it claimed a run, or ended an attempt
 -- itself. Who ends a run after its worker was lost, or cancels it, did not see that host. Of each job the runs that ended
--- last are read: 10,000 in all, but at least ten of a job. A claim is named host:pid:random.
+-- last are read: 10,000 in all, but at least three of a job. A claim is named host:pid:random.
 create view yamlsched.seen_hosts as
 select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
 from (
@@ -191,7 +192,7 @@ from (
             from yamlsched.job_runs e
             where e.definition_id = d.id and e.finished_at > (select clock_timestamp() - interval '1 hour')
             order by e.finished_at desc
-            limit (select greatest(10, 10000 / greatest(count(*), 1)) from yamlsched.job_definitions n)
+            limit (select greatest(3, 10000 / greatest(count(*), 1)) from yamlsched.job_definitions n)
         ) r
         where r.locked_by is not null
     ) r

@@ -114,7 +114,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield "payload", _json(run.payload) if run.payload else ""
     yield "result", _json(run.result) if run.result is not None else ""
     yield "error", error_text(run.error_type, run.last_error) if run.status != "succeeded" else ""
-    yield "next", next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"])
+    yield "next", next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now)
 
 
 def attempts(details: RunDetails, full: bool) -> Iterator[str]:

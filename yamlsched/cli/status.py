@@ -95,7 +95,10 @@ def command(
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
+    from yamlsched.definitions.wording import did_you_mean
     from yamlsched.operations import attention, health
+    from yamlsched.store.history import namespaces
+    from yamlsched.terminal import join_first
 
     thresholds = attention.Thresholds(
         max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
@@ -121,12 +124,18 @@ def command(
             from yamlsched.operations import failures
 
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
+        known = []
+        if now.last_tick_at is None and not now.totals.jobs and not check:
+            known = namespaces(connection)
     problems = attention.problems(now, thresholds)
     if settings.wants_json:
         more = {"failures": failed.worst_first()} if failed is not None else {}
         click.echo(_output.document(**attention.summary(now, thresholds), **more))
     elif not check:
         click.echo(screen(now, problems, present, show_all))
+        if known and namespace not in known:
+            meant = did_you_mean(namespace, known, f"There are: {join_first(known, MAX_HOSTS_LISTED)}")
+            click.echo(f'\nNo job and no file has namespace "{namespace}". {meant}')
         if failed is not None:
             click.echo(f"\n{failures_table(failed)}")
     elif problems:
@@ -235,10 +244,19 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
         _output.ago(job.last_success_at, health.now),
         _output.ago(job.last_failure_at, health.now),
         streak(job),
-        _output.instant(job.next_slot_at) if job.schedule and job.enabled and job.retired_at is None else "-",
+        next_slot(job) if job.schedule and job.enabled and job.retired_at is None else "-",
         str(job.queued + job.running + job.failed or "-"),
         note(job, health),
     )
+
+
+def next_slot(job: JobHealth) -> str:
+    """Return the next slot in UTC and on the clock of its zone: ``2026-01-14T01:30:00Z (02:30 CET)``."""
+    from yamlsched.zones import zone_or_utc
+
+    if job.next_slot_at is None or job.timezone == "UTC":
+        return _output.instant(job.next_slot_at)
+    return f"{_output.instant(job.next_slot_at)} ({job.next_slot_at.astimezone(zone_or_utc(job.timezone)):%H:%M %Z})"
 
 
 def streak(job: JobHealth) -> str:

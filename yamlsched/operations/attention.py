@@ -142,9 +142,14 @@ def _pruning(health: Health) -> Iterator[Problem]:
 
 
 def _stuck(health: Health) -> Iterator[Problem]:
+    paused = {job.job_type for job in health.jobs if job.paused}
     for run in health.stuck[:MAX_LISTED_PROBLEMS]:
         what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
-        yield Problem("stuck", run.job_type, what, f"yamlsched show {run.run_id}", run.run_id)
+        remedy = f"yamlsched show {run.run_id}"
+        if run.job_type in paused and run.locked_until < health.now:
+            what += ", and no worker claims it while its job is paused"
+            remedy = f"yamlsched resume {run.job_type}, or yamlsched cancel {run.run_id}"
+        yield Problem("stuck", run.job_type, what, remedy, run.run_id)
     if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
         what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"
         yield Problem("stuck", None, what, "yamlsched runs --status running")

@@ -12,11 +12,13 @@ import psycopg
 from yamlsched.runs import error_text
 from yamlsched.store import failures
 from yamlsched.store.failures import FailureGroup
+from yamlsched.terminal import join_first
 
 MAX_OF_JOB, MAX_FAILED = 1_000, 5_000
 """Runs that are read, of one job and in all. Of one job, that many dead ones and that many others. If there are more in
 all, those of the jobs that have most are read."""
 NO_TYPE = "no error type"
+MAX_HOSTS = 3
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ def groups(
 
 
 def example(group: FailureGroup) -> str:
-    """Return the error of the example, with its type."""
-    return error_text(group.error_type or None, group.example_error) or group.error_type or NO_TYPE
+    """Return the error of the example, with its type, and the hosts of the group if there are several."""
+    hosts = f" (on {join_first(group.hosts, MAX_HOSTS)})" if len(group.hosts) > 1 else ""
+    return (error_text(group.error_type or None, group.example_error) or group.error_type or NO_TYPE) + hosts
 
 
 def how_they_ended(group: FailureGroup) -> str:

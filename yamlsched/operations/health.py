@@ -139,5 +139,7 @@ def note(job: JobHealth, health: Health) -> str:
     if job.failure_streak:
         return error_text(job.last_error_type, job.last_error)
     if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
+        if job.overlap == "skip":
+            return f"the next slot will be skipped: run {job.open_slot_run_id} is unfinished"
         return f"the next slot waits for run {job.open_slot_run_id}"
     return ""

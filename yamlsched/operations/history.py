@@ -229,10 +229,10 @@ def kept_output(details: RunDetails, attempt: int | None = None) -> history.Kept
     raise Refused(f"no output of {which} is kept: {why}")
 
 
-def next_step(run: history.StoredRun, in_doubt: Sequence[str] = ()) -> str:
+def next_step(run: history.StoredRun, in_doubt: Sequence[str] = (), now: datetime | None = None) -> str:
     """Return what an operator can do about ``run`` now; empty if nothing needs to be done.
 
-    ``in_doubt`` are the keys of its effects that are in doubt.
+    ``in_doubt`` are the keys of its effects that are in doubt. ``now`` shows whether its lease has ended.
     """
     is_over, is_waiting = run.status in (Status.DEAD, Status.CANCELLED), run.status in (Status.QUEUED, Status.FAILED)
     if in_doubt and (is_over or is_waiting):
@@ -246,6 +246,11 @@ def next_step(run: history.StoredRun, in_doubt: Sequence[str] = ()) -> str:
         return "its job is not enabled in schedules.yaml: no worker claims it"
     if is_waiting and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
+    if run.status == Status.RUNNING and run.locked_until is not None and now is not None and run.locked_until < now:
+        if run.paused:
+            resume = f"yamlsched resume {run.job_type}, or yamlsched cancel {run.id}"
+            return f"its lease has ended, and no worker claims it while its job is paused: {resume}"
+        return f"its lease has ended, and the next worker claims it: yamlsched doctor, or yamlsched cancel {run.id}"
     if run.status == Status.FAILED:
         return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"
     return ""

@@ -36,6 +36,7 @@ class FailureGroup:
     total: int  # of all groups
     example_key: str | None
     example_error: str | None
+    hosts: list[str]  # of the latest attempts of its runs: four at most
 
 
 @dataclass(frozen=True)

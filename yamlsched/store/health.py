@@ -65,6 +65,7 @@ class JobHealth(NamedTuple):
     dead_calls_within: int  # calls of on_dead; no other figure counts them
     call_error: str | None  # of the one of them that died last
     call_error_type: str | None
+    overlap: str
     state: str
 
 

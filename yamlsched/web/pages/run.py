@@ -105,7 +105,7 @@ def show(visit: Visit) -> RunPage:
         attempts=operations.attempts(details)[::-1],
         status=operations.waits_for(run, visit.now).removeprefix(",").strip(),
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
-        next_step=history.next_step(run, in_doubt),
+        next_step=history.next_step(run, in_doubt, visit.now),
         in_doubt=in_doubt,
         target=run.handler or shlex.join(run.command),
         payload=pretty(run.payload) if run.payload else None,

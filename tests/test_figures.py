@@ -1,0 +1,269 @@
+"""A night of fifteen kinds of failure: every figure of every verb, and of the page, is what a count by SQL says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from support.command_line import yamlsched
+from support.project import until
+from yamlsched import web
+
+HANDLERS = """
+import ctypes, os, signal, time
+
+import yamlsched
+
+
+def works():
+    pass
+
+
+def raises(bad=True):
+    if bad:
+        raise ValueError("bad")
+
+
+def recovers(run):
+    if run.attempt == 1:
+        raise OSError("once")
+
+
+def hangs():
+    time.sleep(600)
+
+
+def exits():
+    os._exit(3)
+
+
+def segfaults():
+    ctypes.string_at(0)
+
+
+def discards():
+    raise yamlsched.Discard("of no use")
+
+
+def in_doubt(run):
+    with run.once("mail"):
+        raise ConnectionError("gone")
+
+
+def kills_its_worker(run):
+    if run.attempt == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+
+def snoozes():
+    raise yamlsched.Snooze("1h")
+
+
+def pages(run):
+    raise RuntimeError("the pager is down")
+
+
+async def shared():
+    raise KeyError("shared")
+"""
+ONCE = "max_attempts: 1"
+JOBS = {
+    "raises": f"handler: work:raises, {ONCE}",
+    "recovers": "handler: work:recovers, backoff: {policy: fixed, delay: 1s, jitter: 0}",
+    "times_out": f"handler: work:hangs, timeout: 1s, {ONCE}",
+    "exits": f"handler: work:exits, {ONCE}",
+    "segfaults": f"handler: work:segfaults, {ONCE}",
+    "discards": "handler: work:discards",
+    "in_doubt": f"handler: work:in_doubt, {ONCE}",
+    "lost": "handler: work:kills_its_worker, lease: 2s",
+    "lost_for_good": f"handler: work:kills_its_worker, lease: 2s, {ONCE}",
+    "code_3": f'command: [/bin/sh, -c, "exit 3"], {ONCE}',
+    "code_64": f'command: [/bin/sh, -c, "exit 64"], {ONCE}',
+    "code_75": 'command: [/bin/sh, -c, "exit 75"], max_attempts: 2, backoff: {policy: fixed, delay: 1s}',
+    "killed": f'command: [/bin/sh, -c, "kill -9 $$"], {ONCE}',
+    "alarmed": f"handler: work:raises, on_dead: work:pages, {ONCE}",
+    "shared": f"handler: work:shared, isolation: shared, {ONCE}",
+    "waits": "handler: work:raises, backoff: {policy: fixed, delay: 1h, jitter: 0}",
+    "snoozes": "handler: work:snoozes",
+    "cancelled": "handler: work:works",
+    "paused": "handler: work:works",
+    "gone": f"handler: work:raises, {ONCE}",
+}
+NOT_A_CALL = "coalesce(r.idempotency_key, '') !~ '^on_dead:'"
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def night(tmp_path: Path, own_dsn: str, db_of: Callable[[str], Any]) -> tuple[Db, Callable[..., str]]:
+    """A database after that night, and the output of a command line in its project."""
+    db = db_of(own_dsn)
+    (tmp_path / "work.py").write_text(HANDLERS)
+
+    def run(*arguments: str) -> str:
+        return yamlsched(*arguments, cwd=tmp_path, YAMLSCHED_DSN=own_dsn).stdout
+
+    def write(jobs: dict[str, str]) -> None:
+        lines = [f"  {name}: {{{entry}}}" for name, entry in jobs.items()]
+        (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n" + "\n".join(lines) + "\n")
+
+    def is_settled() -> bool:
+        run("work")
+        due = (
+            "select job_type, status from yamlsched.job_runs where finished_at is null and job_type <> 'paused'"
+            " and (status = 'running' or run_at < now() + interval '1 minute')"
+        )
+        return not db.execute(due.encode()).fetchall()
+
+    write(JOBS)
+    run("sync")
+    # runs that fail before the last success of their job
+    for _ in range(3):
+        run("enqueue", "waits")
+    run("work")
+    run("enqueue", "waits", "--payload", '{"bad": false}')
+    run("work")
+    # the night
+    run("pause", "paused", "--reason", "migration")
+    for job in sorted(JOBS, key=lambda name: name.startswith("lost")):
+        if job == "lost":  # its worker would take the others with it
+            until(is_settled, "the other jobs are done", 60)
+        for _ in range(2 if job in ("raises", "alarmed") else 1):
+            run("enqueue", job)
+    [(cancelled,)] = db.execute("select id from yamlsched.job_runs where job_type = 'cancelled'").fetchall()
+    run("cancel", str(cancelled))
+    until(is_settled, "the night is over", 60)
+    # one of the runs was executed by another host, and one job leaves the file
+    db.execute(
+        "update yamlsched.job_runs set locked_by = 'other-host:1:x'"
+        " where id = (select max(r.id) from yamlsched.job_runs r where r.job_type = 'raises')"
+    )
+    write({name: entry for name, entry in JOBS.items() if name != "gone"})
+    run("sync")
+    return db, run
+
+
+def by_job(db: Db, query: str) -> dict[str, int]:
+    return {job: number for job, number in db.execute(query.encode()).fetchall() if number}
+
+
+def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
+    night: tuple[Db, Callable[..., str]], own_dsn: str
+) -> None:
+    db, run = night
+
+    # given the figures by SQL
+    dead = by_job(
+        db, f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and {NOT_A_CALL} group by 1"
+    )
+    calls = by_job(
+        db, f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and not {NOT_A_CALL} group by 1"
+    )
+    types = dict(
+        db.execute(
+            f"select error_type, count(*) from yamlsched.job_runs r where status = 'dead' and {NOT_A_CALL}"
+            " group by 1".encode()
+        ).fetchall()
+    )
+    succeeded = by_job(db, "select job_type, count(*) from yamlsched.job_runs where status = 'succeeded' group by 1")
+    after_success = f"""
+        from yamlsched.job_runs r
+        join yamlsched.job_failures f on f.run_id = r.id
+        where {NOT_A_CALL} and r.status <> 'cancelled' and f.failed_at > coalesce(
+            (select max(s.finished_at) from yamlsched.job_runs s
+             where s.status = 'succeeded' and s.job_type = r.job_type), '-infinity')
+        group by 1
+    """
+    streaks = by_job(db, f"select r.job_type, count(distinct r.id) {after_success}")
+    attempts = by_job(db, f"select r.job_type, count(*) {after_success}")
+    failing = by_job(
+        db,
+        f"select job_type, count(*) from yamlsched.job_runs r where finished_at is null and {NOT_A_CALL}"
+        " and exists (select from yamlsched.job_failures f where f.run_id = r.id) group by 1",
+    )
+    failed = {
+        (job, name): number
+        for job, name, number in db.execute(
+            f"select r.job_type, f.error_type, count(*) from yamlsched.job_runs r"
+            f" join yamlsched.job_failures f on f.run_id = r.id where {NOT_A_CALL} group by 1, 2".encode()
+        ).fetchall()
+    }
+    hosts = {host for (host,) in db.execute("select distinct split_part(locked_by, ':', 1) from yamlsched.job_runs")}
+    hosts.discard(None)
+    assert {"raises", "exits", "lost_for_good", "in_doubt", "gone", "code_3", "killed", "shared"} <= set(dead)
+    assert (calls, dead["raises"], dead["alarmed"], failing["waits"]) == ({"alarmed": 2}, 2, 2, 4)
+    assert (streaks["waits"], attempts["waits"], succeeded["recovers"], len(hosts)) == (1, 1, 1, 2)
+    number = sum(dead.values())
+
+    # then status says the same, in both forms
+    status = json.loads(run("status", "--format", "json"))
+    jobs = {job["job_type"]: job for job in status["jobs"]}
+    for name, expected in (
+        *(("dead_within", dead), ("dead_last_hour", dead), ("dead_last_day", dead), ("dead_calls_within", calls)),
+        *(("failure_streak", streaks), ("attempt_streak", attempts), ("failing", failing)),
+    ):
+        assert {job: values[name] for job, values in jobs.items() if values[name]} == expected, name
+    queue = status["queue"]
+    assert (queue["dead_last_hour"], queue["dead_last_day"], queue["dead_calls_last_day"]) == (number, number, 2)
+    assert queue["failing"] == sum(failing.values())
+    assert {worker["host"] for worker in status["workers"]} == hosts
+    assert f"dead       {number} in the last hour, {number} in the last day; 2 calls of on_dead\n" in run("status")
+
+    # and status --check
+    checked = run("status", "--check", "--max-dead-total", "0", "--max-streak", "0", "--max-failing", "0")
+    died = re.findall(r"^(\w+): (\d+) runs? died within 1h", checked, re.MULTILINE)
+    assert {job: int(count) for job, count in died} == dead
+    assert re.findall(r"^(\w+): (\d+) calls of on_dead died", checked, re.MULTILINE) == [("alarmed", "2")]
+    assert f"{number} runs of all jobs died within 1h, the limit is 0\n" in checked
+    streak = re.findall(r"^(\w+): (\d+) attempts? ha\w+ failed since the last success", checked, re.MULTILINE)
+    assert {job: int(count) for job, count in streak} == attempts
+
+    # and the report, in each format
+    report = json.loads(run("report", "--since", "1h", "--format", "json"))
+    assert (report["ran"]["dead"], report["dead_calls_of_on_dead"]) == (number, 2)
+    assert {group["error_type"]: group["runs"] for group in report["dead_by_error_type"]} == types
+    groups: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    for group in report["failures"]:
+        of_kind = groups[group["is_call"]]
+        of_kind[group["job_type"]] = of_kind.get(group["job_type"], 0) + group["dead"]
+    assert [{job: count for job, count in groups[kind].items() if count} for kind in (False, True)] == [dead, calls]
+    assert report["ran"]["succeeded"] == sum(succeeded.values())
+    for form in ("text", "markdown", "html"):
+        text = re.sub("<[^>]*>|[*|]", "", run("report", "--since", "1h", "--format", form))
+        missing = [
+            part for part in (f"{number} died", f"{number}, by type of error", "2 calls died") if part not in text
+        ]
+        assert missing == [], form
+
+    # and the metrics
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(run("metrics")):
+        for sample in family.samples:
+            labels = [sample.labels.get(name, "") for name in ("job_name", "status", "error_type", "host")]
+            found.setdefault(sample.name, {})[tuple(filter(None, labels))] = sample.value
+    jobs_in_file = {job: count for job, count in streaks.items() if job != "gone"}
+    nonzero = {name: {key: value for key, value in values.items() if value} for name, values in found.items()}
+    for metric in ("yamlsched_runs", "yamlsched_recent_runs"):
+        assert {key[0]: value for key, value in nonzero[metric].items() if key[1] == "dead"} == dead, metric
+    assert {key[0]: value for key, value in nonzero["yamlsched_recent_dead_calls"].items()} == calls
+    assert {key[0]: value for key, value in nonzero["yamlsched_job_failure_streak"].items()} == jobs_in_file
+    assert {key[0]: value for key, value in nonzero["yamlsched_job_failing_runs"].items()} == failing
+    assert nonzero["yamlsched_recent_failed_attempts"] == failed
+    assert {host for (host,) in found["yamlsched_worker_last_seen_timestamp_seconds"]} == hosts
+
+    # and the page
+    with TestClient(web.app(own_dsn), base_url="http://localhost") as client:
+        page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.get("/").text))
+        of_job = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.get("/jobs/waits").text))
+    assert f"Dead in 24 h {number} {number} in the last hour" in page
+    assert f"Workers {len(hosts)} " in page
+    assert "2 calls of on_dead died" in page
+    assert "Failed since the last success 1 " in of_job
