@@ -2,7 +2,8 @@
 
 -- name: record
 -- Replace what this place lacks, and return which of it is new. What places lacked that have stopped ticking is removed.
--- Rows are locked in one order, and what another session is removing is left to it.
+-- A place that has not checked for longer than it takes between two of its ticks may have had in the meantime what it lacks:
+-- then the time starts again. Rows are locked in one order, and what another session is removing is left to it.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), given as materialized (
@@ -31,7 +32,12 @@ with clock as materialized (
     order by g.id
     on conflict (host, path, definition_id) do update
     set reason = excluded.reason, waits = excluded.waits, checked_at = excluded.checked_at,
-        since = case when l.waits = excluded.waits then l.since else excluded.since end
+        since = case when l.waits = excluded.waits and l.checked_at > excluded.checked_at - (
+                         select greatest(interval '10 minutes', max(least(f.presented_for, interval '2 hours')))
+                         from yamlsched.schedule_files f
+                         where f.host = excluded.host and f.path = excluded.path
+                           and f.last_presented_at > excluded.checked_at - interval '2 hours')
+                     then l.since else excluded.since end
     returning l.definition_id, l.since = l.checked_at as is_new
 )
 select g.job_type

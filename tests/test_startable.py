@@ -103,7 +103,9 @@ def test_a_job_is_left_to_the_host_that_can_start_it_whichever_ticks_first(
     [(host, stored)] = lacks(one)
     assert (host, stored) == ("host-two", reason)
     assert "jobs.not_startable" in text
-    assert "host-two" in verb(one, "status")
+    found = f"host-two:{two.file} cannot start job job: {reason}"
+    assert found in verb(one, "status")
+    assert found in verb(one, "doctor", "--file", str(one.file))
 
     # and the other host executes it
     tick(one, **env)
@@ -167,6 +169,26 @@ def test_a_run_that_no_ticking_host_can_start_is_dead_after_ten_minutes_with_the
     tick(one, code=1)
     assert one.summary(run)[:2] == ("dead", 1)
     assert one.row(run).last_error.startswith('"./program" does not exist')
+
+
+def test_a_program_that_was_missing_long_ago_and_not_looked_for_since_is_missing_from_now_on(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, _ = hosts
+    write(one, job={"command": ["./program"]})
+    install(one)
+    tick(one)
+    (one.folder / "program").unlink()
+    [run] = one.enqueue("job")
+    assert "jobs.not_startable" in tick(one)
+    one.db.execute(f"update yamlsched.lacks set since = since - {LATER}, checked_at = checked_at - {LATER}".encode())
+
+    assert "jobs.not_startable" in tick(one)
+
+    assert one.summary(run)[:2] == ("queued", 0)
+    age(one)
+    tick(one, code=1)
+    assert one.summary(run)[:2] == ("dead", 1)
 
 
 def test_a_host_that_has_stopped_ticking_does_not_count(hosts: tuple[Project, Project]) -> None:

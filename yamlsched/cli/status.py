@@ -208,7 +208,7 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
     for host in health.lacks[:MAX_LISTED_LACKS]:
         yield "", _output.coloured("late", lack(host))
     if len(health.lacks) > MAX_LISTED_LACKS:
-        yield "", f"{len(health.lacks) - MAX_LISTED_LACKS} more: yamlsched status --json"
+        yield "", f"{len(health.lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
 
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:

@@ -80,11 +80,21 @@ def create_worker(
 def claimable(
     connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
 ) -> tuple[Mapping[str, Job], Scope]:
-    """Return the jobs whose runs this host may claim, and their scope."""
-    from yamlsched.sync.apply import claimable_jobs
+    """Return the jobs whose runs this host may claim, and their scope.
 
+    For a file that this version has applied, what checks files is not imported.
+    """
     namespace = str(synced.namespace)
-    jobs = startable(connection, schedule, namespace, claimable_jobs(connection, schedule, synced))
+    if synced.is_validated and synced.jobs is None:
+        from yamlsched.definitions.load import load
+
+        jobs = load(schedule.data, schedule.path, schedule.environment or None, is_validated=True).jobs
+        synced.jobs = jobs
+    else:
+        from yamlsched.sync.apply import claimable_jobs
+
+        jobs = claimable_jobs(connection, schedule, synced)
+    jobs = startable(connection, schedule, namespace, jobs)
     return jobs, claim_scope(connection, namespace, jobs)
 
 
