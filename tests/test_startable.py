@@ -105,6 +105,7 @@ def test_a_job_is_left_to_the_host_that_can_start_it_whichever_ticks_first(
     assert "jobs.not_startable" in text
     found = f"host-two:{two.file} cannot start job job: {reason}"
     assert found in verb(one, "status")
+    assert verb(one, "status", "--check").startswith("ok")  # for another host can
     assert found in verb(one, "doctor", "--file", str(one.file))
 
     # and the other host executes it
