@@ -37,6 +37,10 @@ where b.run_id = %(run_id)s
   and b.attempt = %(attempt)s
   and b.locked_by = %(locked_by)s;
 
+-- name: count
+-- Each claim of a run has a ticket, so one that is returned at no cost leaves one.
+select count(*) as tickets from yamlsched.attempt_begins b where b.run_id = %(run_id)s;
+
 -- name: check
 -- The agent reports that it is alive, and reads whose the run is, until when, and whether it is to stop.
 update yamlsched.attempt_begins b

@@ -267,6 +267,32 @@ where f.namespace = any(%(namespaces)s) and f.refused_at is not null
         and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
 order by f.refused_at, place;
 
+-- name: lacks
+-- The jobs that a ticking place cannot start, and whether every place that presents the file in force lacks them.
+with in_force as materialized (
+    select distinct on (f.namespace) f.namespace, f.hash, f.environment
+    from yamlsched.schedule_files f
+    where f.namespace = any(%(namespaces)s) and f.applied_at is not null
+    order by f.namespace, f.applied_at desc, f.id desc
+), place as materialized (
+    select f.namespace, f.host, f.path
+    from yamlsched.schedule_files f
+    join in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
+    where f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
+)
+select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since,
+       not exists (
+           select from place q
+           where q.namespace = d.namespace
+             and not exists (select from yamlsched.lacks o
+                             where o.definition_id = l.definition_id and o.host = q.host and o.path = q.path))
+           as is_everywhere
+from yamlsched.lacks l
+join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
+join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
+order by d.job_type, place
+limit %(limit)s;
+
 -- name: workers
 -- The 50 hosts of each namespace that were seen last.
 select h.namespace, h.host, h.running, h.seen_at

@@ -50,7 +50,7 @@ begin
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
             'attempt_outputs', 'attempt_progress', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys',
             'schedule_files', 'operator_actions',
-            'edits', 'edited_jobs', 'open_runs', 'dead_runs',
+            'edits', 'edited_jobs', 'lacks', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
             'definition_changes', 'seen_hosts']) as is_ours
         from pg_catalog.pg_class c
@@ -123,5 +123,5 @@ grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.ed
 grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
     yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
 grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects, yamlsched.used_keys,
-    yamlsched.schedule_files to yamlsched_worker;
+    yamlsched.schedule_files, yamlsched.lacks to yamlsched_worker;
 commit;

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from support.project import is_alive, until
 from yamlsched import orphans
-from yamlsched.definitions.commands import program_obstacle
+from yamlsched.definitions.commands import directory_obstacle, program_obstacle
 from yamlsched.definitions.job import ExitCodes, Job
 from yamlsched.programs import Program, with_last_lines
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
@@ -440,6 +440,39 @@ def test_a_timeout_kills_the_whole_process_group(tmp_path: Path) -> None:
         are_dead(*pids)
 
     story(tmp_path, tell)
+
+
+def obstacle_of_another_user(program: str, cwd: str) -> str:
+    """Return why a user with no rights of ours cannot start ``program`` in ``cwd``."""
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        found = directory_obstacle(cwd, cwd) or program_obstacle(program, "/", "/bin")
+        os.write(writing, found.message.encode() if found else b"")
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as answer:
+        return answer.read()
+
+
+def test_a_program_in_a_folder_that_the_user_may_not_enter_is_not_said_to_be_missing() -> None:
+    with tempfile.TemporaryDirectory() as home:
+        closed = Path(home, "closed")
+        closed.mkdir()
+        (closed / "program").touch()
+        Path(home).chmod(0o755)
+        closed.chmod(0o700 if os.getuid() == 0 else 0)
+
+        try:
+            of_program = obstacle_of_another_user(f"{closed}/program", "/")
+            of_folder = obstacle_of_another_user("/bin/true", f"{closed}/inside")
+        finally:
+            closed.chmod(0o700)
+
+    assert of_program == f'"{closed}/program" cannot be reached: permission denied for "{closed}"'
+    assert of_folder == f'"{closed}/inside" cannot be reached: permission denied for "{closed}"'
 
 
 @pytest.mark.parametrize("who", ["program", "grandchild"])

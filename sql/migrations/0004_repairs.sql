@@ -205,3 +205,20 @@ group by w.namespace, w.host;
 create index skipped_slots_recorded on yamlsched.skipped_slots (definition_id, recorded_at);
 
 -- Claims
+
+-- The variables that a host needs to start the job. A default that does not change: no row is written.
+alter table yamlsched.job_definitions add column requires_env text[] not null default '{}';
+
+-- Jobs that a place cannot start: a host, and the path of its schedules.yaml. Its workers do not claim their runs. A place
+-- is asked only while it ticks, and writes only while something is due.
+create table yamlsched.lacks (
+    definition_id bigint not null references yamlsched.job_definitions (id) on delete cascade,
+    host          text not null,
+    path          text not null,
+    reason        text not null,
+    waits         boolean not null,      -- for what requires_env asks: the run is late, and never dead
+    since         timestamptz not null,
+    checked_at    timestamptz not null,
+    primary key (host, path, definition_id)
+);
+create index lacks_of_definition on yamlsched.lacks (definition_id);

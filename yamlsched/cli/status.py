@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
 MAX_HOSTS_LISTED = 8
+MAX_LISTED_LACKS = 10
 MAX_GROUPS_LISTED = 15
 FAILURES_SPAN = timedelta(days=1)
 
@@ -204,7 +205,7 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 def files(health: Health) -> Iterator[tuple[str, str]]:
     """Yield the file in force, and what other hosts present."""
     from yamlsched.operations.edits import label
-    from yamlsched.operations.health import drift, environment, first_places, in_force, not_in_force, refusal
+    from yamlsched.operations.health import drift, environment, first_places, in_force, lack, not_in_force, refusal
 
     file = in_force(health)
     if file is None:
@@ -225,6 +226,10 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         yield "", _output.coloured("late", text) if other in drifted else text
     for refused in health.refused:
         yield "", _output.coloured("late", refusal(refused))
+    for host in health.lacks[:MAX_LISTED_LACKS]:
+        yield "", _output.coloured("late", lack(host))
+    if len(health.lacks) > MAX_LISTED_LACKS:
+        yield "", f"{len(health.lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
 
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:

@@ -37,8 +37,8 @@ class Obstacle(NamedTuple):
 def directory_obstacle(folder: str, written: str) -> Obstacle | None:
     """Return why no program can be started in ``folder``, which messages call ``written``; None if one can."""
     if not exists(folder):
-        if closed := closed_directory(folder):
-            return _unreachable(written, closed)
+        if obstacle := _unreachable(folder, written):
+            return obstacle
         return Obstacle(f"the directory {_shown(written)} does not exist", "Create it, or correct cwd.")
     if not isdir(folder):
         return Obstacle(f"{_shown(written)} is not a directory", "Correct cwd.")
@@ -47,15 +47,18 @@ def directory_obstacle(folder: str, written: str) -> Obstacle | None:
     return None
 
 
-def closed_directory(path: str) -> str | None:
-    """Return the directory that keeps this user from ``path``; None if there is none: it is known whether it exists."""
-    folders = (str(folder) for folder in reversed(Path(path).parents))
-    return next((folder for folder in folders if isdir(folder) and not os.access(folder, os.X_OK)), None)
-
-
-def _unreachable(written: str, closed: str) -> Obstacle:
-    message = f"{_shown(written)} cannot be reached: permission denied for {closed}"
-    return Obstacle(message, "Permit the user of the worker to enter that directory.")
+def _unreachable(path: str, written: str) -> Obstacle | None:
+    """Return an obstacle if it is unknown whether ``path`` exists, because a folder above it may not be entered."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        above = (str(parent) for parent in reversed(Path(path).parents))
+        closed = next((folder for folder in above if isdir(folder) and not os.access(folder, os.X_OK)), path)
+        message = f"{_shown(written)} cannot be reached: permission denied for {_shown(closed)}"
+        return Obstacle(message, "Permit the user of the worker to enter it.")
+    except OSError:
+        pass
+    return None
 
 
 def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | None:
@@ -69,8 +72,8 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
         return None if which(program, folder, search_path) else not_on_path(program, search_path)
     path = os.path.join(folder, program)
     if not exists(path):
-        if closed := closed_directory(path):
-            return _unreachable(program, closed)
+        if obstacle := _unreachable(path, program):
+            return obstacle
         if " " in program:
             return Obstacle(f"{_shown(program)} does not exist", "Write each argument as an item of its own.")
         return Obstacle(f"{_shown(program)} does not exist", "Correct the path, or install the program on this host.")

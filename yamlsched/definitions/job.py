@@ -112,6 +112,7 @@ class Job:
     payload: dict[str, Any] = field(default_factory=dict)
     executor: str = LOCAL
     resources: dict[str, float] = field(default_factory=dict)
+    requires_env: tuple[str, ...] = ()
     isolation: Isolation = Isolation.PROCESS
     enabled: bool = True
     priority: Priority = Priority.NORMAL

@@ -52,6 +52,12 @@ def source_hash(dotted: str, path: tuple[Path, ...]) -> str | None:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
+def module_problem(dotted: str, path: tuple[Path, ...]) -> Problem | None:
+    """Return why the module in a dotted path cannot be imported; None if it exists, or may exist."""
+    found = _find(split_path(dotted)[0], path)
+    return found if isinstance(found, Problem) else None
+
+
 @cache
 def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Problem | None:
     """Return the signature of the function that a dotted path names, or why there is none.

@@ -24,7 +24,7 @@ from yamlsched.operations.health import (
 )
 from yamlsched.runs import error_text
 from yamlsched.store.health import Health, JobHealth
-from yamlsched.times import short_utc
+from yamlsched.times import rfc3339, short_utc
 
 MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
@@ -52,7 +52,7 @@ class Thresholds:
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, prune, stuck, in_doubt, dead, skipped, late, old, failing, paused.
+    ``kind`` is one of: tick, file, prune, lack, stuck, in_doubt, dead, skipped, late, old, failing, paused.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Problem:
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
-    found += [*in_doubt(health), *_dead_total(health, thresholds), *_lost_slots(health, thresholds)]
+    found += [*_lacks(health), *in_doubt(health), *_dead_total(health, thresholds), *_lost_slots(health, thresholds)]
     for job in health.jobs:
         is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
         if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
@@ -87,6 +87,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "other_files": drift(health),
         "files_not_in_force": not_in_force(health),
         "refused_files": health.refused,
+        "lacks": health.lacks,
         "queue": queue(health),
         "workers": health.workers,
         "stuck": health.stuck,
@@ -139,6 +140,18 @@ def _files(health: Health) -> Iterator[Problem]:
 def _pruning(health: Health) -> Iterator[Problem]:
     if (current := in_force(health)) is not None and (what := pruning(current)):
         yield Problem("prune", None, what, "correct the folder or retention.archive, then: yamlsched prune")
+
+
+def _lacks(health: Health) -> Iterator[Problem]:
+    """Yield the jobs that no host can start. What one host can start is not a problem: the run goes there."""
+    lacking = {host.job_type: host for host in reversed(health.lacks) if host.is_everywhere}
+    for name, host in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
+        remedy = "set the variable where workers run" if host.waits else "install it, or correct schedules.yaml"
+        what = f"no host can start job {name}: {host.reason}, on {host.place} since {rfc3339(host.since, 'seconds')}"
+        yield Problem("lack", name, what, remedy)
+    if len(lacking) > MAX_LISTED_PROBLEMS:
+        more = len(lacking) - MAX_LISTED_PROBLEMS
+        yield Problem("lack", None, f"no host can start {more} more job{'' if more == 1 else 's'}", "yamlsched status")
 
 
 def _stuck(health: Health) -> Iterator[Problem]:

@@ -131,8 +131,16 @@ def database(
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
             yield from pruning(now)
+            yield from lacks(now)
     except EnvironmentFailed as error:
         yield Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
+
+
+def lacks(now: health.Health) -> Iterator[Check]:
+    """Report which hosts cannot start which jobs."""
+    for host in now.lacks:
+        remedy = "no other host can start it either" if host.is_everywhere else "its runs go to other hosts"
+        yield Check("hosts", "warn", health.lack(host), remedy)
 
 
 def server(connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = "") -> Iterator[Check]:

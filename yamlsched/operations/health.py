@@ -14,6 +14,7 @@ from yamlsched.store.health import (
     Health,
     JobHealth,
     Known,
+    LackingHost,
     Overview,
     PresentedFile,
     RefusedFile,
@@ -86,6 +87,11 @@ def refusal(file: RefusedFile) -> str:
         f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; "
         "not applied: run yamlsched validate there"
     )
+
+
+def lack(host: LackingHost) -> str:
+    """Return a sentence that says why a host does not claim the runs of a job."""
+    return f"{host.place} cannot start job {host.job_type}: {host.reason}"
 
 
 def pruning(file: PresentedFile) -> str:

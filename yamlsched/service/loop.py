@@ -222,11 +222,9 @@ class SyncTask:
         is_same = schedule.sha256 == self.file.hash and result.changes is None
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
-        from yamlsched.service.workers import claim_scope
-        from yamlsched.sync.apply import claimable_jobs
+        from yamlsched.service.workers import claimable
 
-        jobs = claimable_jobs(connection, schedule, result)
-        scope = claim_scope(connection, str(result.namespace), jobs)
+        jobs, scope = claimable(connection, schedule, result)
         if is_same and jobs.keys() == self.file.claimable:
             return None, scope
         return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs)), scope

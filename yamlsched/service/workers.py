@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import tracing
+from yamlsched import log, tracing
+from yamlsched.definitions import startable as startable_jobs
 from yamlsched.definitions.job import Job
 from yamlsched.handling.sessions import ConnectionPermits
 from yamlsched.runs import SHARED
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
+from yamlsched.store import lacks as lacks_store
 from yamlsched.store import runs as store
 from yamlsched.store.runs import Scope
 from yamlsched.sync import ScheduleFile, SyncResult
@@ -76,17 +80,40 @@ def create_worker(
 def claimable(
     connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
 ) -> tuple[Mapping[str, Job], Scope]:
-    """Return the jobs whose runs this host may claim, and their scope. The whole file is parsed."""
-    jobs: Mapping[str, Job]
+    """Return the jobs whose runs this host may claim, and their scope.
+
+    For a file that this version has applied, what checks files is not imported.
+    """
+    namespace = str(synced.namespace)
     if synced.is_validated and synced.jobs is None:
-        from yamlsched.definitions.load import load  # which reads YAML
+        from yamlsched.definitions.load import load
 
         jobs = load(schedule.data, schedule.path, schedule.environment or None, is_validated=True).jobs
+        synced.jobs = jobs
     else:
-        from yamlsched.sync.apply import claimable_jobs  # which checks files
+        from yamlsched.sync.apply import claimable_jobs
 
         jobs = claimable_jobs(connection, schedule, synced)
-    return jobs, claim_scope(connection, str(synced.namespace), jobs)
+    jobs = startable(connection, schedule, namespace, jobs)
+    return jobs, claim_scope(connection, namespace, jobs)
+
+
+def startable(
+    connection: Connection[Any], schedule: ScheduleFile, namespace: str, jobs: Mapping[str, Job]
+) -> dict[str, Job]:
+    """Return the jobs that this host can start, and store what keeps it from starting the others.
+
+    A job whose code is missing on every host stays: its runs end with the reason.
+    """
+    place = (schedule.host, schedule.path)
+    lacks = startable_jobs.lacks(jobs, Path(schedule.path), schedule.handler_path, os.environ)
+    if added := lacks_store.record(connection, namespace, place, lacks):
+        names, reason = ",".join(added), lacks[added[0]].reason
+        log.warning("jobs.not_startable", file=schedule.path, jobs=names, reason=reason, see="yamlsched status")
+    if not all(lack.waits for lack in lacks.values()):
+        for name in lacks_store.lacked_everywhere(connection, namespace, place):
+            lacks.pop(name, None)
+    return {name: job for name, job in jobs.items() if name not in lacks}
 
 
 def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:

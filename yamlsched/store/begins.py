@@ -40,6 +40,12 @@ async def begin(connection: Connection, ticket: Ticket, agent: str, is_repeated:
     return None if row is None else Begun(row.payload, row.lease_seconds or 0.0)
 
 
+async def count(connection: Connection, ticket: Ticket) -> int:
+    """Return how many tickets the run has, those of earlier claims included."""
+    row: Any = await (await connection.execute(load("begins")["count"], {"run_id": ticket.run_id})).fetchone()
+    return int(row.tickets)
+
+
 async def check(connection: Connection, ticket: Ticket, agent: str) -> Any:
     """Report that ``agent`` is alive. Return whose the run is and until when; None: it has no ticket."""
     cursor = await connection.execute(load("begins")["check"], {**ticket._asdict(), "agent": agent})

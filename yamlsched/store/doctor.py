@@ -28,6 +28,7 @@ REQUIRED_PRIVILEGES = {
     "operator_actions": "SELECT,INSERT",
     "edits": "SELECT,INSERT",
     "edited_jobs": "SELECT,INSERT",
+    "lacks": "SELECT,INSERT,UPDATE,DELETE",
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
 

@@ -17,7 +17,7 @@ from yamlsched.store.statements import load
 
 Row = TypeVar("Row")
 MAX_EFFECTS_IN_DOUBT = 100
-"""Effects in doubt that are read; all are counted."""
+"""Effects in doubt that are read, of which all are counted, and jobs that hosts cannot start."""
 
 
 class JobHealth(NamedTuple):
@@ -141,6 +141,18 @@ class RefusedFile:
 
 
 @dataclass(frozen=True)
+class LackingHost:
+    """A place that cannot start a job, and so claims none of its runs."""
+
+    job_type: str
+    place: str  # host:path
+    reason: str
+    waits: bool  # for a variable of requires_env
+    since: datetime
+    is_everywhere: bool  # no place that ticks can start it
+
+
+@dataclass(frozen=True)
 class WorkerHost:
     """A host that holds runs, or was seen within the hour: see the view seen_hosts."""
 
@@ -197,6 +209,7 @@ class Health:
     in_doubt_counts: dict[tuple[str | None, str], int]  # by job and what they wait for
     files: list[PresentedFile]
     refused: list[RefusedFile]
+    lacks: list[LackingHost]  # at most MAX_EFFECTS_IN_DOUBT
     workers: list[WorkerHost]
     lost_slots: list[LostSlots]
 
@@ -252,6 +265,7 @@ def read_all(
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
         lost_slots = grouped(LostSlots, "lost_slots")
+        lacks = grouped(LackingHost, "lacks")
     totals |= {name: [overview.totals] for name, overview in known.items()}
     workers |= {name: overview.workers for name, overview in known.items()}
     return [
@@ -267,6 +281,7 @@ def read_all(
             in_doubt_counts=counts[name],
             files=files[name],
             refused=refused[name],
+            lacks=lacks[name],
             workers=workers.get(name, []),
             lost_slots=lost_slots[name],
         )

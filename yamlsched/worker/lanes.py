@@ -32,9 +32,6 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._by_name.values())
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
-
     def of(self, attempt: Attempt) -> Lane:
         """Return the lane that the run of ``attempt`` is claimed for; the local one if its definition was changed."""
         return self._by_name.get(attempt.job.lane, self.local)

@@ -145,8 +145,6 @@ class Worker:
                 self.outcomes.add(attempt, STOPPED)
             elif run.job_type not in jobs:
                 self.outcomes.add(attempt, NOT_CLAIMABLE if scope is not self.workload.scope else _of_other_job(run))
-            elif attempt.lane not in self.lanes:
-                self.outcomes.add(attempt, _of_other_executor())
             elif not run.key or not run.is_on_dead_call:
                 executable.append(attempt)
             elif run.dead_run_id is None:
@@ -462,12 +460,6 @@ def _of_other_job(run: ClaimedRun) -> AttemptEnd:
     It is not released: it would be claimed again at once, forever.
     """
     why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
-    return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
-
-
-def _of_other_executor() -> AttemptEnd:
-    """Return the end of an attempt that was claimed for another executor than its job has in this host's file."""
-    why = "its definition names another executor than the file: the row was changed, and not by yamlsched"
     return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
 
 

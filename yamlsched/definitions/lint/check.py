@@ -31,6 +31,7 @@ JOB_RULES = (
     job_rules.jitter,
     job_rules.payload_size,
     job_rules.last_attempt,
+    job_rules.required_variables,
 )
 
 

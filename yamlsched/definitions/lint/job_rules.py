@@ -105,6 +105,14 @@ def executes_payload(linter: Linter, calls: Calls) -> None:
         linter.found.warning(spot, "YS421", message, remedy)
 
 
+def required_variables(linter: Linter, job: Job) -> None:
+    """Report a required variable that the job sets itself."""
+    for name in job.requires_env:
+        if name in job.env:
+            message = f"env of the job sets {name}, but a host must have it, too, to claim the job"
+            linter.warn("YS429", job, "requires_env", message, f"Remove {name} from one of the two.")
+
+
 def secrets(linter: Linter, calls: Calls) -> None:
     for name, value in (calls.env or {}).items():
         if SECRET_VARIABLE.search(name) and value and not is_reference(name, value):

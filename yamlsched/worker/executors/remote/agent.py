@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import socket
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.definitions.job import Job
+from yamlsched.definitions.startable import missing_variables
+from yamlsched.durations import show
 from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind, Status, storable
 from yamlsched.store import begins
 from yamlsched.store.connection import in_utc
@@ -43,6 +46,7 @@ KEPT_OPEN_SECONDS = 10.0  # between two checks: for longer, the session is close
 RETRY_SECONDS = 0.5  # after a check without an answer
 END_TIMEOUT_SECONDS = 60.0  # for the server to take the outcome, also when the lease is over: it may have committed
 STATEMENT_TIMEOUT_SECONDS = 10.0
+MIN_RETURN_DELAY, MAX_RETURN_DELAY = timedelta(seconds=10), timedelta(minutes=10)
 UNCHECKED = AttemptEnd(EndKind.RAISED, "its agent could not check its lease in time", "LeaseUnchecked")
 STOP_REQUESTED = AttemptEnd(EndKind.RELEASED, "stopped by its worker")
 ORPHANED = AttemptEnd(
@@ -110,6 +114,8 @@ class Agent:
                 begun = await self._begin()
                 if not isinstance(begun, begins.Begun):
                     return begun
+                if missing := missing_variables(self.attempt.job, os.environ):
+                    return await self._return(missing)
                 return await self._execute()
             finally:
                 await self._session.drop()
@@ -136,6 +142,17 @@ class Agent:
             self.attempt.run = self.attempt.run._replace(payload=begun.payload)
             return begun
         return AgentResult.REFUSED
+
+    async def _return(self, why: str) -> AgentResult:
+        """Give the attempt back at no cost, because this host cannot execute it; later each time."""
+        try:
+            count = await self._session.run(partial(begins.count, ticket=self.ticket), STATEMENT_TIMEOUT_SECONDS)
+        except (Unanswered, psycopg.OperationalError):
+            count = 1
+        delay = min(MAX_RETURN_DELAY, MIN_RETURN_DELAY * 2 ** min(count - 1, 10))
+        run = self.attempt.run
+        log.warning("attempt.returned", job=run.job_type, run=run.id, key=run.key, delay=show(delay), why=why)
+        return await self._write(AttemptEnd(EndKind.SNOOZED, delay=delay))
 
     def _note_lease(self, sent_at: float, seconds: float) -> None:
         self.attempt.renewed_at, self.attempt.lease_ends_at = sent_at, sent_at + seconds

@@ -47,6 +47,7 @@ def encode(attempt: Attempt, namespace: str) -> str:
         "kill_after": job.kill_after.total_seconds(),
         "keep": job.output.keep,
         "paths": job.paths,
+        "requires_env": job.requires_env,
     }
     content = zlib.compress(json.dumps(plain, separators=(",", ":")).encode(), 9)
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
@@ -77,6 +78,7 @@ def decode(argument: str) -> tuple[ClaimedRun, Job, str]:
             kill_after=timedelta(seconds=plain["kill_after"]),
             output=Output(Keep(plain["keep"])),
             paths=tuple(plain["paths"]),
+            requires_env=tuple(plain.get("requires_env", ())),  # a worker of release 3 does not send it
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise Refused("this is not the description of an attempt: only a worker starts this verb") from error

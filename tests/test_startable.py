@@ -1,0 +1,278 @@
+"""A host claims only what it can start, whichever host applied the file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from support.project import ForkServer, Project, until
+from yamlsched.cli import cli
+
+LATER = "interval '11 minutes'"
+
+
+@pytest.fixture
+def hosts(own_dsn: str, tmp_path: Path) -> Iterator[tuple[Project, Project]]:
+    """Yield two hosts, each with a host name and a folder of its own, and one database."""
+    projects, servers = [], []
+    for name in ("one", "two"):
+        (folder := tmp_path / name).mkdir()
+        servers.append(ForkServer(["unshare", "--uts"], [f"host-{name}"]))
+        projects.append(Project(servers[-1], folder, own_dsn))
+    try:
+        yield projects[0], projects[1]
+    finally:
+        for project, server in zip(projects, servers, strict=True):
+            server.kill(project.pids)
+            project.close()
+            server.close()
+
+
+def write(*hosts: Project, **jobs: dict[str, Any]) -> None:
+    for host in hosts:
+        host.file.write_text(json.dumps({"version": 1, "jobs": jobs}))
+
+
+def install(host: Project, name: str = "program") -> None:
+    program = host.folder / name
+    program.write_text("#!/bin/sh\nhostname\n")
+    program.chmod(0o755)
+
+
+def tick(host: Project, code: int = 0, **env: str) -> str:
+    process = host.start("tick", **env)
+    assert process.wait() == code, process.text
+    return process.text
+
+
+def verb(host: Project, *words: str) -> str:
+    result = CliRunner().invoke(cli, [*words, "--dsn", host.dsn, "--namespace", "default"])
+    return result.output
+
+
+def lacks(host: Project) -> list[tuple[str, str]]:
+    rows = host.db.execute("select l.host, l.reason from yamlsched.lacks l order by l.host, l.reason").fetchall()
+    return [(row.host, row.reason) for row in rows]
+
+
+def age(host: Project) -> None:
+    """Let all lacks be older."""
+    host.db.execute(f"update yamlsched.lacks set since = since - {LATER}".encode())
+
+
+MISSING = {
+    "program": ({"command": ["./program"]}, '"./program" does not exist'),
+    "program in PATH": ({"command": ["program"]}, 'there is no program "program" in PATH'),
+    "directory": ({"command": ["/bin/hostname"], "cwd": "place"}, 'the directory "place" does not exist'),
+    "module": ({"handler": "shop.run"}, 'no module "shop" in paths, next to this file or installed'),
+}
+
+
+def give(host: Project, what: str) -> dict[str, str]:
+    """Give a host what is missing on the other one; return the variables of its ticks."""
+    install(host)
+    (host.folder / "place").mkdir()
+    (host.folder / "shop.py").write_text("def run(): ...\n")
+    return {"PATH": f"{host.folder}:/usr/bin:/bin"} if what == "program in PATH" else {}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_a_job_is_left_to_the_host_that_can_start_it_whichever_ticks_first(
+    hosts: tuple[Project, Project], what: str
+) -> None:
+    # given a file that a host has applied which can start its job, and one that cannot, with the same file
+    one, two = hosts
+    job, reason = MISSING[what]
+    write(one, two, job={**job, "max_attempts": 5})
+    env = give(one, what)
+    tick(one, **env)
+
+    # when the host that cannot start it ticks first
+    [first] = one.enqueue("job")
+    text = tick(two)
+
+    # then the run waits, the host says why, and no attempt is charged
+    assert one.summary(first)[:2] == ("queued", 0)
+    [(host, stored)] = lacks(one)
+    assert (host, stored) == ("host-two", reason)
+    assert "jobs.not_startable" in text
+    found = f"host-two:{two.file} cannot start job job: {reason}"
+    assert found in verb(one, "status")
+    assert verb(one, "status", "--check").startswith("ok")  # for another host can
+    assert found in verb(one, "doctor", "--file", str(one.file))
+
+    # and the other host executes it
+    tick(one, **env)
+    assert one.summary(first)[:2] == ("succeeded", 1)
+
+    # in the other order, too, and what is known is not logged again
+    [second] = one.enqueue("job")
+    tick(one, **env)
+    [third] = one.enqueue("job")
+    assert "jobs.not_startable" not in tick(two)
+    tick(one, **env)
+    assert [one.summary(run)[:2] for run in (second, third)] == [("succeeded", 1)] * 2
+    assert one.failures(first) == []
+
+
+def test_a_host_whose_own_file_was_refused_leaves_the_job_once_another_host_has_applied_it(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, two = hosts
+    write(one, two, job={"command": ["./program"]})
+    install(one)
+    tick(one)
+    tick(two)
+    write(one, two, job={"command": ["./program"], "description": "edited"})
+
+    [run] = one.enqueue("job")
+    assert "sync.refused" in tick(two, code=1)
+    tick(one)
+    assert one.summary(run)[:2] == ("succeeded", 1)
+    [run] = one.enqueue("job")
+    tick(two)
+    assert one.summary(run)[:2] == ("queued", 0)
+    tick(one)
+    assert one.summary(run)[:2] == ("succeeded", 1)
+
+
+def test_a_run_that_no_ticking_host_can_start_is_dead_after_ten_minutes_with_the_reason(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, two = hosts
+    write(one, two, job={"command": ["./program"]})
+    install(one)
+    tick(one)
+    tick(two)
+    (one.folder / "program").unlink()
+    [run] = one.enqueue("job")
+
+    # while it is missing for less time, both hosts wait
+    tick(one)
+    tick(two)
+    assert one.summary(run)[:2] == ("queued", 0)
+    assert "no host can start job" in verb(one, "status", "--check")
+
+    # and as long as a host may have got it since it was asked
+    age(one)
+    one.db.execute("update yamlsched.schedule_files set last_presented_at = clock_timestamp() where host = 'host-one'")
+    tick(two)
+    assert one.summary(run)[:2] == ("queued", 0)
+
+    # but not longer
+    tick(one, code=1)
+    assert one.summary(run)[:2] == ("dead", 1)
+    assert one.row(run).last_error.startswith('"./program" does not exist')
+
+
+def test_a_program_that_was_missing_long_ago_and_not_looked_for_since_is_missing_from_now_on(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, _ = hosts
+    write(one, job={"command": ["./program"]})
+    install(one)
+    tick(one)
+    (one.folder / "program").unlink()
+    [run] = one.enqueue("job")
+    assert "jobs.not_startable" in tick(one)
+    one.db.execute(f"update yamlsched.lacks set since = since - {LATER}, checked_at = checked_at - {LATER}".encode())
+
+    assert "jobs.not_startable" in tick(one)
+
+    assert one.summary(run)[:2] == ("queued", 0)
+    age(one)
+    tick(one, code=1)
+    assert one.summary(run)[:2] == ("dead", 1)
+
+
+def test_a_host_that_has_stopped_ticking_does_not_count(hosts: tuple[Project, Project]) -> None:
+    one, two = hosts
+    write(one, two, job={"command": ["./program"]})
+    install(one)
+    tick(one)
+    tick(two)
+    (one.folder / "program").unlink()
+    [run] = one.enqueue("job")
+    tick(two)
+    tick(one)
+    assert [host for host, _ in lacks(one)] == ["host-one", "host-two"]
+    age(one)
+    one.db.execute(
+        f"update yamlsched.schedule_files set last_presented_at = last_presented_at - {LATER} "
+        "where host = 'host-one'".encode()
+    )
+
+    tick(two, code=1)
+
+    assert one.summary(run)[:2] == ("dead", 1)
+    assert [host for host, _ in lacks(one)] == ["host-two"]
+
+
+def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_never_dies(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, two = hosts
+    write(one, two, job={"command": ["/bin/hostname"], "requires_env": ["SHOP_TOKEN", "SHOP_URL"], "max_attempts": 1})
+    tick(one)
+    [run] = one.enqueue("job")
+    tick(one, SHOP_URL="x")
+    tick(two)
+    assert lacks(one) == [
+        ("host-one", "the variable SHOP_TOKEN is not set"),
+        ("host-two", "the variables SHOP_TOKEN, SHOP_URL are not set"),
+    ]
+    age(one)
+    tick(one, SHOP_URL="x")
+    tick(two)
+    assert one.summary(run)[:2] == ("queued", 0)
+
+    tick(two, SHOP_TOKEN="t", SHOP_URL="x")
+
+    assert one.summary(run)[:2] == ("succeeded", 1)
+    assert [host for host, _ in lacks(one)] == ["host-one"]
+
+
+def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(hosts: tuple[Project, Project]) -> None:
+    one, two = hosts
+    write(one, two, job={"command": ["./program"]}, other={"command": ["/bin/true"]})
+    install(one)
+    tick(one)
+    worker = two.start("work", "--loop")
+    [run] = one.enqueue("job")
+    [other] = one.enqueue("other")
+    two.until_status(other, "succeeded")
+    assert one.summary(run)[:2] == ("queued", 0)
+
+    install(two)
+    worker.signal(signal.SIGHUP)  # what it does each minute, now
+
+    two.until_status(run, "succeeded")
+    until(lambda: lacks(one) == [], "nothing is missing")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_a_host_without_the_program_of_an_executor_claims_nothing_for_it(hosts: tuple[Project, Project]) -> None:
+    one, two = hosts
+    agent = "#!/bin/sh\nexec " + shlex.join(["/bin/false"]) + "\n"
+    for host in hosts:
+        executors = {"batch": {"type": "command", "command": ["./submit"], "concurrency": 1}}
+        jobs = {"job": {"command": ["./elsewhere"], "executor": "batch", "requires_env": ["ON_THE_CLUSTER"]}}
+        host.file.write_text(json.dumps({"version": 1, "executors": executors, "jobs": jobs}))
+    (one.folder / "submit").write_text(agent)
+    (one.folder / "submit").chmod(0o755)
+    tick(one)
+    [run] = one.enqueue("job")
+
+    tick(two)
+
+    assert lacks(one) == [("host-two", '"./submit" does not exist')]
+    assert one.db.execute("select from yamlsched.attempt_begins").fetchall() == []
+    assert one.summary(run)[:2] == ("queued", 0)

@@ -1,0 +1,41 @@
+"""What places cannot start: see ``sql/lacks.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from yamlsched.definitions.startable import Lack
+from yamlsched.store.rows import fetch_column
+from yamlsched.store.statements import load
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+def record(
+    connection: Connection[Any],
+    namespace: str,
+    place: tuple[str, str],
+    lacks: Mapping[str, Lack],
+    now: datetime | None = None,
+) -> list[str]:
+    """Store what ``place``, a host and the path of its file, cannot start: its jobs by name. Return which are new."""
+    given: dict[str, Any] = {
+        "names": list(lacks),
+        "reasons": [lack.reason for lack in lacks.values()],
+        "waits": [lack.waits for lack in lacks.values()],
+    }
+    host, path = place
+    given |= {"namespace": namespace, "host": host, "path": path, "now": now}
+    return fetch_column(connection, load("lacks")["record"], given)
+
+
+def lacked_everywhere(
+    connection: Connection[Any], namespace: str, place: tuple[str, str], now: datetime | None = None
+) -> set[str]:
+    """Return the jobs of which ``place``, and every other one that ticks, has lacked the code for 10 minutes."""
+    host, path = place
+    given = {"namespace": namespace, "host": host, "path": path, "now": now}
+    return set(fetch_column(connection, load("lacks")["lacked_everywhere"], given))
