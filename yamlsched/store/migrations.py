@@ -142,19 +142,37 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
 
 
+def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool) -> None:
+    """Raise EnvironmentFailed if another role made the schema, or if it has objects and no tables of yamlsched."""
+    found = connection.execute(load("migrations")["schema"]).fetchone()
+    if found is None:
+        return
+    if not found.is_trusted:
+        raise EnvironmentFailed(
+            f'the schema "yamlsched" belongs to role "{found.owner}", of which "{found.who}" is not a member: its owner '
+            f'could replace what is created in it. Migrate as "{found.owner}", or, if that role should not have created '
+            "it, drop the schema first"
+        )
+    if found.has_objects and not is_migrated:
+        raise EnvironmentFailed(
+            'the schema "yamlsched" has objects that yamlsched did not create: move them to another schema, or drop them'
+        )
+
+
 def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[Migration]:
     """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
 
     With ``dry_run`` nothing is applied.
 
     Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
-    supported.
+    supported, or the schema is somebody else's.
     """
     sql = load("migrations")
     with connection.transaction():
         refuse_unsupported(connection)
         connection.execute(sql["lock"])
         exists = connection.execute(sql["exists"]).fetchone()
+        refuse_foreign_schema(connection, is_migrated=bool(exists and exists.found))
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
         checksums = {row.version: row.checksum for row in rows}
         oldest_supported = max([row.oldest_supported for row in rows], default=0)
