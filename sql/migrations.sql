@@ -1,5 +1,6 @@
 -- name: version
-select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported), 0) as oldest_supported
+select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported), 0) as oldest_supported,
+       coalesce(jsonb_object_agg(m.version, m.checksum), '{}') as checksums
 from yamlsched.migrations m;
 
 -- name: lock

@@ -258,7 +258,9 @@ def a_login(server: str, database: str) -> Iterator[tuple[str, str]]:
             admin.execute(f"drop role {name}".encode())
 
 
-def test_a_login_that_migrated_by_itself_becomes_a_member_only_by_a_grant_of_the_administrator(server: str, empty_dsn: str) -> None:
+def test_a_login_that_migrated_by_itself_becomes_a_member_only_by_a_grant_of_the_administrator(
+    server: str, empty_dsn: str
+) -> None:
     # given a database that the login of an application has migrated
     database = conninfo_to_dict(empty_dsn)["dbname"]
     with a_login(server, str(database)) as (name, dsn), store.connect(empty_dsn) as admin:
@@ -273,8 +275,8 @@ def test_a_login_that_migrated_by_itself_becomes_a_member_only_by_a_grant_of_the
 
         # then it owns nothing, here or elsewhere, and the script prints once what would let it
         assert [line for line in result if name in line] == [
-            f"{name} owned the tables, and has lost its privileges. To let it migrate and work in every database of this "
-            f"server that has these roles: grant yamlsched_owner, yamlsched_worker to {name}"
+            f"{name} owned the tables, and has lost its privileges. To let it migrate and work in every database of "
+            f"this server that has these roles: grant yamlsched_owner, yamlsched_worker to {name}"
         ]
         memberships = "select count(*) from pg_auth_members where member = %s::regrole"
         assert value(admin, memberships, name) == 0
@@ -507,7 +509,7 @@ def test_no_role_deletes_an_audit_trail_through_the_trigger_function(granted: Db
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
         "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
     )
-    granted.execute("grant temporary on database {} to public".format(granted.info.dbname).encode())
+    granted.execute(f"grant temporary on database {granted.info.dbname} to public".encode())
 
     with connect_as(granted, role), pytest.raises(DENIED, match="delete_of_runs"):
         granted.execute(BAIT)
