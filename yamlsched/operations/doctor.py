@@ -19,6 +19,7 @@ from yamlsched import store
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import health, history
+from yamlsched.operations.archive import ArchiveFailed, probe
 from yamlsched.operations.attention import Thresholds
 from yamlsched.store import doctor, migrations
 from yamlsched.store.dsn import host_count
@@ -238,6 +239,7 @@ def tables(connection: psycopg.Connection[Any]) -> Check:
     found, own = migrations.applied(connection), migrations.latest_version()
     try:
         must_migrate = migrations.must_migrate(found, apply=True)
+        migrations.refuse_changed(found.checksums)
     except EnvironmentFailed as error:
         return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
     if must_migrate:
@@ -305,7 +307,9 @@ def files(
 def pruning(now: health.Health) -> Iterator[Check]:
     """Check whether old rows are deleted."""
     if (current := health.in_force(now)) is not None and (what := health.pruning(current)):
-        yield Check("pruning", "fail", what, "correct the folder or retention.archive, then: yamlsched prune")
+        yield Check(
+            "pruning", "fail", what, "free space, or correct the folder or retention.archive, then: yamlsched prune"
+        )
 
 
 def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
@@ -313,12 +317,15 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
     if (folder := loaded.retention.archive) is None:
         return
     place = file.resolve().parent / folder
-    nearest = place if place.exists() else place.parent
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        yield Check("archive", "ok", f"{place} can be written")
+    try:
+        probe(place)
+    except ArchiveFailed as error:
+        remedy = (
+            "create it, free space, or let only the user of the crontab line write there: until then nothing is pruned"
+        )
+        yield Check("archive", "fail", str(error), remedy)
     else:
-        remedy = "create it, or let the user of the crontab line write there: until then nothing is pruned"
-        yield Check("archive", "fail", f"{place} cannot be written", remedy)
+        yield Check("archive", "ok", f"{place} can be written")
 
 
 def in_force(now: health.Health, sha256: str | None, is_valid: bool, environment: str | None) -> Check:
