@@ -344,3 +344,27 @@ def test_an_archive_on_a_full_disk_cannot_be_written(tmp_path: Path) -> None:
     assert (before.level, full.level) == ("ok", "fail")
     assert "File too large" in full.what
     assert "free space" in full.remedy
+
+
+def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_reported(
+    own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {gc: {handler: gc.collect}}\n")
+    cli = command_line(own_dsn, monkeypatch, capsys, tmp_path)
+    assert cli("tick").code == 0
+    moving = cli("sync", "--namespace", "other")
+    assert "To undo: yamlsched sync --namespace default" in moving.err
+
+    assert cli("tick").code == 1
+    at_first = cli("doctor")
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '10 minutes'")
+    later = cli("doctor")
+    for checked, level in ((at_first, "warn"), (later, "fail")):
+        [line] = [line for line in checked.out.splitlines() if line.startswith(f"{level}  namespace")]
+        assert "its ticks without --namespace are refused" in line
+        assert "yamlsched sync --namespace default" in checked.out
+    assert later.code == 1
+
+    assert cli("sync", "--namespace", "default").code == 0
+    assert (cli("tick").code, "are refused" in cli("doctor").out) == (0, False)

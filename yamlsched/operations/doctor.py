@@ -122,12 +122,16 @@ def database(
                 yield found
                 if found.level == "fail":
                     return
+            given = namespace
             try:
-                namespace = history.namespace_of(connection, namespace, file)
+                namespace = history.namespace_of(connection, given, file)
+                named = history.namespace_in_file(file) if given is None and file.is_file() else namespace
             except Refused as error:
                 yield Check("namespace", "warn", str(error), "pass --namespace")
                 return
             now = health.read(connection, namespace, Thresholds().within, [])
+            if named != namespace:
+                yield moved(now, named, socket.gethostname())
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
@@ -273,6 +277,16 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
         remedy = "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of its own"
         return Check("role", "warn", f"{who.who} is a superuser, which yamlsched does not need", remedy)
     return Check("role", "ok", f"{who.who} has the privileges that sync, work and tick need")
+
+
+def moved(now: health.Health, named: str, host: str) -> Check:
+    """Report that this host was moved to another namespace than its file's: ticks must name it since then."""
+    is_ticking = (
+        now.last_tick_at is not None and now.last_tick_host == host and now.now - now.last_tick_at <= MAX_TICK_AGE
+    )
+    what = f'this host presents the file for "{now.namespace}": its ticks without --namespace are refused'
+    remedy = f"pass --namespace {now.namespace} in the crontab, or go back: yamlsched sync --namespace {named}"
+    return Check("namespace", "warn" if is_ticking else "fail", what, remedy)
 
 
 def ticking(now: health.Health, host: str) -> Check:
