@@ -69,6 +69,7 @@ with clock as materialized (
 )
 select (select max(m.version) from yamlsched.migrations m) as version,
        (select max(m.oldest_supported) from yamlsched.migrations m) as oldest_supported,
+       (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations m) as checksums,
        c.now,
        k.namespace,
        i.hash as in_force_hash,

@@ -1,5 +1,6 @@
 -- name: version
-select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported), 0) as oldest_supported
+select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported), 0) as oldest_supported,
+       coalesce(jsonb_object_agg(m.version, m.checksum), '{}') as checksums
 from yamlsched.migrations m;
 
 -- name: lock
@@ -9,23 +10,26 @@ select pg_advisory_xact_lock(7239054111);
 -- name: exists
 select to_regclass('yamlsched.migrations') is not null as found;
 
--- name: foreign_schema
--- A schema of this name that is not ours to use: before the first migration it must be empty, and belong to the current
--- user, to a role whose privileges it has, to the database's owner or to a superuser. Its owner could replace what is in it.
-select o.rolname as owner,
+-- name: schema
+-- Who owns the schema, and what is in it. The owner can replace each table and function, and so decides what a migration
+-- and each later statement do: it must be the current user, a role that it was made a member of, or a superuser. A
+-- superuser counts as a member of every role, so that pg_has_role would accept any. The script of the roles gives the
+-- schema to yamlsched_owner, and superusers may migrate after it.
+with recursive memberships (role) as (
+    select r.oid from pg_catalog.pg_roles r where r.rolname = current_user
+    union
+    select m.roleid from pg_catalog.pg_auth_members m join memberships s on s.role = m.member
+)
+select o.rolname as owner, current_user as who,
+       o.oid in (select s.role from memberships s) or o.rolsuper
+       or (o.rolname = 'yamlsched_owner'
+           and (select r.rolsuper from pg_catalog.pg_roles r where r.rolname = current_user)) as is_trusted,
        exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid)
        or exists (select from pg_catalog.pg_proc p where p.pronamespace = n.oid)
        or exists (select from pg_catalog.pg_type t where t.typnamespace = n.oid) as has_objects
 from pg_catalog.pg_namespace n
 join pg_catalog.pg_roles o on o.oid = n.nspowner
-join pg_catalog.pg_roles u on u.rolname = current_user
-where n.nspname = 'yamlsched' and to_regclass('yamlsched.migrations') is null
-  and (not (o.oid = u.oid or o.rolsuper or o.rolname = 'yamlsched_owner'
-            or o.oid = (select d.datdba from pg_catalog.pg_database d where d.datname = current_database())
-            or (not u.rolsuper and pg_catalog.pg_has_role(u.oid, o.oid, 'usage')))
-       or exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid)
-       or exists (select from pg_catalog.pg_proc p where p.pronamespace = n.oid)
-       or exists (select from pg_catalog.pg_type t where t.typnamespace = n.oid));
+where n.nspname = 'yamlsched';
 
 -- name: applied
 select m.version, m.checksum, m.oldest_supported from yamlsched.migrations m order by m.version;

@@ -24,7 +24,7 @@ $$;
 
 -- The owner role owns the tables, so that each member can migrate what another member created. Only what the migrations
 -- create is transferred: any other function or view in the schema would act with the owner's privileges. The former
--- owner is granted nothing: roles belong to the server, and it would become an owner in all of its databases.
+-- owner does not become a member: roles belong to the whole server, so it would own yamlsched in every other database too.
 do $$
 declare
     object record;
@@ -41,8 +41,8 @@ begin
           and (r.oid = (select n.nspowner from pg_catalog.pg_namespace n where n.nspname = 'yamlsched')
                or r.oid = (select c.relowner from pg_catalog.pg_class c where c.oid = 'yamlsched.job_runs'::regclass))
     loop
-        raise notice '% owned the tables or the schema, and no longer does. If it is to migrate and to work in each database of this '
-            'server that has these roles: grant yamlsched_owner, yamlsched_worker to %', former, quote_ident(former);
+        raise notice '% owned the tables, and has lost its privileges. To let it migrate and work in every database of '
+            'this server that has these roles: grant yamlsched_owner, yamlsched_worker to %', former, quote_ident(former);
     end loop;
     alter schema yamlsched owner to yamlsched_owner;
     for object in
@@ -87,41 +87,52 @@ begin
 end
 $$;
 
--- One transaction, so that no statement meets a role whose privileges are revoked and not granted again. Functions are
--- granted by name: by default everyone may execute them, and some act with their owner's privileges. No role executes a
--- trigger function, which it could attach to a table of its own.
-begin;
-revoke all on all functions in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
-revoke all on all tables in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
-revoke all on all sequences in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+-- By default everyone may execute functions, and those that enqueue act with their owner's privileges.
 -- Without "in schema", because this default can be revoked only for the whole database.
 alter default privileges for role yamlsched_owner revoke execute on functions from public;
-revoke all on schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
-grant usage on schema yamlsched to yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
 
-grant execute on function
-    yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval, text),
-    yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[])
-    to yamlsched_worker, yamlsched_enqueuer;
-grant execute on function
-    yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
-    yamlsched.is_withheld(yamlsched.job_definitions, timestamptz)
-    to yamlsched_worker, yamlsched_reader;
-grant execute on function
-    yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
-    yamlsched.on_dead_key(text, bigint, integer),
-    yamlsched.put_definitions(jsonb)
-    to yamlsched_worker;
+-- Each role gets what is listed here, and loses what an earlier release or its former owner granted: nobody executes a
+-- trigger function. In one step, so that a tick beside it always has its privileges.
+do $$
+begin
+    revoke all on schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+    revoke all on all tables in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+    revoke all on all sequences in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+    revoke all on all functions in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
 
-grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
+    grant usage on schema yamlsched to yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+    grant execute on function
+        yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval, text),
+        yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[])
+        to yamlsched_worker, yamlsched_enqueuer;
+    grant execute on function
+        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
+        yamlsched.is_withheld(yamlsched.job_definitions, timestamptz)
+        to yamlsched_worker, yamlsched_reader;
+    grant execute on function
+        yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
+        yamlsched.on_dead_key(text, bigint, integer),
+        yamlsched.put_definitions(jsonb)
+        to yamlsched_worker;
 
--- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or delete
--- them. However, a worker prunes: it may delete runs, and the failures, outputs, progress and tickets of a run are deleted
--- with it. If history must be protected from workers, copy it to another place.
-grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs
-    to yamlsched_worker;
-grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
-    yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
-grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects, yamlsched.used_keys,
-    yamlsched.schedule_files, yamlsched.lacks to yamlsched_worker;
-commit;
+    grant select on
+        yamlsched.migrations, yamlsched.database_identity, yamlsched.namespaces, yamlsched.job_definitions,
+        yamlsched.job_runs, yamlsched.job_failures, yamlsched.attempt_outputs, yamlsched.attempt_progress,
+        yamlsched.attempt_begins, yamlsched.skipped_slots, yamlsched.effects, yamlsched.used_keys,
+        yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs,
+        yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
+        yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
+        yamlsched.definition_changes, yamlsched.lacks, yamlsched.seen_hosts
+        to yamlsched_reader, yamlsched_worker;
+
+    -- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or
+    -- delete them. However, a worker prunes: it may delete runs, and the failures, outputs, progress and tickets of a run
+    -- are deleted with it. If history must be protected from workers, copy it to another place.
+    grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs
+        to yamlsched_worker;
+    grant insert, update on yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
+        yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
+    grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects,
+        yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks to yamlsched_worker;
+end
+$$;

@@ -315,6 +315,31 @@ def test_a_folder_that_cannot_be_written_is_named(db: Db, tmp_path: Path, broken
     assert runs_left(db) == [run]
 
 
+@pytest.mark.parametrize("part", ["folder", "day"])
+@pytest.mark.parametrize("problem", ["another user", "every user may write", "not a folder"])
+def test_an_archive_that_another_user_could_replace_is_refused(db: Db, tmp_path: Path, part: str, problem: str) -> None:
+    run = ended(db, a_job(db))
+    place = tmp_path / "archive"
+    shared = place if part == "folder" else place / f"{NOON:%Y-%m-%d}"
+    shared.mkdir(parents=True)
+    if problem == "another user":
+        os.chown(shared, 12345, -1)
+    elif problem == "every user may write":
+        shared.chmod(0o777)
+    elif part == "day":
+        shared.rmdir()
+        (tmp_path / "elsewhere").mkdir()
+        shared.symlink_to(tmp_path / "elsewhere")
+    else:
+        shared.rmdir()
+        shared.write_text("a file")
+
+    with pytest.raises(ArchiveFailed, match="what is not archived is not pruned"):
+        housekeep(db, "default", PLENTY, NOON, archive=FolderArchive(place, "default"))
+
+    assert runs_left(db) == [run]
+
+
 def test_a_run_that_is_retried_meanwhile_is_neither_archived_nor_deleted(
     db: Db, dsn: str, folder: FolderArchive
 ) -> None:
@@ -396,10 +421,10 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     assert runs_left(db) == [run]
     checked = cli("status", "--check")
     assert checked.code == 1
-    assert "nothing has been pruned since 20" in checked.out
+    assert "pruning has failed since 20" in checked.out
     assert f"{tmp_path}/kept" in checked.out
     reported = cli("report", "--since", "1h")
-    assert (reported.code, "nothing has been pruned since 20" in reported.out) == (1, True)
+    assert (reported.code, "pruning has failed since 20" in reported.out) == (1, True)
     now = health.read(db, "default", timedelta(hours=1))
     assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == ["prune"]
     assert [check.level for check in doctor.pruning(now)] == ["fail"]

@@ -152,9 +152,20 @@ def test_a_program_gets_none_of_the_secrets_that_yamlsched_reads() -> None:
         "YAMLSCHED_WEB_USERS",
         "YAMLSCHED_HEARTBEAT_URL_JOB",
         "YAMLSCHED_SENTRY_DSN",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
         "PGPASSFILE",
     )
-    kept = ("YAMLSCHED_ENV", "YAMLSCHED_NAMESPACE", "YAMLSCHED_FILE", "MY_PG")
+    kept = (
+        "YAMLSCHED_ENV",
+        "YAMLSCHED_NAMESPACE",
+        "YAMLSCHED_FILE",
+        "MY_PG",
+        "OTEL_SERVICE_NAME",
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+    )
 
     inherited = {name.encode(): b"value" for name in (*secrets, *kept)}
     found = Program.of(Job("job", command=("true",), env={"PGPASSFILE": "own"})).environment(inherited, run)

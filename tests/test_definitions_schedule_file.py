@@ -46,19 +46,47 @@ def test_a_file_of_ten_million_bytes_is_read_and_not_one_byte_more(tmp_path: Pat
     assert [one.code for one in load(data, str(file), None).diagnostics] == codes
 
 
-def test_validate_shows_no_line_of_a_linked_file_in_another_directory(tmp_path: Path):
-    secret = tmp_path / "secret"
-    secret.write_text(FILE)
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A project with links to a secret outside, to git's own file, and to a file that is mounted beside it."""
+    (tmp_path / "secret").write_text("ghp_hunter2")
     folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "schedules.yaml").symlink_to(secret)
-    (folder / "..data").mkdir()
+    for name in (".git", "..data"):
+        (folder / name).mkdir(parents=True)
+    (folder / ".git" / "config").write_text("hunter2: [\n")
     (folder / "..data" / "schedules.yaml").write_text(FILE)
+    (folder / "outside.yaml").symlink_to("../secret")
+    (folder / "twice.yaml").symlink_to("outside.yaml")
+    (folder / "git.yaml").symlink_to(".git/config")
     (folder / "mounted.yaml").symlink_to("..data/schedules.yaml")
+    (folder / "good.yaml").write_text("version: 1\njobs: {}\n")
+    return folder
 
-    outputs = [
-        CliRunner().invoke(cli, ["validate", str(folder / name)], standalone_mode=False).output
-        for name in ("schedules.yaml", "mounted.yaml")
-    ]
 
-    assert [("error[YS001]" in output, "hunter2" in output) for output in outputs] == [(True, False), (True, True)]
+@pytest.mark.parametrize("name", ["outside.yaml", "twice.yaml", "git.yaml"])
+@pytest.mark.parametrize("output", ["text", "concise", "json", "github", "sarif"])
+def test_validate_prints_nothing_of_a_linked_file_outside_of_the_directory(linked: Path, name: str, output: str):
+    result = CliRunner().invoke(cli, ["--format", output, "validate", str(linked / name)], standalone_mode=False)
+
+    assert "hunter2" not in result.output
+    assert isinstance(result.exception, EnvironmentFailed)
+    assert "is a link to a file outside of its directory" in str(result.exception)
+    assert "hunter2" not in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["outside.yaml", "twice.yaml", "git.yaml"])
+@pytest.mark.parametrize("is_base", [True, False])
+def test_diff_prints_nothing_of_a_linked_file_outside_of_the_directory(linked: Path, name: str, is_base: bool):
+    good, link = str(linked / "good.yaml"), str(linked / name)
+
+    result = CliRunner().invoke(cli, ["diff", *([link, good] if is_base else [good, link])], standalone_mode=False)
+
+    assert isinstance(result.exception, EnvironmentFailed)
+    assert "hunter2" not in result.output + str(result.exception)
+
+
+def test_validate_reads_a_link_to_a_file_in_its_own_directory(linked: Path):
+    result = CliRunner().invoke(cli, ["validate", str(linked / "mounted.yaml")], standalone_mode=False)
+
+    assert "error[YS001]" in result.output
+    assert "hunter2" in result.output

@@ -526,7 +526,7 @@ def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path)
     assert (name, run(*arguments, "schedules.yaml").return_value) == ("yamlsched", 0)
     assert re.search(hook["files"], "services/billing/schedules.yaml")
     [step] = action["runs"]["steps"]
-    assert 'yamlsched" validate --format github $ARGUMENTS $FILES' in step["run"]
+    assert 'yamlsched" validate --format github $ARGUMENTS -- $FILES' in step["run"]
     assert run("validate", "--format", "github", *action["inputs"]["files"]["default"].split()).return_value == 0
 
 
@@ -593,3 +593,12 @@ def test_no_combination_of_yaml_pieces_crashes_the_checks(pieces: list[str]):
 if __name__ == "__main__":
     for path in FILES:
         path.with_suffix(".txt").write_text(output(path), "utf-8")
+
+
+def test_a_file_whose_name_is_an_option_is_never_one_after_the_dashes_of_the_action(folder: Path):
+    (folder / "--import").write_text(GOOD)
+    (folder / "h.py").write_text("open('executed', 'w')\n")
+
+    assert run("validate", "--format", "github", "--", "--import").return_value == 0
+
+    assert not (folder / "executed").exists()

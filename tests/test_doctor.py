@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import sys
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from support.command_line import Cli, command_line
 from support.project import a_project
 from support.rows import a_job
 from yamlsched import store
+from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import doctor, offline_checks
 from yamlsched.store import migrations
@@ -323,3 +325,46 @@ def test_without_a_dsn_an_image_with_the_extra_embedded_is_a_warning() -> None:
     assert offline_checks.dsn_given(None, has_embedded=False).level == "ok"
     assert offline_checks.dsn_given(None, has_embedded=True).level == "warn"
     assert offline_checks.dsn_given("embedded", has_embedded=False).level == "warn"
+
+
+def test_an_archive_on_a_full_disk_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\nretention: {archive: .}\njobs: {}\n")
+    loaded = load(file.read_bytes(), str(file), None)
+    [before] = doctor.archive(loaded, file)
+
+    # a process that may write no byte to any file, as on a full disk
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        [full] = doctor.archive(loaded, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert (before.level, full.level) == ("ok", "fail")
+    assert "File too large" in full.what
+    assert "free space" in full.remedy
+
+
+def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_reported(
+    own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {gc: {handler: gc.collect}}\n")
+    cli = command_line(own_dsn, monkeypatch, capsys, tmp_path)
+    assert cli("tick").code == 0
+    moving = cli("sync", "--namespace", "other")
+    assert "To undo: yamlsched sync --namespace default" in moving.err
+
+    assert cli("tick").code == 1
+    at_first = cli("doctor")
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '10 minutes'")
+    later = cli("doctor")
+    for checked, level in ((at_first, "warn"), (later, "fail")):
+        [line] = [line for line in checked.out.splitlines() if line.startswith(f"{level}  namespace")]
+        assert "its ticks without --namespace are refused" in line
+        assert "yamlsched sync --namespace default" in checked.out
+    assert later.code == 1
+
+    assert cli("sync", "--namespace", "default").code == 0
+    assert (cli("tick").code, "are refused" in cli("doctor").out) == (0, False)

@@ -766,6 +766,17 @@ def test_restore_restores_the_complete_content_and_overwrites_data_only_with_cle
     assert without_key(second.read_text()) == without_key(first.read_text())
 
 
+def test_a_dump_can_be_read_by_its_owner_only_and_follows_no_link(project):
+    file, other = project.parent / "dump.sql", project.parent / "other"
+    other.write_text("unchanged")
+    (project.parent / "dump.sql.part").symlink_to(other)
+
+    with embedded.running(project) as dsn:
+        dump.dump_to_file(dsn, embedded.find_binaries(False), file)
+
+    assert (file.stat().st_mode & 0o777, file.is_symlink(), other.read_text()) == (0o600, False, "unchanged")
+
+
 def test_a_dump_that_does_not_load_changes_nothing(project):
     bad = project.parent / "bad.sql"
     bad.write_text("create table half ();\nselect 1 / 0;\n")

@@ -285,6 +285,7 @@ def test_an_attempt_on_another_executor_sends_its_span_from_there(project: Proje
     (project.folder / "site" / "sitecustomize.py").write_text(PATIENT)
     variables = {
         **receiver.environment,
+        **PROPAGATE,
         "YAMLSCHED_DSN": project.dsn,
         "PYTHONPATH": str(project.folder / "site"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -301,6 +302,20 @@ def test_an_attempt_on_another_executor_sends_its_span_from_there(project: Proje
     found = receiver.one("process nothing")
     assert (found.trace_id, found.parent_id) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
     assert found.attributes["yamlsched.outcome"] == "succeeded"
+
+
+def test_a_run_that_names_a_trace_is_only_linked_to_it_by_a_worker_that_does_not_propagate(
+    project: Project, receiver: Collector
+) -> None:
+    project.sync(**JOBS)
+    unsampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+    project.db.execute("select yamlsched.enqueue('nothing', trace_context => %s)", [unsampled])
+
+    project.work(before=PATIENT, **receiver.environment)
+
+    found = receiver.one("process nothing")
+    assert (found.parent_id or None, found.links) == (None, ["b7ad6b7169203331"])
+    assert found.trace_id != "0af7651916cd43dd8448eb211c80319c"
 
 
 def test_attempts_that_share_a_process_have_spans_of_their_own(project: Project, receiver: Collector) -> None:

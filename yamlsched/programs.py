@@ -33,6 +33,7 @@ TEMPORARY = {
     errno.ESTALE,
 }
 """The errors of starting a program that a retry may not meet again."""
+OTLP_SIGNALS = (b"", b"TRACES_", b"METRICS_", b"LOGS_")
 SECRETS = (
     b"PG",
     b"YAMLSCHED_DSN",
@@ -40,6 +41,7 @@ SECRETS = (
     b"YAMLSCHED_WEB_USERS",
     b"YAMLSCHED_HEARTBEAT_URL",
     b"YAMLSCHED_SENTRY_DSN",
+    *(b"OTEL_EXPORTER_OTLP_%s%s" % (signal, what) for signal in OTLP_SIGNALS for what in (b"HEADERS", b"ENDPOINT")),
 )
 """How the names of variables begin that are for yamlsched itself, and not for programs."""
 

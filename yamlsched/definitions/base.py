@@ -22,7 +22,7 @@ def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
     The content is None if the revision does not have the file. Raises EnvironmentFailed with a remedy.
     """
     if Path(base).is_file():
-        return base, schedule_file.read(Path(base))
+        return base, schedule_file.read_reviewed(Path(base))
     return base if ":" in base else f"{base}:{file.name}", read_revision(base, file)
 
 

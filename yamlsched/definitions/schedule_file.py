@@ -27,7 +27,20 @@ def read(file: Path, remedy: str = "") -> bytes:
         raise EnvironmentFailed(f"{file} cannot be read: {reason}{remedy}") from error
 
 
-def leads_outside_its_directory(file: Path) -> bool:
-    """Return whether the file is a link to one outside of its directory."""
+def read_reviewed(file: Path, remedy: str = "") -> bytes:
+    """Read a file whose errors are shown to whoever wrote it.
+
+    Raises EnvironmentFailed like ``read``, and for a link to a file outside of its directory or of git itself: a pull
+    request can make it a link to any file of the machine that checks it, and messages quote what they find.
+    """
     folder = Path(os.path.abspath(file)).parent.resolve()
-    return not file.resolve().is_relative_to(folder)
+    try:
+        target = file.resolve()
+    except (OSError, RuntimeError) as error:
+        raise EnvironmentFailed(f"{file} cannot be read: it is a link that leads nowhere{remedy}") from error
+    is_inside = target.is_relative_to(folder) and ".git" not in target.relative_to(folder).parts
+    if file.is_symlink() and not is_inside:
+        raise EnvironmentFailed(
+            f"{file} is not read: it is a link to a file outside of its directory; name that file itself"
+        )
+    return read(file, remedy)

@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 SECRET = re.compile(
-    r"(^|_)(password|passwd|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)", re.I
+    r"(^|_)(password|passwd|passphrase|pwd|secret|token|credentials?|api_?key|access_?key|private_?key|dsn)($|_)",
+    re.I,
 )
-SECRET_VARIABLE = re.compile(f"{SECRET.pattern}|PASSWORD$", re.I)
+SECRET_VARIABLE = re.compile(f"{SECRET.pattern}|PASSWORD$|(^|_)PASS$", re.I)
 REFERENCE_KEY = re.compile(
     r"_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference|key_name|field|header|param|parameter"
     r"|type|kind|version|ttl|length|policy|expiry|store|manager|url|uri)$",
@@ -78,6 +79,10 @@ def hide_in_string(text: str, redact: Callable[[str], str]) -> str:
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Return whether a key, a variable or an option looks like the name of a secret."""
+    """Return whether a key, a variable or an option looks like the name of a secret.
+
+    >>> [is_secret_name(name) for name in ("DB_PASS", "PASSPHRASE", "pass_count", "compass")]
+    [True, True, False, False]
+    """
     name = name.replace("-", "_")
     return bool(SECRET_VARIABLE.search(name) and not REFERENCE_KEY.search(name))

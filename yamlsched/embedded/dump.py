@@ -81,10 +81,12 @@ def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
 
 
 def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
-    """Write the dump to ``file``, under a temporary name until it is complete."""
+    """Write the dump to ``file``, which only its owner can read, under a temporary name until it is complete."""
     part = file.with_name(file.name + ".part")
     try:
-        with part.open("wb") as output:
+        part.unlink(missing_ok=True)  # what was left, or put there: it is not followed
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as output:
             dump(dsn, binaries, output)
         part.replace(file)
     except OSError as error:

@@ -11,6 +11,8 @@ import gzip
 import os
 import re
 import secrets
+import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +22,7 @@ from typing import BinaryIO
 from yamlsched.errors import EnvironmentFailed
 
 STDOUT = 1
+KEPT = "what is not archived is not pruned"
 
 
 class ArchiveFailed(EnvironmentFailed):
@@ -42,6 +45,8 @@ class FolderArchive:
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
                     _sync_folder(folder.parent)
+            _refuse_shared(self.folder)
+            _refuse_shared(day, follows=False)
             with _new_file(day / f".{name}.tmp") as (temporary, file):
                 with gzip.GzipFile(name, "wb", fileobj=file, mtime=0) as compressed:
                     for line in lines:
@@ -77,15 +82,38 @@ def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None
     return None if folder is None else FolderArchive(file.resolve().parent / folder, namespace)
 
 
+def probe(folder: Path) -> None:
+    """Write a byte to ``folder``, or to the folder in which it would be made. Raises ArchiveFailed."""
+    with _explained(str(folder)):
+        if folder.exists():
+            _refuse_shared(folder)
+        with tempfile.TemporaryFile(dir=folder if folder.exists() else folder.parent) as file:
+            file.write(b"\0")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _refuse_shared(folder: Path, follows: bool = True) -> None:
+    """Raise ArchiveFailed if another user could remove or replace what is in ``folder``: the only copy of it."""
+    found = os.stat(folder, follow_symlinks=follows)
+    problem = ""
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "it is not a folder"
+    elif found.st_uid not in (os.geteuid(), 0):
+        problem = f"it belongs to another user (uid {found.st_uid}), who could remove what is in it"
+    elif found.st_mode & stat.S_IWOTH:
+        problem = "every user may write to it: chmod o-w"
+    if problem:
+        raise ArchiveFailed(f"the archive cannot be written ({folder}: {problem}): {KEPT}")
+
+
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         place = error.filename or what
-        raise ArchiveFailed(
-            f"the archive cannot be written ({place}: {error.strerror}): what is not archived is not pruned"
-        ) from error
+        raise ArchiveFailed(f"the archive cannot be written ({place}: {error.strerror}): {KEPT}") from error
 
 
 @contextlib.contextmanager

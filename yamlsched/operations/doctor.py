@@ -19,6 +19,7 @@ from yamlsched import store
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.operations import health, history
+from yamlsched.operations.archive import ArchiveFailed, probe
 from yamlsched.operations.attention import Thresholds
 from yamlsched.store import doctor, migrations
 from yamlsched.store.dsn import host_count
@@ -121,12 +122,16 @@ def database(
                 yield found
                 if found.level == "fail":
                     return
+            given = namespace
             try:
-                namespace = history.namespace_of(connection, namespace, file)
+                namespace = history.namespace_of(connection, given, file)
+                named = history.namespace_in_file(file) if given is None and file.is_file() else namespace
             except Refused as error:
                 yield Check("namespace", "warn", str(error), "pass --namespace")
                 return
             now = health.read(connection, namespace, Thresholds().within, [])
+            if named != namespace:
+                yield moved(now, named, socket.gethostname())
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
@@ -246,6 +251,7 @@ def tables(connection: psycopg.Connection[Any]) -> Check:
     found, own = migrations.applied(connection), migrations.latest_version()
     try:
         must_migrate = migrations.must_migrate(found, apply=True)
+        migrations.refuse_changed(found.checksums)
     except EnvironmentFailed as error:
         return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
     if must_migrate:
@@ -281,6 +287,16 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
     return Check("role", "ok", f"{who.who} has the privileges that sync, work and tick need")
 
 
+def moved(now: health.Health, named: str, host: str) -> Check:
+    """Report that this host was moved to another namespace than its file's: ticks must name it since then."""
+    is_ticking = (
+        now.last_tick_at is not None and now.last_tick_host == host and now.now - now.last_tick_at <= MAX_TICK_AGE
+    )
+    what = f'this host presents the file for "{now.namespace}": its ticks without --namespace are refused'
+    remedy = f"pass --namespace {now.namespace} in the crontab, or go back: yamlsched sync --namespace {named}"
+    return Check("namespace", "warn" if is_ticking else "fail", what, remedy)
+
+
 def ticking(now: health.Health, host: str) -> Check:
     """Check whether the crontab line runs."""
     remedy = "yamlsched init prints the crontab line; its output goes to syslog"
@@ -313,7 +329,9 @@ def files(
 def pruning(now: health.Health) -> Iterator[Check]:
     """Check whether old rows are deleted."""
     if (current := health.in_force(now)) is not None and (what := health.pruning(current)):
-        yield Check("pruning", "fail", what, "correct the folder or retention.archive, then: yamlsched prune")
+        yield Check(
+            "pruning", "fail", what, "free space, or correct the folder or retention.archive, then: yamlsched prune"
+        )
 
 
 def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
@@ -321,12 +339,15 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
     if (folder := loaded.retention.archive) is None:
         return
     place = file.resolve().parent / folder
-    nearest = place if place.exists() else place.parent
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        yield Check("archive", "ok", f"{place} can be written")
+    try:
+        probe(place)
+    except ArchiveFailed as error:
+        remedy = (
+            "create it, free space, or let only the user of the crontab line write there: until then nothing is pruned"
+        )
+        yield Check("archive", "fail", str(error), remedy)
     else:
-        remedy = "create it, or let the user of the crontab line write there: until then nothing is pruned"
-        yield Check("archive", "fail", f"{place} cannot be written", remedy)
+        yield Check("archive", "ok", f"{place} can be written")
 
 
 def in_force(now: health.Health, sha256: str | None, is_valid: bool, environment: str | None) -> Check:

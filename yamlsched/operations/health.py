@@ -98,7 +98,7 @@ def pruning(file: PresentedFile) -> str:
     """Return why nothing is pruned by the file in force; "" if pruning works."""
     if file.prune_failing_since is None:
         return ""
-    return f"nothing has been pruned since {rfc3339(file.prune_failing_since, 'seconds')}: {file.prune_error}"
+    return f"pruning has failed since {rfc3339(file.prune_failing_since, 'seconds')}: {file.prune_error}"
 
 
 def first_places(file: PresentedFile) -> str:

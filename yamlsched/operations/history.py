@@ -106,6 +106,11 @@ def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path)
     return False
 
 
+def namespace_in_file(file: Path) -> str:
+    """Return the namespace that a tick without --namespace has. Raises Refused if the file has no valid one."""
+    return _namespace_in(schedule_file.read(file), file)
+
+
 def _namespace_in(data: bytes, file: Path) -> str:
     from yamlsched.definitions.head import read_head
 

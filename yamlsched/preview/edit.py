@@ -19,7 +19,7 @@ MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
 
 def read(file: Path, environment: str | None) -> Loaded:
     """Return the edited file, which may have errors."""
-    return load(schedule_file.read(file, MISSING_FILE), str(file), environment)
+    return load(schedule_file.read_reviewed(file, MISSING_FILE), str(file), environment)
 
 
 def instant(at: TimeInput | None, edited: Loaded, now: datetime) -> datetime:

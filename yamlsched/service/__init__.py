@@ -104,6 +104,8 @@ def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migra
     if store.migrations.must_migrate(tables, apply=may_migrate):
         store.migrations.migrate(connection)
         snapshot = poll(connection, schedule)
+    else:
+        store.migrations.refuse_changed(snapshot.checksums)
     return snapshot
 
 

@@ -28,6 +28,7 @@ class Snapshot(NamedTuple):
 
     version: int  # of the tables
     oldest_supported: int
+    checksums: dict[str, str]  # of the files of the migrations, by version
     now: datetime
     namespace: str | None
     in_force_hash: str | None

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -37,6 +39,8 @@ class Tables(NamedTuple):
 
     version: int
     oldest_supported: int
+    checksums: Mapping[str, str] = MappingProxyType({})
+    """Of each migration's file, by version; empty if the role may not read them."""
 
 
 class Migration(NamedTuple):
@@ -78,13 +82,18 @@ def applied(connection: psycopg.Connection[Any]) -> Tables:
     except psycopg.errors.InsufficientPrivilege:
         # a role that may only enqueue; its statements will fail if they are outdated
         return Tables(latest_version(), latest_version())
-    return Tables(row.version, row.oldest_supported) if row else Tables(0, 0)
+    if row is None:
+        return Tables(0, 0)
+    return Tables(row.version, row.oldest_supported, row.checksums)
 
 
 def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
-    """Migrate older tables if ``apply``. Raises like ``must_migrate``."""
-    if must_migrate(applied(connection), apply):
+    """Migrate older tables if ``apply``. Raises like ``must_migrate`` and ``refuse_changed``."""
+    found = applied(connection)
+    if must_migrate(found, apply):
         migrate(connection)
+    else:
+        refuse_changed(found.checksums)
 
 
 def must_migrate(found: Tables, apply: bool) -> bool:
@@ -108,19 +117,14 @@ def must_migrate(found: Tables, apply: bool) -> bool:
     return found.version < own
 
 
-def refuse_other_tables(connection: psycopg.Connection[Any]) -> None:
-    """Raise WrongTables unless the tables are those of this yamlsched: they support it, and are from the same files.
-
-    For statements that have failed because something is missing: before, it is enough to compare versions.
-    """
-    ensure_usable(connection, apply=False)
-    checksums = {row.version: row.checksum for row in connection.execute(load("migrations")["applied"]).fetchall()}
+def refuse_changed(checksums: Mapping[str, str]) -> None:
+    """Raise WrongTables if a migration was applied from another file than ours."""
     for migration in all_migrations():
         _refuse_changed(migration, checksums)
 
 
-def _refuse_changed(migration: Migration, checksums: dict[int, str]) -> None:
-    if checksums.get(migration.version, migration.checksum) != migration.checksum:
+def _refuse_changed(migration: Migration, checksums: Mapping[str, str]) -> None:
+    if checksums.get(str(migration.version), migration.checksum) != migration.checksum:
         raise WrongTables(
             f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
             "the tables may differ from what it expects; install the version that created them"
@@ -142,13 +146,21 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def refuse_foreign_schema(connection: psycopg.Connection[Any]) -> None:
-    """Raise EnvironmentFailed if somebody else created the schema: its owner could replace what migrations create."""
-    for row in connection.execute(load("migrations")["foreign_schema"]).fetchall():
-        what = "has objects that yamlsched did not create" if row.has_objects else f'belongs to the role "{row.owner}"'
+def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool) -> None:
+    """Raise EnvironmentFailed if, before the first migration, the schema is another role's, or is not empty."""
+    found = connection.execute(load("migrations")["schema"]).fetchone()
+    if found is None:
+        return
+    if not is_migrated and not found.is_trusted:
         raise EnvironmentFailed(
-            f'the schema "yamlsched" exists and {what}: drop it or, if you trust its owner, make it yours with '
-            '"alter schema yamlsched owner to ..." and remove what is in it; then run "yamlsched migrate" again'
+            f'the schema "yamlsched" belongs to role "{found.owner}", of which "{found.who}" is not a member: its '
+            f'owner could replace what is created in it. Migrate as "{found.owner}", or, if that role should not have '
+            "created it, drop the schema first"
+        )
+    if found.has_objects and not is_migrated:
+        raise EnvironmentFailed(
+            'the schema "yamlsched" has objects that yamlsched did not create: move them to another schema, or drop '
+            "them"
         )
 
 
@@ -158,22 +170,22 @@ def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[
     With ``dry_run`` nothing is applied.
 
     Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
-    supported, or if somebody else created the schema.
+    supported, or the schema is somebody else's.
     """
     sql = load("migrations")
     with connection.transaction():
         refuse_unsupported(connection)
         connection.execute(sql["lock"])
-        refuse_foreign_schema(connection)
         exists = connection.execute(sql["exists"]).fetchone()
+        refuse_foreign_schema(connection, is_migrated=bool(exists and exists.found))
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
-        checksums = {row.version: row.checksum for row in rows}
+        checksums = {str(row.version): row.checksum for row in rows}
         oldest_supported = max([row.oldest_supported for row in rows], default=0)
-        must_migrate(Tables(max(checksums, default=0), oldest_supported), apply=True)
+        must_migrate(Tables(max([row.version for row in rows], default=0), oldest_supported), apply=True)
         missing = []
         for migration in all_migrations():
             _refuse_changed(migration, checksums)
-            if migration.version not in checksums:
+            if str(migration.version) not in checksums:
                 missing.append(migration)
                 if not dry_run:
                     connection.execute(migration.text.encode())

@@ -88,8 +88,8 @@ def moves(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:
         return []
     return [
         f'this host presented {schedule.path} for namespace "{before}" until now, and presents it for "{namespace}" '
-        f'from now on: its ticks are refused unless they have namespace "{namespace}", too. The jobs of "{before}" '
-        "are not retired"
+        f'from now on: its crontab line now needs --namespace {shlex.quote(namespace)}. The jobs of "{before}" are not '
+        f"retired. To undo: yamlsched sync --namespace {shlex.quote(before)}"
     ]
 
 

@@ -137,8 +137,10 @@ class Attempting:
         from opentelemetry.trace import Link, SpanKind, get_current_span, set_span_in_context
 
         self._run, self._redact = run, redact
-        parent = _extract(run.trace_context)
-        creation = get_current_span(parent).get_span_context() if parent is not None else None
+        sent = _extract(run.trace_context)
+        creation = get_current_span(sent).get_span_context() if sent is not None else None
+        # who may enqueue writes it, and so could join any trace, or have the span not sampled: a link cannot
+        parent = sent if os.environ.get(PROPAGATE) == "1" else None
         attributes = {
             **_attributes("process", run.job_type),
             "messaging.message.id": str(run.id),

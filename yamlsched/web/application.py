@@ -164,7 +164,7 @@ class Application:
         """Return what is wrong with the tables; None if they are those of this yamlsched, or if that is not known."""
         try:
             with self._pool.transaction() as connection:
-                migrations.refuse_other_tables(connection)
+                migrations.ensure_usable(connection, apply=False)
         except migrations.WrongTables as error:
             return error
         except (psycopg.Error, EnvironmentFailed):

@@ -118,7 +118,10 @@ def secrets(linter: Linter, calls: Calls) -> None:
         if SECRET_VARIABLE.search(name) and value and not is_reference(name, value):
             spot = linter.loaded.spot(calls.job, "env", name)
             message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
-            linter.found.warning(spot.key, "YS409", message, "Set it in the environment of the worker.")
+            remedy = "Set it in the environment of the worker."
+            if name.startswith("PG"):  # a command does not get the worker's
+                remedy = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
+            linter.found.warning(spot.key, "YS409", message, remedy)
 
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
