@@ -278,7 +278,7 @@ with in_force as materialized (
     select f.namespace, f.host, f.path
     from yamlsched.schedule_files f
     join in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
-    where f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
+    where f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp() and f.refused_at is null
 )
 select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since,
        not exists (

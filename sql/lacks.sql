@@ -63,6 +63,7 @@ with clock as materialized (
     join in_force i on i.hash = f.hash and i.environment = f.environment
     cross join clock c
     where f.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now
+      and f.refused_at is null  -- else it checks, and claims, only what its own file allows
 )
 select d.job_type
 from yamlsched.lacks l

@@ -215,6 +215,25 @@ def test_a_host_that_has_stopped_ticking_does_not_count(hosts: tuple[Project, Pr
     assert [host for host, _ in lacks(one)] == ["host-two"]
 
 
+def test_a_host_whose_own_file_is_refused_does_not_count(hosts: tuple[Project, Project]) -> None:
+    one, two = hosts
+    write(one, two, job={"command": ["./program"]})
+    install(one)
+    tick(one)
+    tick(two)
+    (one.folder / "program").unlink()
+    [run] = one.enqueue("job")
+    tick(one)
+    write(two, job={"command": ["./program"], "description": "edited"})
+    assert "sync.refused" in tick(two, code=1)
+    assert "no host can start job" in verb(one, "status", "--check")
+    age(one)
+
+    tick(one, code=1)
+
+    assert one.summary(run)[:2] == ("dead", 1)
+
+
 def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_never_dies(
     hosts: tuple[Project, Project],
 ) -> None:
