@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import json
@@ -642,27 +641,3 @@ def test_a_hundred_programs_run_one_after_the_other_in_one_child(tmp_path: Path)
         assert Path(f"/proc/{child}/task/{child}/children").read_text() == ""
 
     story(tmp_path, tell)
-
-
-def test_a_program_in_a_folder_that_may_not_be_entered_is_not_called_missing() -> None:
-    with tempfile.TemporaryDirectory() as home:
-        os.chmod(home, 0o755)
-        closed = Path(home, "closed")
-        closed.mkdir()
-        (closed / "job").touch(0o755)
-        closed.chmod(0o000)
-        reading, writing = os.pipe()
-
-        if not (child := os.fork()):  # root may enter every folder
-            with contextlib.suppress(PermissionError):
-                os.setuid(65534)
-            os.write(writing, repr(tuple(program_obstacle("closed/job", home, "") or ())).encode())
-            os._exit(0)
-        os.waitpid(child, 0)
-        message, remedy = ast.literal_eval(os.read(reading, 10_000).decode())
-        os.close(reading)
-        os.close(writing)
-        closed.chmod(0o755)
-
-    assert message == f'"closed/job" cannot be reached: permission denied for {closed}'
-    assert remedy == "Permit the user of the worker to enter that directory."

@@ -147,11 +147,11 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
 
 
 def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool) -> None:
-    """Raise EnvironmentFailed if, before the first migration, the schema is another role's, or is not empty."""
+    """Raise EnvironmentFailed if another role made the schema, or if it has objects and no tables of yamlsched."""
     found = connection.execute(load("migrations")["schema"]).fetchone()
     if found is None:
         return
-    if not is_migrated and not found.is_trusted:
+    if not found.is_trusted:
         raise EnvironmentFailed(
             f'the schema "yamlsched" belongs to role "{found.owner}", of which "{found.who}" is not a member: its '
             f'owner could replace what is created in it. Migrate as "{found.owner}", or, if that role should not have '
