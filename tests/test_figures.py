@@ -260,7 +260,7 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     assert {host for (host,) in found["yamlsched_worker_last_seen_timestamp_seconds"]} == hosts
 
     # and the page
-    with TestClient(web.app(own_dsn), base_url="http://localhost") as client:
+    with TestClient(web.app(own_dsn, auth="none"), base_url="http://localhost") as client:
         page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.get("/").text))
         of_job = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.get("/jobs/waits").text))
     assert f"Dead in 24 h {number} {number} in the last hour" in page

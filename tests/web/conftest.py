@@ -81,7 +81,7 @@ def visit() -> Iterator[Callable[..., TestClient]]:
     with ExitStack() as stack:
 
         def open_page(dsn: str, client: tuple[str, int] = ("127.0.0.1", 50_000), **options: Any) -> TestClient:
-            app = web.app(dsn, **options)
+            app = web.app(dsn, **{"auth": "none", **options})
             return stack.enter_context(
                 TestClient(app, base_url=HOST, client=client, raise_server_exceptions=False, follow_redirects=False)
             )

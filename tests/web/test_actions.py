@@ -33,7 +33,7 @@ RESULT = '<p class="result" role="status">'
 @pytest.fixture(scope="module")
 def pages(page_dsn: str) -> Iterator[TestClient]:
     """The page with actions, without authentication."""
-    app = web.app(page_dsn, actions_dsn=page_dsn, namespace="default")
+    app = web.app(page_dsn, actions_dsn=page_dsn, namespace="default", auth="none")
     with TestClient(app, base_url="http://localhost", follow_redirects=False) as client:
         yield client
 
@@ -537,7 +537,7 @@ class DjangoUser:
 def test_in_an_application_that_authenticates_its_user_is_recorded(
     page_dsn: str, db: Db, user: Any, recorded: str | None
 ) -> None:
-    own = web.app(page_dsn, actions_dsn=page_dsn, namespace="default")
+    own = web.app(page_dsn, actions_dsn=page_dsn, namespace="default", auth="none")
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await own({**scope, "user": user}, receive, send)

@@ -54,7 +54,7 @@ def few(page_dsn: str) -> Iterator[TestClient]:
         for n in range(6):
             a_job(db, f"pile_{n}", schedule="0 12 * * *", owner="team-d")
         a_job(db, "only_off", namespace="off", enabled=False)
-    with TestClient(web.app(page_dsn, namespace="default"), base_url="http://localhost") as client:
+    with TestClient(web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
         yield client
 
 

@@ -54,7 +54,7 @@ def page(page_dsn: str) -> Iterator[TestClient]:
         present(db, "web-4", INVALID)
         present(db, "staging-1", NEW, "staging")
         present(db, "db-7", a_file("local"), namespace_override="db_7", by_hand=True)
-    with TestClient(web.app(page_dsn, namespace="default"), base_url="http://localhost") as client:
+    with TestClient(web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
         yield client
 
 

@@ -51,7 +51,7 @@ def words(page: str) -> str:
 def pages(demo_dsn: str) -> Any:
     from yamlsched import web
 
-    with TestClient(web.app(demo_dsn, namespace="shop"), base_url="http://localhost") as client:
+    with TestClient(web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost") as client:
         yield client
 
 

@@ -75,7 +75,7 @@ def test_no_page_scans_finished_runs(
     shown = paths(history)
     assert len(shown) >= len(PAGES)
 
-    with TestClient(web.app(history), base_url="http://localhost") as client:  # with a page of all namespaces
+    with TestClient(web.app(history, auth="none"), base_url="http://localhost") as client:  # of all namespaces
         for path in shown:
             assert client.get(path).status_code == 200, path
             for table, (scans, rows) in reads.items():
@@ -93,7 +93,7 @@ def test_the_lists_of_jobs_and_of_namespaces_read_one_finished_run_of_a_job_and_
             connection.execute("delete from yamlsched.job_runs where finished_at is null")
             connection.execute("vacuum analyze yamlsched.job_runs")
 
-        with TestClient(web.app(dsn), base_url="http://localhost") as client:
+        with TestClient(web.app(dsn, auth="none"), base_url="http://localhost") as client:
             read = {}
             for path in ("/namespaces", "/?q=nothing", "/"):
                 assert client.get(path).status_code == 200

@@ -40,7 +40,9 @@ def link(page: str, rel: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def pages(demo_dsn: str) -> Any:
-    with TestClient(web.app(demo_dsn, namespace="shop"), base_url="http://localhost", follow_redirects=False) as client:
+    with TestClient(
+        web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost", follow_redirects=False
+    ) as client:
         yield client
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from starlette.authentication import SimpleUser
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from yamlsched import web
+from yamlsched.web import security
 from yamlsched.web.options import Options, check_bind, parse_listen, parse_users
 
 Visit = Callable[..., TestClient]
@@ -243,12 +245,71 @@ def test_a_path_that_only_starts_like_the_prefix_is_not_below_it(visit: Visit, p
 
 
 def test_the_page_can_be_mounted_into_another_application(page_dsn: str) -> None:
-    outer = Starlette(routes=[Mount("/ops/jobs", web.app(page_dsn))])
+    outer = Starlette(routes=[Mount("/ops/jobs", web.app(page_dsn, auth="none"))])
     with TestClient(outer, base_url="http://localhost") as page:
         answer = page.get("/ops/jobs/")
         assert '<a class="brand" href="/ops/jobs/">' in answer.text
         [style] = re.findall(r'href="([^"]*\.css)"', answer.text)
         assert page.get(style).is_success
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_mounted_page_serves_nobody_whom_the_application_has_not_authenticated(page_dsn: str, method: str) -> None:
+    page = web.app(page_dsn, actions_dsn=page_dsn)
+
+    async def sign_in(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and b"ada" in dict(scope["headers"]).get(b"cookie", b""):
+            scope["user"] = SimpleUser("ada")
+        await page(scope, receive, send)
+
+    for mounted in (page, sign_in):
+        with TestClient(Starlette(routes=[Mount("/jobs", mounted)]), base_url="http://localhost") as client:
+            answer = client.request(method, "/jobs/actions/enqueue", headers={"Origin": "http://localhost"})
+            assert answer.status_code == 403
+            assert "users whom the application around it has authenticated" in answer.text
+            assert "enqueue" not in answer.text.lower()
+    with TestClient(Starlette(routes=[Mount("/jobs", sign_in)]), base_url="http://localhost") as client:
+        client.cookies.set("user", "ada")
+        assert client.get("/jobs/").status_code == 200
+
+
+def test_after_wrong_passwords_an_address_must_wait_and_each_one_is_logged(
+    visit: Visit, page_dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(security.time, "monotonic", lambda: now[0])
+    page = visit(page_dsn, auth="basic", users={"maria": "secret"}, client=("10.0.0.9", 1))
+    other = visit(page_dsn, auth="basic", users={"maria": "secret"}, client=("10.0.0.10", 1))
+
+    def status(password: str = "wrong") -> int:
+        return page.get("/", auth=("maria", password)).status_code
+
+    assert [status() for _ in range(6)] == [401] * 6
+    # from the sixth on, each next one waits, even a right one, and twice as long each time
+    assert status("secret") == 429
+    waits = []
+    for _ in range(8):
+        answer = page.get("/", auth=("maria", "wrong"))
+        waits.append(int(answer.headers["retry-after"]))
+        now[0] += waits[-1]
+        assert status() == 401
+    assert waits == [2, 4, 8, 16, 32, 60, 60, 60]
+    assert other.get("/", auth=("maria", "secret")).status_code == 200
+    logged = [line for line in capsys.readouterr().err.splitlines() if "web.login_failed" in line]
+    assert len(logged) == 6 + 8
+    assert "user=maria client=10.0.0.9" in logged[0]
+    assert "wrong" not in "".join(logged)
+
+    # a request without a password is only asked for one, and a right password ends it
+    assert page.get("/").status_code == 401
+    now[0] += 60
+    assert status("secret") == 200
+    assert status() == 401
+
+
+@pytest.mark.parametrize("host", ["localhost:8141@evil.com", "localhost:99999x", "[::1]evil.com", "localhost/x", ""])
+def test_a_host_header_that_is_not_a_name_and_a_port_is_refused(visit: Visit, page_dsn: str, host: str) -> None:
+    assert visit(page_dsn).get("/", headers={"Host": host}).status_code == 421
 
 
 # -- options

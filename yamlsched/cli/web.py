@@ -91,8 +91,8 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
             check_bind(where, options)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        app = application.build(options.reached_by(where))
-        serve.run(app, where, partial(_announce, options.base_path))
+        options = options.reached_by(where)
+        serve.run(application.build(options), options, where, partial(_announce, options.base_path))
     return 0
 
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 
-def app(dsn: str, *, hosts: Sequence[str] = (), **options: Any) -> ASGIApp:
+def app(dsn: str, *, hosts: Sequence[str] = (), auth: str = "application", **options: Any) -> ASGIApp:
     """Return the page as an ASGI application, to mount into another one or to serve.
 
+    It serves only requests whose user the application around it has authenticated: ``scope["user"]``, as of Starlette's
+    AuthenticationMiddleware or of Django. ``auth="none"`` serves everyone, and lets everyone act.
     ``dsn`` needs the role yamlsched_reader. ``hosts`` are the names under which browsers reach the page, besides
     localhost and that of ``external_url``. ``options`` are the fields of ``yamlsched.web.options.Options``. Raises
     ValueError for options that cannot be combined, EnvironmentFailed if the extra ``web`` is not installed.
@@ -38,7 +40,7 @@ def app(dsn: str, *, hosts: Sequence[str] = (), **options: Any) -> ASGIApp:
     from yamlsched.web.application import build
     from yamlsched.web.options import Options
 
-    return build(Options(dsn=dsn, hosts=tuple(hosts), **options))
+    return build(Options(dsn=dsn, hosts=tuple(hosts), auth=auth, **options))
 
 
 def require_extra() -> None:

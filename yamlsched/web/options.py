@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 AUTH_MODES = ("none", "basic", "header")
+APPLICATION = "application"
+"""Of a page that is mounted in an application: it serves only users whom the application has authenticated."""
 DEFAULT_LISTEN = "127.0.0.1:8040"
 DEFAULT_USER_HEADER = "X-Forwarded-User"
 PAGE_NAMES = ("jobs", "why", "calendar", "runs", "dead", "files", "actions", "namespaces", "static")
@@ -36,7 +38,7 @@ class Options:
     sessions: int = 4
 
     def __post_init__(self) -> None:
-        if self.auth not in AUTH_MODES:
+        if self.auth not in (*AUTH_MODES, APPLICATION):
             raise ValueError(f'--auth "{self.auth}" is not supported: write none, basic or header')
         if self.auth == "basic" and not self.users:
             raise ValueError(

@@ -10,7 +10,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from yamlsched import log
 from yamlsched.web.options import Options
 
 HEADERS = {
@@ -43,7 +46,9 @@ HEADERS = {
 }
 SAFE_METHODS = ("GET", "HEAD")
 MAX_USER_CHARS = 200
+FREE_FAILURES, MAX_LOGIN_DELAY_SECONDS, MAX_CLIENTS = 5, 60.0, 10_000
 NAMESPACE_PART = re.compile(r"/@([a-z][a-z0-9_]{0,62})(?=/|$)")
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#\s]+))(?::[0-9]{1,5})?")
 Reject = Callable[[Scope, Receive, Send, "Rejection"], Awaitable[None]]
 
 
@@ -56,6 +61,27 @@ class Rejection(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+class Logins:
+    """Wrong passwords by the address of the peer: after a few, each next one must wait, twice as long each time."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[int, float]] = {}  # how many in a row, and until when the next one waits
+
+    def wait_seconds(self, client: str) -> int:
+        """Return for how many seconds no password of ``client`` is looked at."""
+        return math.ceil(self._failures.get(client, (0, 0.0))[1] - time.monotonic())
+
+    def failed(self, client: str) -> None:
+        count = self._failures.pop(client, (0, 0.0))[0] + 1
+        delay = min(2.0 ** (count - FREE_FAILURES), MAX_LOGIN_DELAY_SECONDS) if count > FREE_FAILURES else 0.0
+        self._failures[client] = count, time.monotonic() + delay
+        if len(self._failures) > MAX_CLIENTS:
+            del self._failures[next(iter(self._failures))]  # the one that has failed least recently
+
+    def succeeded(self, client: str) -> None:
+        self._failures.pop(client, None)
+
+
 class Guard:
     """An ASGI application that passes on the requests that are allowed; ``reject`` answers the others."""
 
@@ -64,6 +90,7 @@ class Guard:
         self._options = options
         self._reject = reject
         self._hosts = options.allowed_hosts
+        self._logins = Logins()
         self._users = {name: _digest(password) for name, password in options.users.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,19 +149,39 @@ class Guard:
     def _user(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
         match self._options.auth:
             case "basic":
-                return self._basic(headers)
+                return self._basic(scope, headers)
             case "header":
                 return self._header(scope, headers)
+            case "application":
+                if (user := _user_of_application(scope)) is not None:
+                    return user, None
+                return None, Rejection(
+                    HTTPStatus.FORBIDDEN,
+                    "This page is for users whom the application around it has authenticated.",
+                    'Sign in there. The application mounts this page behind its login, or passes auth="none".',
+                )
             case _:
                 return _user_of_application(scope), None
 
-    def _basic(self, headers: Headers) -> tuple[str | None, Rejection | None]:
+    def _basic(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
         name, password = _credentials(headers.get("authorization", ""))
+        client = scope["client"][0] if scope.get("client") else "unix"
+        if (name or password) and (seconds := self._logins.wait_seconds(client)) > 0:
+            return None, Rejection(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "There were too many wrong passwords from this address.",
+                f"Try again in {seconds} s.",
+                headers={"Retry-After": str(seconds)},
+            )
         expected = self._users.get(name)
         # an unknown name takes as long as a wrong password
         is_equal = hmac.compare_digest(_digest(password), expected or _digest(""))
         if expected is not None and is_equal:
+            self._logins.succeeded(client)
             return name, None
+        if name or password:
+            self._logins.failed(client)
+            log.warning("web.login_failed", user=name[:MAX_USER_CHARS], client=client)
         return None, Rejection(
             HTTPStatus.UNAUTHORIZED,
             "This page asks for a name and a password.",
@@ -212,14 +259,13 @@ def _origin(url: str) -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the name in a Host header, without the port.
+    """Return the name in a Host header, without the port; "" for what is not a name and a port.
 
-    >>> _host_name("Ops.example.com:8040"), _host_name("[::1]:8040"), _host_name("[::1]")
-    ('ops.example.com', '::1', '::1')
+    >>> _host_name("Ops.example.com:8040"), _host_name("[::1]:8040"), _host_name("[::1]"), _host_name("a:1@evil.com")
+    ('ops.example.com', '::1', '::1', '')
     """
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    found = HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found else ""
 
 
 def _credentials(header: str) -> tuple[str, str]:

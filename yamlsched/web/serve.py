@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -15,7 +16,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.web.options import Listen
+from yamlsched.web import connections
+from yamlsched.web.options import Listen, Options
 
 SOCKET_MODE = 0o660
 """A unix socket is for its owner and its group, which a proxy can join: not for everyone on the host."""
@@ -24,6 +26,10 @@ GRACE_SECONDS = 5
 
 class Server(uvicorn.Server):
     """A server that exits normally on a signal; uvicorn's would send itself the signal again."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(connections.exception_handler())
+        await super().serve(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -35,11 +41,13 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def run(app: ASGIApp, listen: Listen, announce: Callable[[str], None]) -> None:
+def run(app: ASGIApp, options: Options, listen: Listen, announce: Callable[[str], None]) -> None:
     """Serve ``app``; ``announce`` gets its address once it accepts connections. Raises EnvironmentFailed."""
+    connections.raise_file_limit()
     with _listening(listen) as (sock, address):
         config = uvicorn.Config(
             app,
+            http=connections.limited(options),
             log_config=None,
             access_log=False,
             server_header=False,
