@@ -301,7 +301,8 @@ def test_of_many_attempts_only_the_first_and_the_newest_are_read_and_others_by_l
     )
     db.execute(
         "insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)"
-        " select %s, n, 'h:1:' || n, now(), 0, E'\x1b[31mO' || n || repeat('<&\"', 16000) from generate_series(1, 100) n",
+        " select %s, n, 'h:1:' || n, now(), 0, E'\x1b[31mO' || n || repeat('<&\"', 16000)"
+        " from generate_series(1, 100) n",
         [run_id],
     )
 

@@ -187,8 +187,8 @@ def run_details(
 ) -> RunDetails:
     """Return everything about the run ``id``. Raises Refused if there is none.
 
-    Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of the newest only: those
-    of 100 attempts are more than a page can show.
+    Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of the newest only:
+    those of 100 attempts are more than a page can show.
     """
     from yamlsched.operations.edits import in_force
 
